@@ -1,0 +1,326 @@
+"""A federated algorithm: the slots that make it, and the round that is the same for all of them.
+
+The round is Algorithm 1 of Hsu, Qi and Brown, "Federated Visual Classification with Real-World Data Distribution"
+(2020): select clients, update locally, aggregate, step the server. Axes: K clients, S steps, B examples a batch,
+C classes, P trained parameters, W all shared numbers (P, then live BatchNorm statistics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from manyeyes.chance import generator
+from manyeyes.population import Floats, Ints, Population
+
+Clients = Mapping[int, dict[str, Tensor]]  # what clients keep between rounds, by their number in `users`
+ClientStore = MutableMapping[int, dict[str, Tensor]]
+
+
+class Cohort(Protocol):
+    """Who takes part in a round."""
+
+    def select(self, population: Population, rng: np.random.Generator) -> Ints: ...
+
+
+class Draw(Protocol):
+    """Which examples a client trains on, and in which batches."""
+
+    def rows(self, held: int, rng: np.random.Generator) -> Ints:
+        """Positions 0..held-1 in order of training [S, B]; -1 fills the last batch."""
+
+    def size(self, held: int) -> int:
+        """How many examples that counts as: the n_k of a client that holds so many."""
+
+
+class Reweigh(Protocol):
+    """How much an example counts."""
+
+    def ratios(self, client_counts: Ints, population_counts: Ints) -> Floats:
+        """The weight of an example of each class [C]."""
+
+
+class Weigh(Protocol):
+    """How much a client counts: the aggregate is sum(weights * updates) / total."""
+
+    def weights(self, algorithm: Algorithm, sizes_K: Ints, steps_K: Ints, round: int) -> NDArray[np.float64]: ...
+
+    def total(self, algorithm: Algorithm, sizes_K: Ints, steps_K: Ints, round: int) -> float: ...
+
+
+class Local(Protocol):
+    """How a client steps: a pure function of flat vectors [P], the same on every engine."""
+
+    @property
+    def clip(self) -> float:
+        """Bound on the norm of each gradient; 0 for none."""
+
+    @property
+    def keep(self) -> bool:
+        """Whether `slots` outlive the round."""
+
+    def rate(self, round: int) -> float:
+        """The learning rate of round 0, 1, ..."""
+
+    def start(self, theta: Tensor) -> tuple[Tensor, ...]: ...
+
+    def step(
+        self, theta: Tensor, gradient: Tensor, slots: tuple[Tensor, ...], lr: float
+    ) -> tuple[Tensor, tuple[Tensor, ...]]: ...
+
+
+class Correction(Protocol):
+    """What is added to each local gradient g: scale * g + pull * (theta - theta_t) + shift."""
+
+    @property
+    def scale(self) -> float: ...
+
+    @property
+    def pull(self) -> float: ...
+
+    @property
+    def whole(self) -> bool:
+        """Whether it needs the gradient of a client's whole data at theta_t."""
+
+    def start(self, theta: Tensor) -> Tensor | None:
+        """What the server keeps for it."""
+
+    def shift(self, shared: Tensor | None, own: Tensor | None) -> Tensor | None: ...
+
+    def finish(
+        self, shared: Tensor | None, own: Tensor | None, update: Tensor, distance: float, gradient: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """What the client keeps, and what it reports; `distance` is its number of steps times the learning rate."""
+
+    def merge(self, shared: Tensor | None, reports: Tensor | None, kept: int, users: int) -> Tensor | None:
+        """What the server keeps after a round; `reports` is the sum over the `kept` clients."""
+
+
+class Server(Protocol):
+    """How the server steps, given the aggregated update g = theta_t - theta of the clients."""
+
+    def start(self, theta: Tensor) -> dict[str, Tensor]: ...
+
+    def step(
+        self, theta: Tensor, update: Tensor, state: dict[str, Tensor], round: int
+    ) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+
+class Personal(Protocol):
+    """Which layers stay with the client."""
+
+    def keeps(self, name: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The slots. Any mix is legal; one without a meaning is refused by name, by the part that cannot live with it."""
+
+    cohort: Cohort  # who takes part
+    draw: Draw  # what a client trains on
+    local: Local  # how a client steps
+    weigh: Weigh  # how much a client counts
+    server: Server  # how the server steps
+    reweigh: Reweigh | None = None  # how much an example counts; None: all alike
+    correct: Correction | None = None  # what is added to each local gradient
+    personal: Personal | None = None  # which layers stay with the client
+
+    def check(self, population: Population) -> None:
+        """Refuse, in one sentence, what has no meaning: asked of every part before round 1."""
+        for slot in fields(self):
+            refuse = getattr(getattr(self, slot.name), "refuse", None)
+            if refuse is not None and (reason := refuse(self, population)):
+                raise ValueError(reason)
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """What one client does in one round; row -1 is padding."""
+
+    user: int
+    key: int  # its number in `population.users`, which no view changes
+    size: int  # n_k
+    weight: float
+    rows_SB: Ints
+    weights_SB: Floats
+    dice_SBD: Floats | None  # uniform numbers for the augmentation of each example
+    whole: Ints | None  # every example it holds, and their weights, where a correction needs them
+    whole_weights: Floats | None
+
+    @property
+    def steps(self) -> int:
+        return len(self.rows_SB)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A round as pure data: everything that chance decides in it, the same on every engine and machine."""
+
+    seed: int
+    round: int
+    clients: tuple[Client, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What every client of a round is told."""
+
+    local: Local
+    lr: float
+    correct: Correction | None
+    shared: Tensor | None  # what the server keeps for the correction [P]
+    personal: Tensor | None  # true where a number stays with the client [W]
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """What an engine returns: sums over the clients whose update was finite, and statistics of each."""
+
+    update_W: Tensor  # sum of weight * (theta_t - theta)
+    reports_P: Tensor | None  # sum of what the correction reports
+    kept_K: NDArray[np.bool_]
+    loss_K: NDArray[np.float64]
+    norm_K: NDArray[np.float64]
+    keeps: dict[int, dict[str, Tensor]]  # what the kept clients keep for their next round, by key
+
+
+class Engine(Protocol):
+    """Plan to sum of updates."""
+
+    @property
+    def trained(self) -> int:
+        """P."""
+
+    @property
+    def dice(self) -> int:
+        """How many random numbers the augmentation of an example takes."""
+
+    def personal(self, personal: Personal) -> Tensor: ...
+
+    def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate: ...
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What the server keeps between rounds."""
+
+    round: int
+    weights: Tensor  # [W]
+    server: dict[str, Tensor]
+    correction: Tensor | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is told of a round."""
+
+    round: int
+    loss: float
+    norm: float  # mean length of a client's update
+    clients: int
+    images: int  # examples trained on
+    batches: int  # local batches of the largest client
+    left_out: tuple[str, ...]  # names of the clients whose update was not finite
+
+
+class Diverged(RuntimeError):
+    """Training has left the finite numbers."""
+
+
+def start(algorithm: Algorithm, weights: Tensor, trained: int) -> State:
+    """The state before round 1."""
+    theta = weights[:trained]
+    correction = None if algorithm.correct is None else algorithm.correct.start(theta)
+    return State(0, weights, algorithm.server.start(theta), correction)
+
+
+def plan_round(algorithm: Algorithm, population: Population, seed: int, round: int, dice: int = 0) -> Plan:
+    """Select clients and draw what each trains on, with `dice` random numbers for each example's augmentation."""
+    users = algorithm.cohort.select(population, generator(seed, "cohort", round))
+    drawn = []
+    for user in users.tolist():
+        key = int(population.users[user])
+        first, held = int(population.offsets[user]), int(population.sizes[user])
+        rows = algorithm.draw.rows(held, generator(seed, "draw", round, key))
+        ratios = example_weights(algorithm, population, user)
+        weights = (rows >= 0).astype(np.float32) if ratios is None else np.where(rows >= 0, ratios[rows], 0)
+        whole = np.arange(first, first + held) if algorithm.correct and algorithm.correct.whole else None
+        client = Client(
+            user=user,
+            key=key,
+            size=algorithm.draw.size(held),
+            weight=0.0,
+            rows_SB=np.where(rows >= 0, rows + first, -1),
+            weights_SB=weights.astype(np.float32),
+            dice_SBD=generator(seed, "augment", round, key).random((*rows.shape, dice), np.float32) if dice else None,
+            whole=whole,
+            whole_weights=ratios if ratios is not None or whole is None else np.ones(held, np.float32),
+        )
+        drawn.append(client)
+    weights = algorithm.weigh.weights(algorithm, *_sizes(drawn), round)
+    return Plan(seed, round, tuple(replace(c, weight=float(w)) for c, w in zip(drawn, weights, strict=True)))
+
+
+def example_weights(algorithm: Algorithm, population: Population, user: int) -> Floats | None:
+    """The weight of each example that a user holds; None where all count alike."""
+    if algorithm.reweigh is None:
+        return None
+    ratios = algorithm.reweigh.ratios(population.histogram(user), population.class_counts)
+    return ratios[population.labels.targets(population.examples(user))]
+
+
+def play_round(
+    algorithm: Algorithm,
+    state: State,
+    population: Population,
+    engine: Engine,
+    clients: ClientStore,
+    seed: int,
+) -> tuple[State, Report]:
+    """One round: select clients, update locally, aggregate, step the server."""
+    plan = plan_round(algorithm, population, seed, state.round, engine.dice)
+    personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
+    lr = algorithm.local.rate(state.round)
+    work = Work(algorithm.local, lr, algorithm.correct, state.correction, personal)
+
+    result = engine.train(state.weights, plan, work, clients)
+
+    kept = [client for client, good in zip(plan.clients, result.kept_K, strict=True) if good]
+    left_out = [population.name(c.user) for c, good in zip(plan.clients, result.kept_K, strict=True) if not good]
+    if not kept:
+        raise Diverged(f"no client of round {state.round + 1} returned a finite update")
+    update = result.update_W / algorithm.weigh.total(algorithm, *_sizes(kept), state.round)
+
+    theta, statistics = state.weights[: engine.trained], state.weights[engine.trained :]
+    theta, server = algorithm.server.step(theta, update[: engine.trained], state.server, state.round)
+    statistics = statistics - update[engine.trained :]  # BatchNorm statistics are averaged, not optimised
+    correction = state.correction
+    if algorithm.correct is not None:
+        correction = algorithm.correct.merge(correction, result.reports_P, len(kept), len(population.users))
+
+    good = result.kept_K
+    examples = np.array([(c.rows_SB >= 0).sum() for c in plan.clients])
+    report = Report(
+        round=state.round + 1,
+        loss=float(np.average(result.loss_K[good], weights=examples[good])),
+        norm=float(result.norm_K[good].mean()),
+        clients=len(plan.clients),
+        images=int(examples.sum()),
+        batches=max(c.steps for c in plan.clients),
+        left_out=tuple(left_out),
+    )
+    weights = torch.cat([theta, statistics])
+    if not (np.isfinite(report.loss) and bool(torch.isfinite(weights).all())):
+        raise Diverged(f"the weights after round {report.round} are no longer finite")
+    clients.update(result.keeps)
+    return State(state.round + 1, weights, server, correction), report
+
+
+def _sizes(clients: list[Client]) -> tuple[Ints, Ints]:
+    return np.array([c.size for c in clients]), np.array([c.steps for c in clients])

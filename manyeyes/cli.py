@@ -1,0 +1,76 @@
+"""The command `manyeyes`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from manyeyes import __version__
+
+USAGE = """usage: manyeyes COMMAND ...
+
+Federated visual classification: many people's photos train one model, and the photos stay where they are.
+
+  run      train; settings and sweeps in Hydra's manner (manyeyes run --help)
+  demo     compare four algorithms on a small world, in two minutes on a CPU
+  doctor   what this machine has, which engine it will use, what is missing and how to get it
+
+  manyeyes --version
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; what a person did wrong is one sentence on standard error, without a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0
+    if words[0] == "--version":
+        print(f"manyeyes {__version__}")
+        return 0
+    command = COMMANDS.get(words[0])
+    if command is None:
+        return _complain(f"{words[0]!r} is no command: choose {', '.join(COMMANDS)}", 2)
+    from manyeyes.algorithm import Diverged
+    from manyeyes.run.interrupt import Stopped
+
+    try:
+        return command(words[1:])
+    except (ValueError, Diverged) as error:
+        return _complain(str(error), 1)
+    except OSError as error:
+        return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
+    except Stopped as stopped:
+        return _complain(str(stopped), 130)
+    except KeyboardInterrupt:
+        return _complain("stopped", 130)
+
+
+def _run(words: list[str]) -> int:
+    from manyeyes.conf.command import run
+
+    return run(words)
+
+
+def _demo(words: list[str]) -> int:
+    from manyeyes.demo import demo
+
+    return demo(words)
+
+
+def _doctor(words: list[str]) -> int:
+    from manyeyes.doctor import doctor
+
+    return doctor(words)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": _run, "demo": _demo, "doctor": _doctor}
+
+
+def _complain(sentence: str, code: int) -> int:
+    print(f"manyeyes: {sentence}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""From settings to what they describe, and back: `algorithms.py` stays the one place that defines the named ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from manyeyes.algorithm import Algorithm, Cohort, Correction, Draw, Local, Server, Weigh
+from manyeyes.chance import key
+from manyeyes.conf.schema import AlgorithmConfig, AugmentConfig, ModelConfig, ScheduleConfig
+from manyeyes.data import world
+from manyeyes.data.augment import Augment
+from manyeyes.models import build as build_named_model
+from manyeyes.parts import (
+    SGD,
+    Adam,
+    ByExamples,
+    BySize,
+    ByWalk,
+    ControlVariates,
+    Epochs,
+    Equally,
+    Everyone,
+    FixedSize,
+    ImportanceRatio,
+    Layers,
+    Pooled,
+    Proximal,
+    Schedule,
+    ServerAdaptive,
+    ServerMomentum,
+    ServerSGD,
+    Uniform,
+)
+from manyeyes.population import Population
+
+COHORTS: dict[str, Callable[[AlgorithmConfig], Cohort]] = {
+    "uniform": lambda c: Uniform(c.cohort),
+    "by_size": lambda c: BySize(c.cohort),
+    "everyone": lambda c: Everyone(),
+    "pooled": lambda c: Pooled(),
+}
+WEIGHTS: dict[str, Weigh] = {"examples": ByExamples(), "equally": Equally(), "walk": ByWalk()}
+CORRECTIONS: dict[str, Callable[[AlgorithmConfig], Correction | None]] = {
+    "none": lambda c: None,
+    "proximal": lambda c: Proximal(c.mu),
+    "control_variates": lambda c: ControlVariates(),
+    "server_momentum": lambda c: ServerMomentum(c.beta),
+}
+LOCALS: dict[str, Callable[[AlgorithmConfig, Schedule], Local]] = {
+    "sgd": lambda c, s: SGD(c.lr, c.momentum, c.weight_decay, c.clip, c.keep, s),
+    "adam": lambda c, s: Adam(c.lr, (c.beta1, c.beta2), c.eps, c.weight_decay, c.clip, c.keep, s),
+}
+ADAPTIVE = ("adam", "yogi", "adagrad")
+
+
+def build_algorithm(config: AlgorithmConfig, rounds: int) -> Algorithm:
+    """The algorithm that the settings describe, for a run of so many rounds."""
+    draw: Draw = Epochs(config.epochs, config.batch, config.limit)
+    if config.examples:
+        draw = FixedSize(config.examples, config.batch)
+    return Algorithm(
+        cohort=_chosen("algorithm.select", config.select, COHORTS)(config),
+        draw=draw,
+        local=_chosen("algorithm.optimizer", config.optimizer, LOCALS)(config, _schedule(config.schedule, rounds)),
+        weigh=_chosen("algorithm.weigh", config.weigh, WEIGHTS),
+        server=_server(config, _schedule(config.server_schedule, rounds)),
+        reweigh=ImportanceRatio(tuple(config.target) or None) if config.importance else None,
+        correct=_chosen("algorithm.correction", config.correction, CORRECTIONS)(config),
+        personal=Layers(tuple(config.personal)) if config.personal else None,
+    )
+
+
+def describe_algorithm(name: str, algorithm: Algorithm) -> AlgorithmConfig:
+    """The settings that describe an algorithm: the inverse of `build_algorithm`."""
+    config = AlgorithmConfig(name=name)
+    cohort, draw, local, server = algorithm.cohort, algorithm.draw, algorithm.local, algorithm.server
+    config.select = {Uniform: "uniform", BySize: "by_size", Everyone: "everyone", Pooled: "pooled"}[type(cohort)]
+    config.cohort = getattr(cohort, "clients", config.cohort)
+    for field in ("epochs", "batch", "limit", "examples"):
+        setattr(config, field, getattr(draw, field, getattr(config, field)))
+    config.optimizer = "adam" if isinstance(local, Adam) else "sgd"
+    for field in ("lr", "momentum", "eps", "weight_decay", "clip", "keep"):
+        setattr(config, field, getattr(local, field, getattr(config, field)))
+    config.beta1, config.beta2 = getattr(local, "betas", (config.beta1, config.beta2))
+    config.schedule = ScheduleConfig(**vars(getattr(local, "schedule", Schedule())))
+    config.weigh = next(word for word, part in WEIGHTS.items() if part == algorithm.weigh)
+    if isinstance(algorithm.reweigh, ImportanceRatio):
+        config.importance, config.target = True, list(algorithm.reweigh.target or ())
+    if isinstance(algorithm.correct, Proximal):
+        config.correction, config.mu = "proximal", algorithm.correct.pull
+    elif isinstance(algorithm.correct, ServerMomentum):
+        config.correction, config.beta = "server_momentum", algorithm.correct.beta
+    elif isinstance(algorithm.correct, ControlVariates):
+        config.correction = "control_variates"
+    config.personal = list(getattr(algorithm.personal, "patterns", ()))
+    config.server = server.rule if isinstance(server, ServerAdaptive) else "sgd"
+    for field in ("lr", "momentum", "beta1", "beta2", "tau", "bias_correction"):
+        setattr(config, f"server_{field}", getattr(server, field, getattr(config, f"server_{field}")))
+    config.server_schedule = ScheduleConfig(**vars(getattr(server, "schedule", Schedule())))
+    return config
+
+
+def build_population(config: Any) -> Population:
+    """The population that the settings describe."""
+    options = {name: value for name, value in config.items() if name not in ("name", "task")}
+    return world.make(world.World(**options)).task(config.task)
+
+
+def build_model(config: ModelConfig, population: Population, augment: Augment, seed: int) -> nn.Module:
+    """The model that the settings describe, for the population's classes and image size."""
+    return build_named_model(
+        config.name,
+        len(population.classes),
+        norm=config.norm,
+        size=augment.crop or population.image_shape[0],
+        width=config.width,
+        bottleneck=config.bottleneck,
+        weights=config.weights or None,
+        train=config.train,
+        seed=key(seed, "weights") % 2**63,
+    )
+
+
+def build_augment(config: AugmentConfig) -> Augment:
+    return Augment(config.crop, config.pad, config.flip_horizontal, config.flip_vertical)
+
+
+def _server(config: AlgorithmConfig, schedule: Schedule) -> Server:
+    if config.server == "sgd":
+        return ServerSGD(config.server_lr, config.server_momentum, schedule)
+    rule = _chosen("algorithm.server", config.server, dict.fromkeys(("sgd", *ADAPTIVE), config.server))
+    return ServerAdaptive(
+        rule,
+        config.server_lr,
+        config.server_beta1,
+        config.server_beta2,
+        config.server_tau,
+        config.server_bias_correction,
+        schedule,
+    )
+
+
+def _schedule(config: ScheduleConfig, rounds: int) -> Schedule:
+    length = 0 if config.kind == "constant" else config.rounds or rounds
+    return Schedule(config.kind, length, config.warmup, config.final, config.power)
+
+
+def _chosen(name: str, word: str, known: dict[str, Any]) -> Any:
+    if word not in known:
+        raise ValueError(f"{name} is {word!r}: choose {', '.join(known)}")
+    return known[word]

@@ -1,0 +1,158 @@
+"""`manyeyes run`: settings to a run in its folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from manyeyes.algorithm import Diverged
+from manyeyes.conf.build import build_algorithm, build_augment, build_model, build_population
+from manyeyes.conf.errors import check_names, is_about_settings, sentence
+from manyeyes.conf.help import run_help
+from manyeyes.conf.presets import register
+from manyeyes.run.folder import unused
+from manyeyes.run.interrupt import Stopped
+from manyeyes.run.result import Result
+from manyeyes.run.training import train
+
+SHOWN = ("accuracy", "macro_accuracy", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
+CHANGEABLE = ("rounds", "evaluate_every", "checkpoint_seconds", "track", "engine")  # when a run is continued
+FLAGS = ("--multirun", "-m", "--resolve")
+VALUED = ("--cfg", "-c", "--config-dir", "-cd")
+
+
+def run(words: list[str]) -> int:
+    """Train with the settings given, once or for every combination of a sweep."""
+    if "--help" in words or "-h" in words:
+        print(run_help())
+        return 0
+    register()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come to us, who say them in one sentence
+    sys.argv = ["manyeyes run", *_arranged(words)]  # where Hydra looks
+    failures: list[Exception] = []
+
+    def job(config: DictConfig) -> float | None:
+        return _job(config, failures)
+
+    try:
+        hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
+    except Exception as error:
+        if is_about_settings(error):
+            raise ValueError(sentence(error)) from None
+        raise
+    if len(failures) == 1:
+        raise failures[0]
+    for failure in failures:
+        print(f"manyeyes: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _job(config: DictConfig, failures: list[Exception]) -> float | None:
+    """One run, or one of a sweep: its value is what a sweep may optimise, and its failure does not stop the others."""
+    try:
+        check_names(config)
+        folder, resume = _folder(config), bool(config.resume)
+        if resume:
+            config = _continued(folder, config)
+        result = train_from(config, folder, resume)
+    except (ValueError, Diverged, OSError, OmegaConfBaseException) as error:
+        failures.append(_named(ValueError(sentence(error)) if is_about_settings(error) else error))
+        return None
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in result.final.items() if name in SHOWN)
+    print(f"{result.folder}: {shown}")
+    return result.final.get(result.metric)
+
+
+def _named(error: Exception) -> Exception:
+    """In a sweep, the error with the number of the run that it ended."""
+    job = HydraConfig.get()
+    return ValueError(f"run {job.job.num}: {error}") if job.mode == RunMode.MULTIRUN else error
+
+
+def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
+    """The run that the settings describe, in `folder`."""
+    if config.engine.threads:
+        torch.set_num_threads(config.engine.threads)
+    augment = build_augment(config.augment)
+    algorithm = build_algorithm(config.algorithm, config.rounds)
+    population = build_population(config.data)
+    model = build_model(config.model, population, augment, config.seed)
+    try:
+        return train(
+            population,
+            model,
+            algorithm,
+            augment=augment,
+            folder=folder,
+            resume=resume,
+            about=cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)),
+            rounds=config.rounds,
+            seed=config.seed,
+            evaluate_every=config.evaluate_every,
+            evaluate_on=config.evaluate_on,
+            checkpoint_seconds=config.checkpoint_seconds,
+            engine=config.engine.name,
+            device=config.engine.device,
+            trackers=tuple(config.track.to),
+            title=config.algorithm.name,
+        )
+    except Stopped as stopped:
+        raise Stopped(f"{stopped} Continue with: manyeyes run {shlex.quote(f'resume={folder}')}") from None
+
+
+def _arranged(words: list[str]) -> list[str]:
+    """Options before settings, as Hydra's parser wants them; one that is unknown is refused."""
+    options, settings, left = [], [], iter(words)
+    for word in left:
+        name, _, value = word.partition("=")
+        if not word.startswith("-"):
+            settings.append(word)
+        elif word in FLAGS:
+            options.append(word)
+        elif name in VALUED:
+            options += [name, value or next(left, "")]
+        else:
+            raise ValueError(f"{word} is no option: choose --help, --multirun, --cfg job, --resolve or --config-dir")
+        if name in ("--cfg", "-c") and options[-1] not in ("job", "hydra", "all"):
+            raise ValueError(f"--cfg shows job, hydra or all, not {options[-1]!r}")
+    return options + settings
+
+
+def _folder(config: DictConfig) -> Path:
+    """Where the run is kept: as asked, or a new folder by time and algorithm."""
+    if config.resume:
+        return Path(config.resume)
+    if config.folder:
+        return Path(config.folder)
+    job = HydraConfig.get()
+    if job.mode == RunMode.MULTIRUN:
+        return Path(job.sweep.dir, str(job.job.num))
+    return unused(Path("runs", f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.algorithm.name}"))
+
+
+def _continued(folder: Path, config: DictConfig) -> DictConfig:
+    """The settings of the run in `folder`, with the changes that a continued run allows."""
+    kept = folder / "config.yaml"
+    if not kept.is_file():
+        raise ValueError(f"{folder} holds no run to continue: give the folder of one")
+    settings = OmegaConf.load(kept)
+    for word in HydraConfig.get().overrides.task:
+        name = word.partition("=")[0].lstrip("+~")
+        if name == "resume":
+            continue
+        if name.partition(".")[0] not in CHANGEABLE:
+            raise ValueError(f"{name} cannot change in a continued run: only {', '.join(CHANGEABLE)} can")
+        OmegaConf.update(settings, name, OmegaConf.select(config, name))
+    assert isinstance(settings, DictConfig)
+    return settings

@@ -1,0 +1,35 @@
+"""The options of each group, registered with Hydra: `algorithm=fedvc`, `model=resnet18`, `track=tensorboard`, ..."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from manyeyes.algorithms import NAMED
+from manyeyes.conf.build import describe_algorithm
+from manyeyes.conf.schema import Config, EngineConfig, ModelConfig, TrackConfig, WorldConfig
+from manyeyes.models import MODELS
+from manyeyes.run.events import TRACKERS
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "data": {"world": WorldConfig()},
+    "model": {name: ModelConfig(name=name) for name in MODELS},
+    "algorithm": {name: describe_algorithm(name, make()) for name, make in NAMED.items()},
+    "engine": {name: EngineConfig(name=name) for name in ("auto", "reference")},
+    "track": {"none": TrackConfig(), **{name: TrackConfig(to=[name]) for name in TRACKERS}},
+}
+DEFAULTS = {"data": "world", "model": "lenet", "algorithm": "fedavg", "engine": "auto", "track": "none"}
+
+
+def register() -> None:
+    """Tell Hydra of every option, and of where it may write: a run's folder is made by the run alone."""
+    store = ConfigStore.instance()
+    store.store(name="settings", node=Config)
+    for group, options in OPTIONS.items():
+        for name, node in options.items():
+            store.store(group=group, name=name, node=node)
+    hydra = {"run": {"dir": "."}, "sweep": {"dir": "runs/${now:%Y-%m-%d_%H-%M-%S}_sweep"}, "output_subdir": None}
+    quiet = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
+    chosen = [{group: name} for group, name in DEFAULTS.items()]
+    store.store(name="config", node={"defaults": ["settings", *chosen, "_self_", *quiet], "hydra": hydra})

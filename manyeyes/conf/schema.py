@@ -1,0 +1,123 @@
+"""The settings of `manyeyes run`, each with its type, its default and one line that says what it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+def setting(default: Any, meaning: str) -> Any:
+    """A field with its meaning; lists and nested settings are made anew each time."""
+    if isinstance(default, type | list):
+        factory = default if isinstance(default, type) else default.copy
+        return field(default_factory=factory, metadata={"meaning": meaning})
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass
+class ScheduleConfig:
+    kind: str = setting("constant", "constant, polynomial or cosine")
+    warmup: int = setting(0, "rounds of linear warm-up; the first round already learns")
+    rounds: int = setting(0, "length of the schedule, warm-up included; 0: the whole run")
+    final: float = setting(0.0, "factor that a polynomial or cosine schedule ends at")
+    power: float = setting(1.0, "power of the polynomial")
+
+
+@dataclass
+class AlgorithmConfig:
+    name: str = setting("fedavg", "what it is called in tables")
+    select: str = setting("uniform", "who takes part: uniform, by_size, everyone or pooled (centralised)")
+    cohort: int = setting(10, "clients a round, for uniform and by_size")
+    epochs: int = setting(1, "passes over a client's examples in a round")
+    batch: int = setting(64, "examples a local step")
+    limit: int = setting(0, "at most so many of a client's examples, drawn anew each round; 0: all")
+    examples: int = setting(0, "FedVC: exactly so many examples for every client, instead of epochs; 0: off")
+    optimizer: str = setting("sgd", "how a client steps: sgd or adam")
+    lr: float = setting(0.01, "local learning rate")
+    momentum: float = setting(0.0, "local momentum, for sgd")
+    beta1: float = setting(0.9, "local adam: decay of the mean")
+    beta2: float = setting(0.999, "local adam: decay of the square")
+    eps: float = setting(1e-8, "local adam: added to the root of the square")
+    weight_decay: float = setting(0.0, "local weight decay, added to the gradient")
+    clip: float = setting(0.0, "bound on the norm of each local gradient; 0: none")
+    keep: bool = setting(False, "carry the local optimizer's state from round to round")
+    schedule: ScheduleConfig = setting(ScheduleConfig, "local learning rate over rounds")
+    weigh: str = setting("examples", "how much a client counts: examples, equally or walk (FedNova)")
+    importance: bool = setting(False, "FedIR: weigh examples by p(y) / q(y)")
+    target: list[float] = setting([], "FedIR: p(y), one number for each class; empty: the population's own")
+    correction: str = setting("none", "of local gradients: none, proximal, control_variates or server_momentum")
+    mu: float = setting(0.01, "strength of the proximal correction (FedProx)")
+    beta: float = setting(0.9, "momentum of the server_momentum correction (Mime-lite)")
+    personal: list[str] = setting([], "name patterns of the layers that stay with each client, such as fc.*")
+    server: str = setting("sgd", "how the server steps: sgd, adam, yogi or adagrad")
+    server_lr: float = setting(1.0, "server learning rate")
+    server_momentum: float = setting(0.0, "server momentum, for sgd (FedAvgM)")
+    server_beta1: float = setting(0.9, "adaptive servers: decay of the mean")
+    server_beta2: float = setting(0.99, "adaptive servers: decay of the square")
+    server_tau: float = setting(1e-3, "adaptive servers: added to the root of the square")
+    server_bias_correction: bool = setting(False, "adam and yogi: correct for bias as Adam does; Reddi et al. do not")
+    server_schedule: ScheduleConfig = setting(ScheduleConfig, "server learning rate over rounds")
+
+
+@dataclass
+class WorldConfig:
+    name: str = setting("world", "procedural photographs, no download")
+    users: int = setting(1000, "how many people")
+    size: int = setting(32, "pixels a side, 32 to 256")
+    seed: int = setting(0, "decides every person and photo")
+    coarse: int = setting(10, "coarse classes")
+    fine: int = setting(100, "fine classes, each within a coarse one")
+    taste: float = setting(1.0, "how alike tastes are: small, everyone photographs few things; large, all the same")
+    photos: int = setting(0, "photos a person; 0: heavy-tailed as FLAIR")
+    tail: float = setting(1.0, "how long-tailed the classes are; 0: all equally common")
+    split: str = setting("users", "users: each person is in one split; within: everyone has a train and a test part")
+    task: str = setting("single", "what is predicted: single, coarse, fine or rating")
+
+
+@dataclass
+class ModelConfig:
+    name: str = setting("lenet", "linear, lenet, resnet18, resnet34, mobilenet_v1 or mobilenet_v2")
+    norm: str = setting("group", "group, frozen_batch or batch")
+    width: int = setting(64, "lenet: channels of its convolutions; 64 is the paper's")
+    bottleneck: int = setting(0, "mobilenet_v2: a layer of so many numbers before the classifier; 0: none")
+    weights: str = setting("", "pretrained weights: a file, a URL or imagenet; empty: from scratch")
+    train: str = setting("all", "which layers train: all, or last:n")
+
+
+@dataclass
+class AugmentConfig:
+    crop: int = setting(0, "side of the random crop; 0: the image's own size")
+    pad: int = setting(0, "black border added before cropping")
+    flip_horizontal: bool = setting(False, "flip half of the training images left to right")
+    flip_vertical: bool = setting(False, "flip half of the training images upside down")
+
+
+@dataclass
+class EngineConfig:
+    name: str = setting("auto", "auto or reference")
+    device: str = setting("auto", "auto, cpu or cuda")
+    threads: int = setting(0, "CPU threads; 0: PyTorch's choice")
+
+
+@dataclass
+class TrackConfig:
+    to: list[str] = setting([], "who else follows the run: tensorboard, mlflow, wandb")
+
+
+@dataclass
+class Config:
+    data: Any = setting(MISSING, "the population")
+    model: ModelConfig = setting(ModelConfig, "what is trained")
+    algorithm: AlgorithmConfig = setting(AlgorithmConfig, "how it is trained")
+    augment: AugmentConfig = setting(AugmentConfig, "what training does to images")
+    engine: EngineConfig = setting(EngineConfig, "what computes it")
+    track: TrackConfig = setting(TrackConfig, "who follows it")
+    rounds: int = setting(100, "how many rounds")
+    seed: int = setting(0, "decides initial weights, cohorts, batches and crops")
+    evaluate_every: int = setting(10, "rounds between evaluations; 0: only the first and the last")
+    evaluate_on: str = setting("test", "which split is evaluated: test or val")
+    checkpoint_seconds: float = setting(60.0, "at most so many seconds of work are lost by a crash")
+    folder: str = setting("", "where the run is kept; empty: runs/ and the time")
+    resume: str = setting("", "the folder of a run to continue")

@@ -1,0 +1,1 @@
+"""Datasets: one file each, from raw files to a Population."""

@@ -1,0 +1,1 @@
+"""Engines: a plan in, the sum of the clients' updates out."""

@@ -1,0 +1,131 @@
+"""The reference engine: one client after another in float32. It is the definition; the others are tested against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyeyes.algorithm import Aggregate, Client, Clients, Personal, Plan, Work
+from manyeyes.chance import key
+from manyeyes.data.augment import Augment
+from manyeyes.engine.batch import LEAST, fetch, losses, weighted_mean
+from manyeyes.models.flat import FlatModel
+from manyeyes.parts.local import descend
+from manyeyes.population import Population
+
+
+class Reference:
+    """Local steps exactly as planned, with exact batch sizes, and updates summed as they come."""
+
+    def __init__(self, model: FlatModel, population: Population, augment: Augment, device: torch.device) -> None:
+        self.model, self.population, self.augment, self.device = model, population, augment, device
+        self.trained, self.dice = model.trained, augment.dice
+
+    def personal(self, personal: Personal) -> Tensor:
+        mask = self.model.mask(personal.keeps)
+        if not mask.any():
+            raise ValueError(f"no layer of the model matches {personal}: see its parameter names")
+        return mask
+
+    def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
+        """Every client's local training, and the sum of what the finite ones send."""
+        total = torch.zeros_like(weights)
+        reports: Tensor | None = None
+        kept, loss_K, norm_K = [], [], []
+        keeps: dict[int, dict[str, Tensor]] = {}
+        for client in plan.clients:
+            own = clients.get(client.key, {})
+            with _settings(key(plan.seed, "dropout", plan.round, client.key)):
+                update, loss, keeps[client.key], report = self._client(weights, client, work, own)
+            kept.append(np.isfinite(loss) and all(map(_finite, (update, report, *keeps[client.key].values()))))
+            loss_K.append(loss)
+            norm_K.append(float(torch.linalg.vector_norm(update)))
+            if not kept[-1] or not keeps[client.key]:
+                del keeps[client.key]
+            if not kept[-1]:
+                continue
+            total += client.weight * update
+            if report is not None:
+                reports = report if reports is None else reports + report
+        return Aggregate(total, reports, np.array(kept), np.array(loss_K), np.array(norm_K), keeps)
+
+    def _client(
+        self, weights: Tensor, client: Client, work: Work, own: dict[str, Tensor]
+    ) -> tuple[Tensor, float, dict[str, Tensor], Tensor | None]:
+        """One client: its update theta_t - theta, its mean loss, what it keeps, and what its correction reports."""
+        begin = weights.clone()
+        if work.personal is not None and "personal" in own:
+            begin[work.personal] = own["personal"]
+        start, statistics = begin[: self.trained], begin[self.trained :].clone()
+        correct, control = work.correct, own.get("control")
+        gradient = self._whole_gradient(start, statistics, client) if correct and correct.whole else None
+        shift = correct.shift(work.shared, control) if correct else None
+
+        theta, slots = start, _slots(own) or work.local.start(start)
+        loss_sum = 0.0
+        for step in range(client.steps):
+            loss, slope = self._gradient(theta, statistics, client, step)
+            theta, slots = descend(work, theta, start, slope, shift, slots)
+            loss_sum += loss
+        end = torch.cat([theta, statistics])
+
+        update, keeps, report = begin - end, {}, None
+        if work.personal is not None:
+            keeps["personal"] = end[work.personal]
+            update[work.personal] = 0
+        if correct:
+            distance = client.steps * work.lr
+            control, report = correct.finish(work.shared, control, update[: self.trained], distance, gradient)
+            keeps |= {} if control is None else {"control": control}
+        if work.local.keep:
+            keeps |= {f"slot{i}": slot for i, slot in enumerate(slots)}
+        return update, loss_sum / client.steps, keeps, report
+
+    def _gradient(self, theta: Tensor, statistics: Tensor, client: Client, step: int) -> tuple[float, Tensor]:
+        """The loss of one batch and its gradient [P]."""
+        real = client.rows_SB[step] >= 0
+        images, targets = fetch(self.population, client.rows_SB[step][real], self.device)
+        weights = torch.from_numpy(client.weights_SB[step][real]).to(self.device)
+        dice = None if client.dice_SBD is None else torch.from_numpy(client.dice_SBD[step][real]).to(self.device)
+        leaf = theta.detach().requires_grad_()
+        self.model.module.train()
+        outputs = self.model(leaf, statistics, self.augment.train(images, dice))
+        loss = weighted_mean(losses(outputs, targets), weights)
+        (slope,) = torch.autograd.grad(loss, leaf)
+        return float(loss.detach()), slope
+
+    def _whole_gradient(self, theta: Tensor, statistics: Tensor, client: Client, batch: int = 256) -> Tensor:
+        """The gradient of the loss over everything that the client holds [P]; no augmentation."""
+        assert client.whole is not None and client.whole_weights is not None
+        total = torch.zeros_like(theta)
+        self.model.module.eval()
+        for first in range(0, len(client.whole), batch):
+            images, targets = fetch(self.population, client.whole[first : first + batch], self.device)
+            weights = torch.from_numpy(client.whole_weights[first : first + batch]).to(self.device)
+            leaf = theta.detach().requires_grad_()
+            outputs = self.model(leaf, statistics, self.augment.evaluate(images))
+            total += torch.autograd.grad((losses(outputs, targets) * weights).sum(), leaf)[0]
+        return total / max(float(client.whole_weights.sum()), LEAST)
+
+
+def _finite(tensor: Tensor | None) -> bool:
+    return tensor is None or bool(torch.isfinite(tensor).all())
+
+
+def _slots(own: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    return tuple(own[name] for name in sorted(own) if name.startswith("slot"))
+
+
+@contextmanager
+def _settings(seed: int) -> Iterator[None]:
+    """Full float32, repeatable kernels, and a generator of this client's own for modules that draw (dropout)."""
+    with (
+        torch.random.fork_rng(),
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+    ):
+        torch.manual_seed(seed % 2**63)
+        yield

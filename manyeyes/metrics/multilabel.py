@@ -1,0 +1,184 @@
+"""Precision, recall, F1 and average precision of multi-label predictions: per class, overall and per user."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from manyeyes.metrics.arrays import Floats, Ints, Scores, as_array, as_ints, as_scores, ratio
+from manyeyes.metrics.ranking import Positives, at_or_above
+from manyeyes.metrics.users import PerUser
+
+BLOCK = 1 << 22  # scores sorted at a time by one thread: large enough for few searches, small enough for memory
+
+
+@dataclass(frozen=True, eq=False)
+class PerClass:
+    """One value for each class; 0 where it is undefined."""
+
+    ap_C: Floats
+    precision_C: Floats
+    recall_C: Floats
+    f1_C: Floats
+    support_C: Ints  # examples that have the class
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The scores of some examples, and the (row, class) of each positive."""
+
+    scores_NC: Scores
+    row_P: Ints
+    class_P: Ints
+    users_N: Ints | None
+
+    @property
+    def score_P(self) -> Scores:
+        return np.asarray(self.scores_NC[self.row_P, self.class_P])
+
+
+@dataclass(frozen=True, eq=False)
+class MultiLabelScores:
+    """All scores seen: an exact average precision needs every one of them."""
+
+    classes: int
+    batches: tuple[Batch, ...] = ()
+
+    @staticmethod
+    def empty(classes: int) -> MultiLabelScores:
+        return MultiLabelScores(classes)
+
+    @staticmethod
+    def of(scores: Any, targets: Any, users: Any = None) -> MultiLabelScores:
+        """From scores [N, C] (logits or probabilities), multi-hot targets [N, C] and a user id for each example [N]."""
+        scores_NC = as_scores(scores)
+        hot_NC = as_array(targets)
+        if hot_NC.shape != scores_NC.shape:
+            raise ValueError(f"targets has shape {hot_NC.shape} but scores {scores_NC.shape}: give one for each score")
+        if hot_NC.dtype != bool and not np.all((hot_NC == 0) | (hot_NC == 1)):
+            odd = hot_NC[(hot_NC != 0) & (hot_NC != 1)][0]
+            raise ValueError(f"targets has the value {odd}: give 1 for a class that the example has, else 0")
+        users_N = None if users is None else as_ints("users", users, len(scores_NC))
+        row_P, class_P = np.nonzero(hot_NC)
+        # a copy, since the caller may write its next batch into the same memory
+        return MultiLabelScores(scores_NC.shape[1], (Batch(scores_NC.copy(), row_P, class_P, users_N),))
+
+    def __add__(self, other: MultiLabelScores) -> MultiLabelScores:
+        if self.classes != other.classes:
+            raise ValueError(f"cannot add scores over {self.classes} and {other.classes} classes")
+        batches = self.batches + other.batches
+        if len({batch.users_N is None for batch in batches if len(batch.scores_NC)}) > 1:
+            raise ValueError("cannot add scores with users and scores without: give users to both or to neither")
+        return MultiLabelScores(self.classes, batches)
+
+    @cached_property
+    def whole(self) -> Batch:
+        """All batches as one."""
+        batches = [batch for batch in self.batches if len(batch.scores_NC)]
+        if len(batches) == 0:
+            none = np.zeros(0, np.int64)
+            return Batch(np.zeros((0, self.classes), np.float32), none, none, None)
+        if len(batches) == 1:
+            return batches[0]
+        starts = np.cumsum([0] + [len(batch.scores_NC) for batch in batches[:-1]])
+        users = [batch.users_N for batch in batches if batch.users_N is not None]
+        return Batch(
+            np.concatenate([batch.scores_NC for batch in batches]),
+            np.concatenate([batch.row_P + start for batch, start in zip(batches, starts, strict=True)]),
+            np.concatenate([batch.class_P for batch in batches]),
+            np.concatenate(users) if users else None,
+        )
+
+    @cached_property
+    def average_precision(self) -> tuple[Floats, float]:
+        """(of each class [C], of all scores as one ranking)."""
+        scores_NC, score_P, class_P = self.whole.scores_NC, self.whole.score_P, self.whole.class_P
+        by_class = Positives.of(score_P, class_P, self.classes)
+        overall = Positives.of(score_P, np.zeros_like(class_P), 1)
+        examples_P = np.zeros_like(class_P)
+        step = max(1, BLOCK // max(1, len(scores_NC)))
+
+        def count(first: int) -> Ints:
+            """Count for these classes, and their part of the overall count: counts above a score add up."""
+            scores_CN = scores_NC[:, first : first + step].T.copy()
+            by_class.count_examples(scores_CN, first, examples_P)
+            ascending = scores_CN.reshape(-1)
+            ascending.sort()
+            return at_or_above(ascending, overall.scores_P)
+
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # np.sort lets go of the interpreter
+            overall_P = sum(threads.map(count, range(0, self.classes, step)), np.zeros_like(class_P))
+        return by_class.average_precision(examples_P), float(overall.average_precision(overall_P)[0])
+
+    def per_class(self, threshold: float = 0.0) -> PerClass:
+        """Each class by itself; a class is predicted where its score is above the threshold (0 for logits)."""
+        found_C, predicted_C, support_C = self._counts_C(threshold)
+        return PerClass(self.average_precision[0], *_precision_recall_f1(found_C, predicted_C, support_C), support_C)
+
+    def per_user(self) -> PerUser:
+        """Macro AP over the classes that the user has, on its own examples (FLAIR, figure 5).
+
+        A user without any positive is too small to score.
+        """
+        if self.whole.users_N is None:
+            raise ValueError("the scores have no users: give users with every batch for per-user results")
+        users_U, user_N, counts_U = np.unique(self.whole.users_N, return_inverse=True, return_counts=True)
+        # a group is one class of one user that has it
+        group_P = user_N[self.whole.row_P] * self.classes + self.whole.class_P
+        key_G, group_P = np.unique(group_P, return_inverse=True)
+        user_G, class_G = np.divmod(key_G, self.classes)
+        positives = Positives.of(self.whole.score_P, group_P, len(key_G))
+        examples_P = np.zeros_like(group_P)
+        rows = np.split(np.argsort(user_N, kind="stable"), np.cumsum(counts_U)[:-1])
+        bounds_U = np.searchsorted(user_G, np.arange(len(users_U) + 1))
+        for rows_N, first, last in zip(rows, bounds_U[:-1], bounds_U[1:], strict=True):
+            scores_GN = self.whole.scores_NC[rows_N, class_G[first:last, None]]
+            positives.count_examples(scores_GN, first, examples_P)
+        ap_G = positives.average_precision(examples_P)
+        classes_U = np.diff(bounds_U)
+        ap_U = ratio(np.bincount(user_G, weights=ap_G, minlength=len(users_U)), classes_U)
+        scored_U = classes_U > 0
+        return PerUser(users_U[scored_U], ap_U[scored_U], counts_U[scored_U], int(np.sum(~scored_U)))
+
+    def results(self, threshold: float = 0.0) -> dict[str, float]:
+        """All in one table, FLAIR's table 1 first; a class is predicted where its score is above the threshold.
+
+        `macro_f1` is scikit-learn's, the mean of the classes' F1. `c_f1` is the harmonic mean of macro precision and
+        macro recall: it is what FLAIR prints as C-F1 (table 1, C-R-17: 2 * 71.7 * 49.3 / (71.7 + 49.3) = 58.4).
+        """
+        counts_C = self._counts_C(threshold)
+        precision_C, recall_C, f1_C = _precision_recall_f1(*counts_C)
+        precision, recall, f1 = _precision_recall_f1(*(count_C.sum() for count_C in counts_C))
+        ap_C, ap = self.average_precision
+        overall = {
+            "macro_ap": float(ap_C.mean()),
+            "macro_precision": float(precision_C.mean()),
+            "macro_recall": float(recall_C.mean()),
+            "macro_f1": float(f1_C.mean()),
+            "c_f1": float(ratio(2 * precision_C.mean() * recall_C.mean(), precision_C.mean() + recall_C.mean())),
+            "micro_ap": ap,
+            "micro_precision": float(precision),
+            "micro_recall": float(recall),
+            "micro_f1": float(f1),
+            "examples": float(len(self.whole.scores_NC)),
+            "classes_without_positives": float(np.sum(counts_C[2] == 0)),
+        }
+        if self.whole.users_N is None:
+            return overall
+        return overall | {f"user_{name}": value for name, value in self.per_user().summary().items()}
+
+    def _counts_C(self, threshold: float) -> tuple[Ints, Ints, Ints]:
+        """For each class: how often it was found, how often it was predicted, how often it is there."""
+        found_P = self.whole.score_P > threshold
+        found_C = np.bincount(self.whole.class_P[found_P], minlength=self.classes)
+        predicted_C = np.count_nonzero(self.whole.scores_NC > threshold, axis=0)
+        return found_C, predicted_C, np.bincount(self.whole.class_P, minlength=self.classes)
+
+
+def _precision_recall_f1(found: Any, predicted: Any, support: Any) -> tuple[Floats, Floats, Floats]:
+    return ratio(found, predicted), ratio(found, support), ratio(2 * found, predicted + support)

@@ -1,0 +1,53 @@
+"""Ranking: average precision, exactly, from sorted scores.
+
+AP = sum over thresholds of (R_n - R_{n-1}) P_n. Recall only rises at positives, so AP is the mean over the positives of
+the precision at their own score: (positives at or above it) / (examples at or above it). Equal scores share one
+threshold. So all that is needed is a sort of the scores (no argsort) and a search for each positive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from manyeyes.metrics.arrays import Floats, Ints, Scores, ratio
+
+
+@dataclass(frozen=True, eq=False)
+class Positives:
+    """The scores of the positives, ascending within each of G groups; group g is `bounds_G[g]` to `bounds_G[g + 1]`."""
+
+    scores_P: Scores
+    group_P: Ints
+    bounds_G: Ints
+
+    @staticmethod
+    def of(scores_P: Scores, group_P: Ints, groups: int) -> Positives:
+        order = np.lexsort((scores_P, group_P))
+        bounds = np.searchsorted(group_P[order], np.arange(groups + 1))
+        return Positives(scores_P[order], group_P[order], bounds)
+
+    def average_precision(self, examples_P: Ints) -> Floats:
+        """The average precision of each group [G], from how many examples of its group are at or above each positive.
+
+        It is 0 for a group without positives, as scikit-learn's.
+        """
+        first = np.ones(len(self.scores_P), bool)  # of the positives with one score
+        first[1:] = (self.scores_P[1:] != self.scores_P[:-1]) | (self.group_P[1:] != self.group_P[:-1])
+        below_P = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
+        precision_P = ratio(self.bounds_G[self.group_P + 1] - below_P, examples_P)
+        sums = np.bincount(self.group_P, weights=precision_P, minlength=len(self.bounds_G) - 1)
+        return ratio(sums, np.diff(self.bounds_G))
+
+    def count_examples(self, scores_GN: Scores, first: int, out_P: Ints) -> None:
+        """Sort the scores of the groups from `first` on, in place, and write what is at or above each positive."""
+        scores_GN.sort(axis=1)
+        for g, ascending in enumerate(scores_GN, first):
+            its = slice(self.bounds_G[g], self.bounds_G[g + 1])
+            out_P[its] = at_or_above(ascending, self.scores_P[its])
+
+
+def at_or_above(ascending: Scores, thresholds: Scores) -> Ints:
+    """How many of the sorted scores are at or above each threshold."""
+    return np.asarray(len(ascending) - np.searchsorted(ascending, thresholds, side="left"))

@@ -1,0 +1,68 @@
+"""A module seen as a function of one flat vector: its trained parameters, then its live BatchNorm statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+
+
+class FlatModel:
+    """`trained` parameters [P] and `size` shared numbers [W] in all; what does not train stays in the module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not parameters:
+            raise ValueError(f"{type(module).__name__} has no parameter that trains: set requires_grad on some")
+        norms = {name: child for name, child in module.named_modules() if isinstance(child, _NormBase)}
+        for name, norm in norms.items():
+            if norm.track_running_stats and norm.momentum is None:
+                raise ValueError(f"norm {name} averages over all batches ever seen (momentum=None): give it a momentum")
+        buffers = {
+            f"{prefix}.{name}" if prefix else name: buffer
+            for prefix, norm in norms.items()
+            for name, buffer in norm.named_buffers(recurse=False)
+        }
+        statistics = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
+        self._counters = {name: buffer for name, buffer in buffers.items() if name not in statistics}
+        self._tensors = {**parameters, **statistics}
+        self.trained = sum(p.numel() for p in parameters.values())
+        self.size = sum(t.numel() for t in self._tensors.values())
+        self._lengths = [t.numel() for t in self._tensors.values()]
+        self._parameters = len(parameters)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor in the vector, by name."""
+        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def read(self) -> Tensor:
+        """A copy of the module's numbers [W]."""
+        return torch.cat([t.detach().reshape(-1) for t in self._tensors.values()])
+
+    @torch.no_grad()
+    def write(self, weights_W: Tensor) -> None:
+        """Put the numbers back into the module."""
+        for tensor, piece in zip(self._tensors.values(), weights_W.split(self._lengths), strict=True):
+            tensor.copy_(piece.view_as(tensor))
+
+    def __call__(self, theta_P: Tensor, statistics: Tensor, images: Tensor) -> Tensor:
+        """The module's outputs with these numbers; in training mode, BatchNorm updates `statistics` in place."""
+        pieces = theta_P.split(self._lengths[: self._parameters])
+        if statistics.numel():
+            pieces += statistics.split(self._lengths[self._parameters :])
+        named = zip(self._tensors.items(), pieces, strict=True)
+        numbers = {name: piece.view(tensor.shape) for (name, tensor), piece in named}
+        numbers |= {name: counter.clone() for name, counter in self._counters.items()}  # the module's own must not move
+        outputs = functional_call(self.module, numbers, (images,))
+        assert isinstance(outputs, Tensor)
+        return outputs
+
+    def mask(self, chosen: Callable[[str], bool]) -> Tensor:
+        """True where a number belongs to a tensor whose name is chosen [W]."""
+        pieces = [torch.full((t.numel(),), chosen(name)) for name, t in self._tensors.items()]
+        return torch.cat(pieces).to(next(iter(self._tensors.values())).device)

@@ -1,0 +1,31 @@
+"""LeNet: the small CIFAR network of Hsu et al. 2020 (arXiv:2003.08082, section 6.1)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LeNet(nn.Module):
+    """Two padded 5x5 convolutions, each before a 2x2 max-pool, then three linear layers.
+
+    `width` 64 is the paper's: 64 channels, 384 and 192 units; another scales all alike. Torch's default initialisation.
+    """
+
+    def __init__(self, classes: int, size: int, width: int = 64) -> None:
+        super().__init__()
+        if size < 4:
+            raise ValueError(f"Model lenet halves its images twice and got images of {size} px; give 4 or more.")
+        self.conv1 = nn.Conv2d(3, width, 5, padding=2)
+        self.conv2 = nn.Conv2d(width, width, 5, padding=2)
+        self.fc1 = nn.Linear(width * (size // 4) ** 2, 6 * width)
+        self.fc2 = nn.Linear(6 * width, 3 * width)
+        self.fc3 = nn.Linear(3 * width, classes)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(x_BCHW)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(self.fc1(x.flatten(1)))
+        x = F.relu(self.fc2(x))
+        logits: Tensor = self.fc3(x)
+        return logits

@@ -1,0 +1,114 @@
+"""How a client steps: pure functions of flat vectors, so that every engine runs the same arithmetic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from manyeyes.algorithm import Work
+from manyeyes.parts.require import at_least, fraction, positive
+from manyeyes.parts.schedule import Schedule
+
+Slots = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """theta <- theta - lr v, with v <- momentum v + g + weight_decay theta."""
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 0.0  # bound on the norm of each gradient; 0: none
+    keep: bool = False  # carry the momentum from round to round
+    schedule: Schedule = Schedule()
+
+    def __post_init__(self) -> None:
+        _check(self.lr, self.weight_decay, self.clip)
+        fraction("momentum", self.momentum)
+
+    def rate(self, round: int) -> float:
+        return self.lr * self.schedule.factor(round)
+
+    def start(self, theta: Tensor) -> Slots:
+        return (torch.zeros_like(theta),) if self.momentum else ()
+
+    def step(self, theta: Tensor, gradient: Tensor, slots: Slots, lr: float) -> tuple[Tensor, Slots]:
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * theta
+        if not self.momentum:
+            return theta - lr * gradient, ()
+        velocity = self.momentum * slots[0] + gradient
+        return theta - lr * velocity, (velocity,)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with bias correction (Kingma and Ba 2015); weight decay is added to the gradient."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    keep: bool = False
+    schedule: Schedule = Schedule()
+
+    def __post_init__(self) -> None:
+        _check(self.lr, self.weight_decay, self.clip)
+        fraction("beta1", self.betas[0])
+        fraction("beta2", self.betas[1])
+        positive("eps", self.eps)
+
+    def rate(self, round: int) -> float:
+        return self.lr * self.schedule.factor(round)
+
+    def start(self, theta: Tensor) -> Slots:
+        return torch.zeros_like(theta), torch.zeros_like(theta), theta.new_zeros(1)
+
+    def step(self, theta: Tensor, gradient: Tensor, slots: Slots, lr: float) -> tuple[Tensor, Slots]:
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * theta
+        beta1, beta2 = self.betas
+        mean = beta1 * slots[0] + (1 - beta1) * gradient
+        square = beta2 * slots[1] + (1 - beta2) * gradient**2
+        count = slots[2] + 1
+        size = (square / _grown(beta2, count)).sqrt() + self.eps
+        return theta - lr * (mean / _grown(beta1, count)) / size, (mean, square, count)
+
+
+def descend(
+    work: Work, theta: Tensor, start: Tensor, gradient: Tensor, shift: Tensor | None, slots: Slots
+) -> tuple[Tensor, Slots]:
+    """One local step of every algorithm: clip the gradient, correct it, step."""
+    if work.local.clip:
+        length = torch.linalg.vector_norm(gradient)
+        gradient = gradient * (work.local.clip / length.clamp_min(work.local.clip))
+    if work.correct is not None:
+        gradient = corrected(work, theta, start, gradient, shift)
+    return work.local.step(theta, gradient, slots, work.lr)
+
+
+def corrected(work: Work, theta: Tensor, start: Tensor, gradient: Tensor, shift: Tensor | None) -> Tensor:
+    """scale * g + pull * (theta - theta_t) + shift, the last two on the layers that are shared."""
+    assert work.correct is not None
+    extra = torch.zeros_like(gradient) if shift is None else shift
+    if work.correct.pull:
+        extra = extra + work.correct.pull * (theta - start)
+    if work.personal is not None:
+        extra = extra * ~work.personal[: len(extra)]
+    return work.correct.scale * gradient + extra
+
+
+def _grown(beta: float, count: Tensor) -> Tensor:
+    """1 - beta^count, exact in float32 too where beta is near 1."""
+    return -torch.expm1(count * (math.log(beta) if beta else -math.inf))
+
+
+def _check(lr: float, weight_decay: float, clip: float) -> None:
+    positive("lr", lr)
+    at_least("weight decay", weight_decay, 0)
+    at_least("clip", clip, 0)

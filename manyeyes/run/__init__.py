@@ -1,0 +1,1 @@
+"""Runs: the training loop, its folder, checkpoints, events and progress."""

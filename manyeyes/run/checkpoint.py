@@ -1,0 +1,67 @@
+"""Checkpoints: all that a run needs to go on as if it had never stopped, in one safetensors file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from manyeyes.algorithm import ClientStore, State
+from manyeyes.run.files import write_tensors
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state, what the clients keep, how far the metrics file went, and what the run is a run of."""
+
+    state: State
+    clients: ClientStore
+    metrics_bytes: int
+    fingerprint: str
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write the whole checkpoint or leave the old one."""
+    state = checkpoint.state
+    tensors = {"weights": state.weights} | {f"server/{name}": t for name, t in state.server.items()}
+    if state.correction is not None:
+        tensors["correction"] = state.correction
+    for user, kept in checkpoint.clients.items():
+        tensors |= {f"client/{user}/{name}": t for name, t in kept.items()}
+    about = {
+        "version": VERSION,
+        "round": state.round,
+        "metrics_bytes": checkpoint.metrics_bytes,
+        "fingerprint": checkpoint.fingerprint,
+    }
+    whole = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
+    write_tensors(path, whole, {"manyeyes": json.dumps(about)})
+
+
+def load(path: Path, device: torch.device) -> Checkpoint:
+    """Read a checkpoint back."""
+    try:
+        with safe_open(path, "pt", device=str(device)) as file:
+            about = json.loads((file.metadata() or {})["manyeyes"])
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is not a checkpoint of this program, or is damaged: start the run anew") from error
+    if about["version"] != VERSION:
+        raise ValueError(f"{path} has checkpoint version {about['version']}, and this program reads {VERSION}")
+    clients: dict[int, dict[str, Tensor]] = {}
+    server: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "client":
+            user, _, slot = rest.partition("/")
+            clients.setdefault(int(user), {})[slot] = tensor
+        elif kind == "server":
+            server[rest] = tensor
+    state = State(about["round"], tensors["weights"], server, tensors.get("correction"))
+    return Checkpoint(state, clients, about["metrics_bytes"], about["fingerprint"])

@@ -1,0 +1,135 @@
+"""A run folder: one process at a time, and all that is needed to repeat or continue the run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import torch
+import yaml
+
+from manyeyes.run import checkpoint as checkpoints
+from manyeyes.run.checkpoint import Checkpoint
+from manyeyes.run.files import write_text
+
+
+@dataclass
+class RunFolder:
+    """The files of one run; used in a `with` statement, which holds the folder's lock."""
+
+    path: Path
+    _lock: IO[str] | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def __enter__(self) -> RunFolder:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("a+")
+        except OSError as error:
+            raise ValueError(f"the run folder {self.path} cannot be made: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "unknown"
+            self._lock.close()
+            raise ValueError(
+                f"{self.path} is in use by process {owner}: wait for it, or choose another folder"
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._lock is not None
+        self._lock.close()  # the lock ends with the file; the file stays, so that no two processes lock two files
+
+    def begin(self) -> None:
+        """Write down where this run runs; refuse a folder that already holds a run."""
+        if self.checkpoint.exists() or self.model.exists():  # metrics alone: it ended before there was a state to keep
+            raise ValueError(
+                f"{self.path} already holds a run: continue it with resume={self.path}, or choose another folder"
+            )
+        write_text(self.path / "environment.json", json.dumps(environment(), indent=1) + "\n")
+
+    def describe(self, about: dict[str, Any]) -> None:
+        """Write down what this run is; a continued one may have more rounds than it began with."""
+        write_text(self.path / "config.yaml", yaml.safe_dump(about, sort_keys=False))
+
+    def load(self, device: torch.device, fingerprint: str) -> Checkpoint:
+        """The last checkpoint, of the same run."""
+        if not self.checkpoint.exists():
+            raise ValueError(f"{self.path} has no checkpoint to continue from: start the run anew")
+        found = checkpoints.load(self.checkpoint, device)
+        if found.fingerprint != fingerprint:
+            raise ValueError(
+                f"{self.path} is a run of other data, model, algorithm or seed: continue it with its own settings"
+            )
+        return found
+
+
+def unused(path: Path) -> Path:
+    """A folder that nothing has taken: `path`, or with a number where two runs begin in the same second."""
+    names = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and revision: what a person needs to repeat a run."""
+    packages = ("manyeyes", "torch", "numpy", "hydra-core", "safetensors")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": {name: found for name in packages if (found := package_version(name))},
+        "revision": _revision(),
+        "command": sys.argv,
+    }
+
+
+def package_version(package: str) -> str | None:
+    """The installed version of a package, if it is there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """The git revision of this program's own source, where it runs from a checkout."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

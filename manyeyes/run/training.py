@@ -1,0 +1,222 @@
+"""Training: rounds, evaluation, events and checkpoints, so that a run stopped anywhere goes on as if it had not."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+import time
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from manyeyes.algorithm import Algorithm, ClientStore, Diverged, Engine, Report, State, play_round, start
+from manyeyes.chance import key
+from manyeyes.data.augment import Augment
+from manyeyes.engine.choice import choose_device, choose_engine
+from manyeyes.engine.evaluation import Evaluator, Score
+from manyeyes.models import build
+from manyeyes.models.flat import FlatModel
+from manyeyes.parts.cohort import Pooled
+from manyeyes.population import Population
+from manyeyes.run.checkpoint import Checkpoint
+from manyeyes.run.events import TRACKERS, Event
+from manyeyes.run.files import write_tensors
+from manyeyes.run.folder import RunFolder
+from manyeyes.run.interrupt import Interrupt, Stopped
+from manyeyes.run.journal import FolderJournal, Journal, MemoryJournal
+from manyeyes.run.progress import watch
+from manyeyes.run.result import Result, headline, write_tables
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run goes, apart from what it trains."""
+
+    rounds: int = 100
+    seed: int = 0
+    evaluate_every: int = 10  # rounds between evaluations; 0: only the first and the last
+    evaluate_on: str = "test"  # the split that is evaluated
+    checkpoint_seconds: float = 60.0  # at most so much work is lost by a crash
+    engine: str = "auto"
+    device: str = "auto"
+    trackers: tuple[str, ...] = ()
+    progress: bool | None = None  # None: if somebody looks
+    title: str = "training"
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("evaluate_every", 0), ("checkpoint_seconds", 0), ("seed", 0)):
+            if not getattr(self, name) >= least:  # not a number is not enough either
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {least}")
+        for tracker in self.trackers:
+            if tracker not in TRACKERS:
+                raise ValueError(f"tracker {tracker!r} is unknown: choose {', '.join(TRACKERS)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """All that a run works with, and nothing that changes in it."""
+
+    algorithm: Algorithm
+    population: Population  # what is trained on
+    engine: Engine
+    evaluator: Evaluator | None
+    augment: Augment
+    settings: Settings
+
+
+def train(
+    population: Population,
+    model: nn.Module | str,
+    algorithm: Algorithm,
+    *,
+    test: Population | None = None,
+    augment: Augment | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    about: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Result:
+    """Train `model` (a name, or a module, which is not changed) on `population`; returns curves and the trained model.
+
+    The train split is trained on and the `evaluate_on` split evaluated, unless `test` gives a population for that.
+    With a `folder`, everything is kept there and `resume` continues what it holds; `about` describes the run there.
+    `settings` are the fields of `Settings`.
+    """
+    how = Settings(**settings)
+    augment = augment or Augment()
+    trained_on, tested_on = _parts(population, test, how.evaluate_on)
+    if isinstance(algorithm.cohort, Pooled):
+        trained_on = trained_on.pooled()
+    algorithm.check(trained_on)
+    augment.check(*trained_on.image_shape[:2])
+    device = choose_device(how.device)
+    flat = FlatModel(_module(model, trained_on, augment, how.seed).to(device))
+    engine = choose_engine(how.engine, flat, trained_on, augment, device)
+    if algorithm.personal is not None:
+        engine.personal(algorithm.personal)  # which refuses patterns that match no layer, before anything is written
+    evaluator = None if tested_on is None else Evaluator(flat, tested_on, augment, device)
+    training = Training(algorithm, trained_on, engine, evaluator, augment, how)
+    fingerprint = _fingerprint(training, flat)
+
+    with ExitStack() as stack:
+        found: Checkpoint | None = None
+        journal: Journal = MemoryJournal()
+        if folder is not None:
+            place = stack.enter_context(RunFolder(Path(folder)))
+            if resume:
+                found = place.load(device, fingerprint)
+            else:
+                place.begin()
+            place.describe(about or {"algorithm": repr(algorithm), "augment": repr(augment), "settings": repr(how)})
+            journal = stack.enter_context(closing(FolderJournal(place, how.trackers, fingerprint, found)))
+        state = found.state if found else start(algorithm, flat.read(), flat.trained)
+        try:
+            state, score = _rounds(training, journal, state, found.clients if found else {})
+        except Diverged as error:
+            where = f" (its last good checkpoint is in {journal.path})" if journal.path else ""
+            raise Diverged(
+                f"the run has diverged{where}, {error}: try a lower learning rate, or clip gradients"
+            ) from None
+
+        flat.write(state.weights)
+        if folder is not None:
+            tensors = {name: tensor.contiguous() for name, tensor in flat.module.state_dict().items()}
+            write_tensors(place.model, tensors)
+            if score is not None and tested_on is not None:
+                write_tables(place.path, score, tested_on)
+        return Result(flat.module, journal.events, score, journal.path)
+
+
+def _rounds(training: Training, journal: Journal, state: State, clients: ClientStore) -> tuple[State, Score | None]:
+    """Play the rounds that are left."""
+    how, score = training.settings, _evaluate(training, state, clients)
+    metric = headline(score)
+    if not journal.events:
+        journal.write({"round": 0} | _results(score))
+        journal.save(state, clients)
+    saved = time.monotonic()
+    interrupt = Interrupt() if journal.path else nullcontext()
+    with watch(how.title, state.round, how.rounds, how.progress) as bar, interrupt as asked:
+        while state.round < how.rounds:
+            began = time.perf_counter()
+            try:
+                state, report = play_round(
+                    training.algorithm, state, training.population, training.engine, clients, how.seed
+                )
+            except Diverged:
+                journal.save(state, clients)
+                raise
+            seconds = time.perf_counter() - began
+            event = _event(report, seconds)
+            last = state.round == how.rounds
+            if last or (how.evaluate_every and state.round % how.evaluate_every == 0):
+                score = _evaluate(training, state, clients)
+                event |= _results(score)
+                metric = headline(score)
+            journal.write(event)
+            for name in report.left_out:
+                print(
+                    f"round {report.round}: the update of user {name} was not finite and is left out", file=sys.stderr
+                )
+            bar.advance(state.round, report.loss, metric, report.images / seconds)
+            stop = asked is not None and asked.asked
+            if last or stop or time.monotonic() - saved >= how.checkpoint_seconds:
+                journal.save(state, clients)
+                saved = time.monotonic()
+            if stop and not last:
+                raise Stopped(f"Stopped after round {state.round} of {how.rounds}; the run is saved.")
+    return state, score
+
+
+def _evaluate(training: Training, state: State, clients: ClientStore) -> Score | None:
+    if training.evaluator is None:
+        return None
+    if training.algorithm.personal is None or not clients:
+        return training.evaluator.shared(state.weights)
+    return training.evaluator.personal(state.weights, training.engine.personal(training.algorithm.personal), clients)
+
+
+def _event(report: Report, seconds: float) -> Event:
+    event: Event = {
+        "round": report.round,
+        "train_loss": report.loss,
+        "update_norm": report.norm,
+        "clients": report.clients,
+        "images": report.images,
+        "batches": report.batches,
+        "seconds": round(seconds, 4),
+    }
+    return event | ({"left_out": list(report.left_out)} if report.left_out else {})
+
+
+def _results(score: Score | None) -> dict[str, float]:
+    return {} if score is None else score.results()
+
+
+def _parts(population: Population, test: Population | None, split: str) -> tuple[Population, Population | None]:
+    """What is trained on, and what is evaluated."""
+    if test is not None or "split" not in population.columns:
+        return population, test
+    return population.split("train"), population.split(split)
+
+
+def _module(model: nn.Module | str, population: Population, augment: Augment, seed: int) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    size = augment.crop or population.image_shape[0]
+    return build(model, len(population.classes), size=size, seed=key(seed, "weights") % 2**63)
+
+
+def _fingerprint(training: Training, flat: FlatModel) -> str:
+    """A name for what is trained, so that a run is only continued by itself."""
+    people = training.population
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (repr(training.algorithm), repr(training.augment), str(training.settings.seed), repr(flat.shapes)):
+        digest.update(part.encode() + b"\0")
+    for array in (people.offsets, people.users, people.rows, *people.labels.entries()):
+        digest.update(array.tobytes())
+    return digest.hexdigest()

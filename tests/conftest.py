@@ -1,0 +1,97 @@
+"""A tiny population, a tiny run of the command, and real processes that a test may kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from manyeyes.cli import main
+from manyeyes.population import Population, SingleLabels
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    torch.set_num_threads(1)  # the models are small, and a second thread waits longer than it works
+
+
+@pytest.fixture
+def people() -> Population:
+    """Eight users of six 8 x 8 photos in three classes: six to train on, user 6 for val and user 7 for test."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=48)
+    pixels = rng.integers(0, 200, (48, 8, 8, 3))
+    pixels[np.arange(48), :, :, labels] += 55
+    split = np.repeat(["train"] * 6 + ["val", "test"], 6)
+    classes = SingleLabels(labels, ("red", "green", "blue"))
+    return Population.of(pixels.astype(np.uint8), classes, np.repeat(np.arange(8), 6), split=split)
+
+
+@pytest.fixture
+def tiny() -> tuple[str, ...]:
+    """Settings of a run that takes well under a second."""
+    words = "data.users=40 data.photos=12 model=linear algorithm.cohort=4 algorithm.batch=6 engine.threads=1"
+    return *words.split(), "evaluate_every=5", "checkpoint_seconds=0"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """The command `manyeyes` in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)  # which Hydra changes
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def call(*words: str) -> Outcome:
+        capsys.readouterr()
+        code = main(words)
+        return Outcome(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Python in a process of its own, in the test's folder; none outlives the test."""
+    running = []
+
+    def start(*words: str, **options: Any) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        running.append(subprocess.Popen([sys.executable, *words], **{**pipes, "env": env, **options}))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for something to become true, at most two minutes."""
+
+    def wait(happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not happened():
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.002)
+
+    return wait

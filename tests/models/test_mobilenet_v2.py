@@ -1,0 +1,69 @@
+"""MobileNetV2 has torchvision's names, shapes and function, and the bottleneck of Hsu et al."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+from manyeyes.models import build
+
+
+def test_keys_and_parameters_count_as_in_torchvision() -> None:
+    model = build("mobilenet_v2", 1000, norm="batch")
+    assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == (314, 3_504_872)
+
+
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        ("features.0.0.weight", (32, 3, 3, 3)),
+        ("features.0.1.running_mean", (32,)),
+        ("features.1.conv.0.0.weight", (32, 1, 3, 3)),
+        ("features.1.conv.1.weight", (16, 32, 1, 1)),
+        ("features.1.conv.2.num_batches_tracked", ()),
+        ("features.2.conv.0.0.weight", (96, 16, 1, 1)),
+        ("features.2.conv.1.0.weight", (96, 1, 3, 3)),
+        ("features.2.conv.2.weight", (24, 96, 1, 1)),
+        ("features.2.conv.3.bias", (24,)),
+        ("features.17.conv.2.weight", (320, 960, 1, 1)),
+        ("features.18.0.weight", (1280, 320, 1, 1)),
+        ("features.18.1.weight", (1280,)),
+        ("classifier.1.weight", (1000, 1280)),
+        ("classifier.1.bias", (1000,)),
+    ],
+)
+def test_names_and_shapes_are_torchvisions(key: str, shape: tuple[int, ...]) -> None:
+    assert build("mobilenet_v2", 1000, norm="batch").state_dict()[key].shape == shape
+
+
+def test_bottleneck_adds_a_linear_layer_of_its_own() -> None:
+    # Without: 1280 * 2028 + 2028. With: 1280 * 64 + 64, and 64 * 2028 + 2028.
+    plain, narrow = (
+        sum(p.numel() for p in build("mobilenet_v2", 2028, bottleneck=units).parameters()) for units in (0, 64)
+    )
+    assert plain - narrow == 1280 * 2028 - (1280 * 64 + 64 + 64 * 2028)
+
+
+def test_group_norms_have_eight_groups() -> None:
+    norms = [part for part in build("mobilenet_v2", 10).modules() if isinstance(part, torch.nn.GroupNorm)]
+    assert (len(norms), {norm.num_groups for norm in norms}) == (52, {8})
+
+
+def test_training_draws_nothing_at_random() -> None:
+    model = build("mobilenet_v2", 10).train()
+    x = torch.ones(2, 3, 32, 32)
+    assert torch.equal(model(x), model(x))
+
+
+def test_outputs_equal_torchvisions() -> None:
+    try:
+        models = importlib.import_module("torchvision.models")
+    except Exception as error:  # beside a CPU torch it can raise a RuntimeError
+        pytest.skip(f"torchvision does not import: {error!r}")
+    theirs = models.mobilenet_v2(num_classes=10).eval()
+    ours = build("mobilenet_v2", 10, norm="batch").eval()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ours(x), theirs(x))

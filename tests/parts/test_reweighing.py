@@ -1,0 +1,42 @@
+"""Importance ratios p(y) / q_k(y) by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from manyeyes.algorithms import fedavg
+from manyeyes.parts import ImportanceRatio
+from manyeyes.population import MultiLabels, Population, SingleLabels
+
+IMAGES = np.zeros((4, 1, 1, 3), np.uint8)
+PEOPLE = Population.of(IMAGES, SingleLabels(np.array([0, 1, 1, 2]), ("a", "b", "c")), [0, 0, 1, 1])
+
+
+def test_ratio_of_the_population_to_the_client() -> None:
+    found = ImportanceRatio().ratios(np.array([3, 1, 0]), np.array([2, 4, 4]))
+    np.testing.assert_allclose(found, [0.2 / 0.75, 0.4 / 0.25, 0], rtol=1e-6)
+
+
+def test_ratio_of_a_given_target() -> None:
+    found = ImportanceRatio((0.0, 0.9, 0.1)).ratios(np.array([3, 1, 4]), np.array([1, 1, 1]))
+    np.testing.assert_allclose(found, [0, 0.9 / 0.125, 0.1 / 0.5], rtol=1e-6)
+
+
+def test_refuses_several_labels_an_example() -> None:
+    tagged = Population.of(IMAGES, MultiLabels.of([[0], [], [1, 2], [2]], ("a", "b", "c")), [0, 0, 1, 1])
+    assert "one class an example" in (ImportanceRatio().refuse(fedavg(), tagged) or "")
+
+
+@pytest.mark.parametrize("target", [(0.5, 0.5), (0.5, 0.5, 0.5), (1.5, -0.5, 0.0), ()])
+def test_refuses_a_target_that_is_no_distribution_of_the_classes(target: tuple[float, ...]) -> None:
+    assert "target distribution" in (ImportanceRatio(target).refuse(fedavg(), PEOPLE) or "")
+
+
+def test_refuses_a_target_that_is_not_a_number() -> None:
+    assert ImportanceRatio((float("nan"), 0.5, 0.5)).refuse(fedavg(), PEOPLE) is not None
+
+
+@pytest.mark.parametrize("target", [None, (0.2, 0.3, 0.5), (0.0, 1.0, 0.0)])
+def test_accepts_a_distribution(target: tuple[float, ...] | None) -> None:
+    assert ImportanceRatio(target).refuse(fedavg(), PEOPLE) is None

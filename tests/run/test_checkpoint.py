@@ -1,0 +1,71 @@
+"""Checkpoints: everything comes back, and a bad one is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from manyeyes.algorithm import State
+from manyeyes.run import checkpoint
+from manyeyes.run.checkpoint import Checkpoint
+
+CPU = torch.device("cpu")
+
+
+def whole() -> Checkpoint:
+    server = {"mean": torch.rand(4), "square": torch.rand(4)}
+    clients = {3: {"control": torch.rand(4), "slot0": torch.rand(4)}, 17: {"personal": torch.rand(2)}}
+    return Checkpoint(State(7, torch.rand(5), server, torch.rand(4)), clients, 123, "abc")
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    saved = whole()
+    checkpoint.save(tmp_path / "c", saved)
+    found = checkpoint.load(tmp_path / "c", CPU)
+    assert found.state.round == 7
+    assert (found.metrics_bytes, found.fingerprint) == (123, "abc")
+    assert torch.equal(found.state.weights, saved.state.weights)
+    assert same(found.state.server, dict(saved.state.server))
+    assert found.state.correction is not None
+    assert saved.state.correction is not None
+    assert torch.equal(found.state.correction, saved.state.correction)
+    assert found.clients.keys() == {3, 17}
+    assert all(same(found.clients[user], saved.clients[user]) for user in (3, 17))
+
+
+def test_a_state_without_server_correction_and_clients_comes_back(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "c", Checkpoint(State(0, torch.rand(5), {}, None), {}, 0, ""))
+    found = checkpoint.load(tmp_path / "c", CPU)
+    assert (found.state.server, found.state.correction, found.clients) == ({}, None, {})
+
+
+@pytest.mark.parametrize("length", [0, 5, 100, -1])
+def test_a_cut_file_is_refused(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "c"
+    checkpoint.save(path, whole())
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(ValueError, match=r"is not a checkpoint of this program, or is damaged: start the run anew$"):
+        checkpoint.load(path, CPU)
+
+
+def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    save_file({"weights": torch.rand(5)}, tmp_path / "c")
+    with pytest.raises(ValueError, match="is not a checkpoint of this program"):
+        checkpoint.load(tmp_path / "c", CPU)
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    checkpoint.save(path, whole())
+    save_file(load_file(path), path, {"manyeyes": json.dumps({"version": 99})})
+    with pytest.raises(ValueError, match=r"has checkpoint version 99, and this program reads 1$"):
+        checkpoint.load(path, CPU)

@@ -1,0 +1,49 @@
+"""Chance is a function of (seed, purpose, round, user) and of nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyeyes.chance import generator, key
+
+QUESTIONS = st.tuples(
+    st.integers(0, 2**63), st.sampled_from(["cohort", "draw", "augment"]), st.integers(0, 999), st.integers(0, 99999)
+)
+
+
+@given(QUESTIONS)
+def test_asked_again_it_answers_the_same(question: tuple[int, str, int, int]) -> None:
+    np.testing.assert_array_equal(generator(*question).random(4), generator(*question).random(4))
+
+
+@given(st.lists(QUESTIONS, min_size=2, max_size=20, unique=True))
+def test_different_questions_have_different_answers(questions: list[tuple[int, str, int, int]]) -> None:
+    assert len({key(*question) for question in questions}) == len(questions)
+    assert len({generator(*question).bytes(8) for question in questions}) == len(questions)
+
+
+def test_it_neither_reads_nor_moves_the_global_generator() -> None:
+    np.random.seed(0)  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    first = generator(1, "draw", 2, 3).random(4)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    np.random.seed(1)  # noqa: NPY002
+    np.testing.assert_array_equal(generator(1, "draw", 2, 3).random(4), first)
+
+
+def test_key_is_the_digest_of_the_question() -> None:
+    expected = hashlib.blake2b(b"7/draw/3/12", digest_size=16).digest()
+    assert key(7, "draw", 3, 12) == int.from_bytes(expected, "little")
+
+
+def test_another_process_answers_the_same() -> None:
+    """Not so for Python's own hash of a string."""
+    code = "from manyeyes.chance import generator; print(generator(7, 'draw', 3, 12).integers(2**62))"
+    answers = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout}
+    assert answers == {f"{generator(7, 'draw', 3, 12).integers(2**62)}\n"}
