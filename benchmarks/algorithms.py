@@ -24,24 +24,26 @@ from manyeyes.parts import ImportanceRatio, ServerSGD
 from manyeyes.run.events import read
 from manyeyes.run.result import curve
 
-LR, ROUNDS, EPOCHS = 0.1, 150, 15
-ALIKE = me.World(users=250, size=32, coarse=10, fine=100, photos=50, taste=1000.0, tail=0.0)
-WORLDS = {
-    "alike": ALIKE,
-    "skew": replace(ALIKE, taste=0.1),
-    "imbalance": replace(ALIKE, users=1500, photos=0, taste=0.3),
+ALIKE = me.World(users=200, size=32, coarse=10, fine=100, photos=40, taste=1000.0, tail=0.0)
+WORLDS = {  # and how many rounds each is given
+    "alike": (ALIKE, 200),
+    "skew": (replace(ALIKE, taste=0.3), 200),
+    "imbalance": (replace(ALIKE, users=600, photos=0, taste=1.0), 300),
 }
-EQUAL = {"cohort": 10, "batch": 32, "lr": LR}
+PLAIN = {"cohort": 10, "batch": 16, "lr": 0.1}
+MOMENTUM = {"cohort": 10, "batch": 16, "lr": 0.03}  # momentum multiplies a step by up to ten
 ALGORITHMS = {
     "centralised": me.centralised(batch=64, lr=0.05),
-    "FedAvg": me.fedavg(**EQUAL),
-    "FedAvgM": me.fedavgm(**EQUAL),
-    "FedIR": me.fedir(**EQUAL),
-    "FedVC": me.fedvc(examples=64, **EQUAL),
-    "FedVC + FedAvgM": replace(me.fedvc(examples=64, **EQUAL), server=ServerSGD(1.0, 0.9)),
-    "FedVC + FedIR": replace(me.fedvc(examples=64, **EQUAL), reweigh=ImportanceRatio()),
-    "SCAFFOLD": me.scaffold(**EQUAL),
+    "FedAvg": me.fedavg(**PLAIN),
+    "FedAvgM": me.fedavgm(**MOMENTUM),
+    "FedIR": me.fedir(**PLAIN),
+    "FedVC": me.fedvc(examples=32, **PLAIN),
+    "FedVC + FedAvgM": replace(me.fedvc(examples=32, **MOMENTUM), server=ServerSGD(1.0, 0.9)),
+    "FedVC + FedIR": replace(me.fedvc(examples=32, **PLAIN), reweigh=ImportanceRatio()),
+    "SCAFFOLD": me.scaffold(**PLAIN),
+    "local only": me.local_only(batch=16, lr=0.1),
 }
+EPOCHS = {"centralised": 15, "local only": 10}  # where a round is an epoch
 TAIL = 15  # evaluations at the end of a curve that its level and its unrest are taken from
 
 
@@ -64,25 +66,24 @@ def play(job: Job) -> Curve:
     torch.set_num_threads(1)
     done = job.folder / "model.safetensors"
     if not done.exists():
-        central = job.algorithm == "centralised"
-        people = me.make_world(replace(WORLDS[job.world], seed=job.seed), processes=1)
+        world, rounds = WORLDS[job.world]
+        people = me.make_world(replace(world, seed=job.seed), processes=1)
         me.train(
             people,
             me.build_model("lenet", len(people.classes), width=16, seed=job.seed),
             ALGORITHMS[job.algorithm],
             seed=job.seed,
-            rounds=EPOCHS if central else ROUNDS,
-            evaluate_every=1 if central else 2,
+            rounds=EPOCHS.get(job.algorithm, rounds),
+            evaluate_every=0 if job.algorithm in EPOCHS else 4,
             folder=job.folder,
             resume=(job.folder / "checkpoint.safetensors").exists(),
         )
     return curve(read(job.folder / "metrics.jsonl"), "accuracy")
 
 
-def summary(curves: list[Curve], central: bool) -> dict[str, list[float]]:
+def summary(curves: list[Curve], last: int) -> dict[str, list[float]]:
     """For each seed: the level at the end, its standard deviation over the last evaluations, and the batches spent."""
-    tail = 1 if central else TAIL
-    ends = [c.values_E[-tail:] for c in curves]
+    ends = [c.values_E[-last:] for c in curves]
     return {
         "accuracy": [float(e.mean()) for e in ends],
         "unrest": [float(e.std()) for e in ends],
@@ -91,10 +92,10 @@ def summary(curves: list[Curve], central: bool) -> dict[str, list[float]]:
 
 
 def table(results: dict[str, dict[str, dict[str, list[float]]]], skew: dict[str, float], seeds: int) -> str:
-    lines = [f"Mean ± standard deviation over {seeds} seeds; {ROUNDS} rounds, the last {TAIL} evaluations.", ""]
+    lines = [f"Mean ± standard deviation over {seeds} seeds, of the mean of a curve's last {TAIL} evaluations.", ""]
     for world, rows in results.items():
         bound = np.mean(rows["centralised"]["accuracy"])
-        lines += [f"**{world}** (mean EMD {skew[world]:.2f})", ""]
+        lines += [f"**{world}**, {WORLDS[world][1]} rounds (mean EMD {skew[world]:.2f})", ""]
         lines += ["| | accuracy % | relative | unrest % | batches of the largest client |", "|---|---:|---:|---:|---:|"]
         for name, row in rows.items():
             level, unrest, batches = (np.array(row[key]) for key in ("accuracy", "unrest", "batches"))
@@ -115,12 +116,14 @@ def main() -> None:
         curves = dict(zip(jobs, pool.map(play, jobs), strict=True))
     results = {
         world: {
-            name: summary([curves[j] for j in jobs if (j.world, j.algorithm) == (world, name)], name == "centralised")
+            name: summary(
+                [curves[j] for j in jobs if (j.world, j.algorithm) == (world, name)], 1 if name in EPOCHS else TAIL
+            )
             for name in ALGORITHMS
         }
         for world in WORLDS
     }
-    skew = {w: mean_emd(me.make_world(WORLDS[w]).split("train").histograms()) for w in WORLDS}
+    skew = {w: mean_emd(me.make_world(WORLDS[w][0]).split("train").histograms()) for w in WORLDS}
     (given.out / "table.json").write_text(json.dumps(results, indent=1) + "\n")
     print(table(results, skew, given.seeds))
 

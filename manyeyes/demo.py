@@ -14,26 +14,27 @@ from manyeyes.algorithms import centralised, fedavg, fedavgm, fedvc
 from manyeyes.data.world import World, make
 from manyeyes.metrics import mean_emd
 from manyeyes.models import build
-from manyeyes.parts import ImportanceRatio
+from manyeyes.parts import Epochs, ImportanceRatio
 from manyeyes.report.comparison import compare, markdown, table
 from manyeyes.report.figures import draw_curves
 from manyeyes.run.files import write_text
 from manyeyes.run.folder import unused
 from manyeyes.run.training import train
 
-WORLD = World(users=600, size=32, coarse=10, fine=100, taste=0.5, tail=0.5)
-ROUNDS = 60
+WORLD = World(users=600, size=32, coarse=10, fine=100, taste=1.0, tail=0.5)
+ROUNDS = 280
 EPOCHS = 8  # of the centralised bound
-TARGET = 0.8  # of the centralised accuracy
-LR = 0.1
+TARGET = 0.6  # of the centralised accuracy
+COHORT, PHOTOS, BATCH = 20, 32, 16  # clients a round, photos a client (FedVC: exactly, else at most), photos a step
 
 
 def algorithms() -> dict[str, Algorithm]:
-    """What is compared; all with the same local learning rate."""
+    """What is compared; momentum multiplies a step by up to ten, so FedAvgM takes smaller ones."""
+    draw = Epochs(1, BATCH, limit=PHOTOS)
     return {
-        "FedAvg": fedavg(cohort=20, batch=32, lr=LR),
-        "FedAvgM": fedavgm(cohort=20, batch=32, lr=LR),
-        "FedVC + FedIR": replace(fedvc(cohort=20, examples=64, batch=32, lr=LR), reweigh=ImportanceRatio()),
+        "FedAvg": replace(fedavg(cohort=COHORT, lr=0.1), draw=draw),
+        "FedAvgM": replace(fedavgm(cohort=COHORT, lr=0.02), draw=draw),
+        "FedVC + FedIR": replace(fedvc(COHORT, PHOTOS, BATCH, lr=0.1), reweigh=ImportanceRatio()),
     }
 
 
@@ -62,7 +63,7 @@ def demo(words: list[str]) -> int:
     curves = {}
     for name, algorithm in algorithms().items():
         place = folder / name.lower().replace(" ", "")
-        result = train(people, model, algorithm, rounds=ROUNDS, evaluate_every=2, folder=place, title=name)
+        result = train(people, model, algorithm, rounds=ROUNDS, evaluate_every=14, folder=place, title=name)
         curves[name] = result.curve("accuracy")
 
     target = TARGET * bound
@@ -70,6 +71,6 @@ def demo(words: list[str]) -> int:
     console.print(table(rows, bound, target))
     write_text(folder / "table.md", markdown(rows, bound, target))
     draw_curves(folder / "curves.png", curves, bound, target, f"{len(people.users)} people, {len(people):,} photos")
-    console.print(f"The runs are in {folder}, the table in table.md and the curves in curves.png there.")
-    console.print(f"That took {time.monotonic() - began:.0f} s.")
+    print(f"Report: {folder / 'curves.png'} and {folder / 'table.md'}, with every run beside them.")
+    print(f"That took {time.monotonic() - began:.0f} s.")
     return 0

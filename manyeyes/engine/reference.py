@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,7 +40,7 @@ class Reference:
         keeps: dict[int, dict[str, Tensor]] = {}
         for client in plan.clients:
             own = clients.get(client.key, {})
-            with _settings(key(plan.seed, "dropout", plan.round, client.key)):
+            with _settings(key(plan.seed, "dropout", plan.round, client.key), self.device):
                 update, loss, keeps[client.key], report = self._client(weights, client, work, own)
             kept.append(np.isfinite(loss) and all(map(_finite, (update, report, *keeps[client.key].values()))))
             loss_K.append(loss)
@@ -113,7 +114,7 @@ class Reference:
 
 
 def _finite(tensor: Tensor | None) -> bool:
-    return tensor is None or bool(torch.isfinite(tensor).all())
+    return tensor is None or math.isfinite(torch.linalg.vector_norm(tensor))
 
 
 def _slots(own: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -121,11 +122,13 @@ def _slots(own: dict[str, Tensor]) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def _settings(seed: int) -> Iterator[None]:
+def _settings(seed: int, device: torch.device) -> Iterator[None]:
     """Full float32, repeatable kernels, and a generator of this client's own for modules that draw (dropout)."""
     with (
-        torch.random.fork_rng(),
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
     ):
-        torch.manual_seed(seed % 2**63)
+        torch.default_generator.manual_seed(seed % 2**63)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed % 2**63)
         yield

@@ -25,7 +25,7 @@ def draw_curves(path: Path, curves: Mapping[str, Curve], bound: float, target: f
     _finish(over_rounds, bound, target, "rounds")
     _finish(over_batches, bound, target, "local batches of the largest client, summed over rounds")
     over_rounds.set_ylabel("test accuracy")
-    over_rounds.legend(loc="lower right", frameon=False)
+    figure.legend(loc="outside upper right", ncols=len(curves), frameon=False)
     figure.suptitle(title, x=0.01, ha="left")
     kind = path.suffix.lstrip(".")
     write_whole(path, lambda beside: figure.savefig(beside, format=kind, dpi=150))
