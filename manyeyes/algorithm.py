@@ -282,9 +282,11 @@ def play_round(
     engine: Engine,
     clients: ClientStore,
     seed: int,
+    plan: Plan | None = None,
 ) -> tuple[State, Report]:
-    """One round: select clients, update locally, aggregate, step the server."""
-    plan = plan_round(algorithm, population, seed, state.round, engine.dice)
+    """One round: select clients, update locally, aggregate, step the server; a `plan` made ahead is not made again."""
+    plan = plan or plan_round(algorithm, population, seed, state.round, engine.dice)
+    assert (plan.seed, plan.round) == (seed, state.round)
     personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
     lr = algorithm.local.rate(state.round)
     work = Work(algorithm.local, lr, algorithm.correct, state.correction, personal)

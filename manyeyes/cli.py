@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,7 @@ USAGE = """usage: manyeyes COMMAND ...
 Federated visual classification: many people's photos train one model, and the photos stay where they are.
 
   run      train; settings and sweeps in Hydra's manner (manyeyes run --help)
+  data     prepare datasets, show what is in them, make stand-ins (manyeyes data --help)
   demo     compare four algorithms on a small world, in two minutes on a CPU
   doctor   what this machine has, which engine it will use, what is missing and how to get it
 
@@ -32,24 +34,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command is None:
         return _complain(f"{words[0]!r} is no command: choose {', '.join(COMMANDS)}", 2)
     from manyeyes.algorithm import Diverged
-    from manyeyes.run.interrupt import Stopped
 
     try:
         return command(words[1:])
     except (ValueError, Diverged) as error:
         return _complain(str(error), 1)
+    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
-    except Stopped as stopped:
-        return _complain(str(stopped), 130)
-    except KeyboardInterrupt:
-        return _complain("stopped", 130)
+    except KeyboardInterrupt as stopped:
+        return _complain(str(stopped) or "stopped", 130)
 
 
 def _run(words: list[str]) -> int:
     from manyeyes.conf.command import run
 
     return run(words)
+
+
+def _data(words: list[str]) -> int:
+    from manyeyes.data_command import data
+
+    return data(words)
 
 
 def _demo(words: list[str]) -> int:
@@ -64,7 +72,7 @@ def _doctor(words: list[str]) -> int:
     return doctor(words)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": _run, "demo": _demo, "doctor": _doctor}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": _run, "data": _data, "demo": _demo, "doctor": _doctor}
 
 
 def _complain(sentence: str, code: int) -> int:

@@ -12,12 +12,12 @@ from rich.console import Console
 from manyeyes.algorithm import Algorithm
 from manyeyes.algorithms import centralised, fedavg, fedavgm, fedvc
 from manyeyes.data.world import World, make
+from manyeyes.files import write_text
 from manyeyes.metrics import mean_emd
 from manyeyes.models import build
 from manyeyes.parts import Epochs, ImportanceRatio
 from manyeyes.report.comparison import compare, markdown, table
 from manyeyes.report.figures import draw_curves
-from manyeyes.run.files import write_text
 from manyeyes.run.folder import unused
 from manyeyes.run.training import train
 

@@ -11,25 +11,27 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "manyeyes"
-BELOW_ENGINE = {"chance", "population", "algorithm", "parts", "models", "metrics", "data"}
+BELOW_ENGINE = {"files", "chance", "population", "algorithm", "parts", "models", "metrics", "data"}
 BELOW_RUN = BELOW_ENGINE | {"engine"}
 BELOW_TOP = BELOW_RUN | {"algorithms", "run", "report", "conf"}
 MAY_IMPORT: dict[str, set[str]] = {
+    "files": set(),
     "chance": set(),
     "population": set(),
     "algorithm": {"chance", "population"},
     "parts": {"algorithm", "population", "chance"},
     "models": set(),
     "metrics": set(),
-    "data": {"population", "chance"},
+    "data": {"population", "chance", "files"},
     "engine": BELOW_ENGINE,
     "algorithms": {"parts", "algorithm"},
     "run": BELOW_RUN,
     "report": BELOW_RUN | {"run"},
     "conf": BELOW_RUN | {"run", "algorithms"},
+    "data_command": BELOW_TOP,
     "demo": BELOW_TOP,
     "doctor": BELOW_TOP,
-    "cli": BELOW_TOP | {"demo", "doctor"},
+    "cli": BELOW_TOP | {"data_command", "demo", "doctor"},
     "__main__": {"cli"},
 }
 

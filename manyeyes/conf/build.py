@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,7 @@ from manyeyes.chance import key
 from manyeyes.conf.schema import AlgorithmConfig, AugmentConfig, ModelConfig, ScheduleConfig
 from manyeyes.data import world
 from manyeyes.data.augment import Augment
+from manyeyes.data.opening import open_population
 from manyeyes.models import build as build_named_model
 from manyeyes.parts import (
     SGD,
@@ -105,6 +107,8 @@ def describe_algorithm(name: str, algorithm: Algorithm) -> AlgorithmConfig:
 
 def build_population(config: Any) -> Population:
     """The population that the settings describe."""
+    if config.name != "world":
+        return open_population(Path(config.path), config.task or None)
     options = {name: value for name, value in config.items() if name not in ("name", "task")}
     return world.make(world.World(**options)).task(config.task)
 
@@ -125,7 +129,16 @@ def build_model(config: ModelConfig, population: Population, augment: Augment, s
 
 
 def build_augment(config: AugmentConfig) -> Augment:
-    return Augment(config.crop, config.pad, config.flip_horizontal, config.flip_vertical)
+    return Augment(
+        config.crop,
+        config.pad,
+        config.flip_horizontal,
+        config.flip_vertical,
+        scale=(config.scale_min, config.scale_max) if config.scale_min else None,
+        ratio=(config.ratio_min, config.ratio_max),
+        mean=tuple(config.mean),  # type: ignore[arg-type]  # which says so if they are not three
+        std=tuple(config.std),  # type: ignore[arg-type]
+    )
 
 
 def _server(config: AlgorithmConfig, schedule: Schedule) -> Server:

@@ -104,6 +104,8 @@ def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
             checkpoint_seconds=config.checkpoint_seconds,
             engine=config.engine.name,
             device=config.engine.device,
+            resident=config.engine.resident,
+            prefetch=config.engine.prefetch,
             trackers=tuple(config.track.to),
             title=config.algorithm.name,
         )

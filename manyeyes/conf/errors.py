@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -34,8 +34,12 @@ def sentence(error: BaseException) -> str:
         name = found[1] or found[2] or found[3]
         if name not in known:
             return _unknown(name)
+        if re.search(r"Key '\w+' not in '\w+'", text):
+            return f"{name} is no setting of the {name.partition('.')[0]} that was chosen; see them with --cfg job"
         if value := re.search(r"Value '([^']*)'.* (?:could not be converted to|is not a valid) (\w+)", text):
             return f"{name} is {value[1]!r}: it must be {KINDS.get(value[2], value[2])}"
+    if found := re.search(r"Missing mandatory value: (\S+)", text):
+        return f"{found[1]} must be given: add {found[1]}=..."
     if found := re.search(r"Ambiguous value for argument '([^']+)'", text):
         return f"{found[1]} has several values: add --multirun to run with each, or write a list as [value,value]"
     return ": ".join(str(link).partition("\n")[0] for link in _chain(error))
@@ -53,7 +57,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def check_names(config: DictConfig) -> None:
     """Refuse what `+name=value` added and what `~name` took away: a run has all settings and no others."""
-    known, found = set(setting_names()), set(_names(OmegaConf.to_container(config, resolve=False)))
+    option = OPTIONS["data"].get(str(config.data.get("name")), OPTIONS["data"]["store"])
+    known, found = set(setting_names(data=[option])), set(_names(OmegaConf.to_container(config, resolve=False)))
     for name in sorted(found - known):
         raise ValueError(_unknown(name))
     for name in sorted(known - found):
@@ -76,10 +81,11 @@ def _meant(word: str, known: list[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def setting_names(node: Any = Config, prefix: str = "") -> Iterator[str]:
-    """The full name of every setting."""
+def setting_names(node: Any = Config, prefix: str = "", data: Iterable[Any] | None = None) -> Iterator[str]:
+    """The full name of every setting, with those of the given options of `data` (or of all)."""
     for one in fields(node):
         yield prefix + one.name
-        for nested in OPTIONS["data"].values() if one.name == "data" else (one.default_factory,):
+        options = OPTIONS["data"].values() if data is None else data
+        for nested in options if one.name == "data" else (one.default_factory,):
             if is_dataclass(nested):
                 yield from setting_names(nested, f"{prefix}{one.name}.")

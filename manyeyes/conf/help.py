@@ -29,7 +29,13 @@ def run_help() -> str:
 
 def _lines(node: Any, prefix: str = "") -> Iterator[str]:
     for one in fields(node):
-        nested = OPTIONS["data"]["world"] if one.name == "data" else one.default_factory
+        if one.name == "data":
+            for option in ("world", "store"):
+                yield f"  with data={option}{'' if option == 'world' else ' or a dataset by name'}:"
+                yield from _lines(OPTIONS["data"][option], "data.")
+            yield "  always:"
+            continue
+        nested = one.default_factory
         if is_dataclass(nested):
             yield from _lines(nested, f"{prefix}{one.name}.")
             continue

@@ -8,12 +8,17 @@ from hydra.core.config_store import ConfigStore
 
 from manyeyes.algorithms import NAMED
 from manyeyes.conf.build import describe_algorithm
-from manyeyes.conf.schema import Config, EngineConfig, ModelConfig, TrackConfig, WorldConfig
+from manyeyes.conf.schema import Config, EngineConfig, ModelConfig, StoreConfig, TrackConfig, WorldConfig
+from manyeyes.data.registry import DATASETS
 from manyeyes.models import MODELS
 from manyeyes.run.events import TRACKERS
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "data": {"world": WorldConfig()},
+    "data": {
+        "world": WorldConfig(),
+        "store": StoreConfig(),
+        **{name: StoreConfig(name=name, path=f"data/{name}") for name in DATASETS},
+    },
     "model": {name: ModelConfig(name=name) for name in MODELS},
     "algorithm": {name: describe_algorithm(name, make()) for name, make in NAMED.items()},
     "engine": {name: EngineConfig(name=name) for name in ("auto", "reference")},

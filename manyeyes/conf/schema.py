@@ -77,6 +77,13 @@ class WorldConfig:
 
 
 @dataclass
+class StoreConfig:
+    name: str = setting("store", "a dataset that manyeyes data prepare made, or an HDF5 file of FLAIR")
+    path: str = setting(MISSING, "its folder or file")
+    task: str = setting("", "which of its labels are predicted; empty: those that come first")
+
+
+@dataclass
 class ModelConfig:
     name: str = setting("lenet", "linear, lenet, resnet18, resnet34, mobilenet_v1 or mobilenet_v2")
     norm: str = setting("group", "group, frozen_batch or batch")
@@ -92,6 +99,12 @@ class AugmentConfig:
     pad: int = setting(0, "black border added before cropping")
     flip_horizontal: bool = setting(False, "flip half of the training images left to right")
     flip_vertical: bool = setting(False, "flip half of the training images upside down")
+    scale_min: float = setting(0.0, "random-resized crop: least share of the area that is cut out and resized; 0: off")
+    scale_max: float = setting(1.0, "random-resized crop: largest share of the area")
+    ratio_min: float = setting(0.75, "random-resized crop: least width / height of what is cut out")
+    ratio_max: float = setting(4 / 3, "random-resized crop: largest width / height of what is cut out")
+    mean: list[float] = setting([0.5] * 3, "subtracted from red, green, blue in 0..1; ImageNet: [0.485,0.456,0.406]")
+    std: list[float] = setting([0.25] * 3, "what red, green, blue are then divided by; ImageNet: [0.229,0.224,0.225]")
 
 
 @dataclass
@@ -99,6 +112,8 @@ class EngineConfig:
     name: str = setting("auto", "auto or reference")
     device: str = setting("auto", "auto, cpu or cuda")
     threads: int = setting(0, "CPU threads; 0: PyTorch's choice")
+    resident: str = setting("auto", "where images are kept: device, host, or auto: on a GPU where they fit")
+    prefetch: int = setting(1024, "MiB of a store's images that are read for the next round while one trains; 0: none")
 
 
 @dataclass

@@ -87,3 +87,11 @@ class Listing:
             {name: column[chosen] for name, column in self.columns.items()},
             self.notes,
         )
+
+
+NAMED = 5  # of what is odd, so many are named in the notes
+
+
+def count_and_name(which: NDArray[Any]) -> dict[str, Any]:
+    """For the notes: how many, and the first few by name."""
+    return {"count": len(which), "first": [str(name) for name in which[:NAMED]]}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from manyeyes.engine.resident import Resident
 from manyeyes.population import Ints, Population
 
 LEAST = 1e-12  # stands for a sum of weights that is 0: examples that count nothing then give no gradient
@@ -13,7 +14,10 @@ LEAST = 1e-12  # stands for a sum of weights that is 0: examples that count noth
 
 def fetch(population: Population, examples: Ints, device: torch.device) -> tuple[Tensor, Tensor]:
     """The images [B, H, W, 3] and the targets of the same examples."""
-    images = torch.from_numpy(population.pixels(examples))
+    if isinstance(population.images, Resident):
+        images = population.images.take(population.rows[examples])
+    else:
+        images = torch.from_numpy(population.pixels(examples))
     targets = torch.from_numpy(population.labels.targets(examples))
     return images.to(device), targets.to(device)
 

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from manyeyes.algorithm import ClientStore, State
-from manyeyes.run.files import write_tensors
+from manyeyes.run.tensors import write_tensors
 
 VERSION = 1
 

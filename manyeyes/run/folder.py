@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -18,9 +17,9 @@ from typing import IO, Any
 import torch
 import yaml
 
+from manyeyes.files import hold, write_text
 from manyeyes.run import checkpoint as checkpoints
 from manyeyes.run.checkpoint import Checkpoint
-from manyeyes.run.files import write_text
 
 
 @dataclass
@@ -45,21 +44,9 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("a+")
+            self._lock = hold(self.path, self.path / ".lock")
         except OSError as error:
             raise ValueError(f"the run folder {self.path} cannot be made: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.seek(0)
-            owner = self._lock.read().strip() or "unknown"
-            self._lock.close()
-            raise ValueError(
-                f"{self.path} is in use by process {owner}: wait for it, or choose another folder"
-            ) from None
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
 
@@ -65,3 +68,27 @@ def watch(title: str, done: int, rounds: int, show: bool | None = None) -> Watch
     """A bar if somebody looks at standard error (or `show` says so), else silence."""
     looks = sys.stderr.isatty() if show is None else show
     return Bar(title, done, rounds) if looks else Silence()
+
+
+@contextmanager
+def counting(title: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A line for work that is counted, with rate and time left; None where nobody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        console=Console(file=sys.stderr),
+    ) as progress:
+        task = progress.add_task(title, total=None, speed="")
+        began = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            rate = done / max(time.monotonic() - began, 1e-9)
+            progress.update(task, completed=done, total=total, speed=f"{rate:,.0f} {unit}/s")
+
+        yield tell

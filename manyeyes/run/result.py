@@ -9,10 +9,10 @@ from pathlib import Path
 
 from torch import nn
 
+from manyeyes.files import write_text
 from manyeyes.metrics import Accuracy, Curve, MultiLabelScores
 from manyeyes.population import Population
 from manyeyes.run.events import Event
-from manyeyes.run.files import write_text
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,29 +7,32 @@ import hashlib
 import sys
 import time
 from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from manyeyes.algorithm import Algorithm, ClientStore, Diverged, Engine, Report, State, play_round, start
+from manyeyes.algorithm import Algorithm, ClientStore, Diverged, Engine, Report, State, plan_round, play_round, start
 from manyeyes.chance import key
 from manyeyes.data.augment import Augment
 from manyeyes.engine.choice import choose_device, choose_engine
 from manyeyes.engine.evaluation import Evaluator, Score
+from manyeyes.engine.prefetch import Prefetch, needs_reading
+from manyeyes.engine.resident import settle
 from manyeyes.models import build
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts.cohort import Pooled
 from manyeyes.population import Population
 from manyeyes.run.checkpoint import Checkpoint
 from manyeyes.run.events import TRACKERS, Event
-from manyeyes.run.files import write_tensors
 from manyeyes.run.folder import RunFolder
 from manyeyes.run.interrupt import Interrupt, Stopped
 from manyeyes.run.journal import FolderJournal, Journal, MemoryJournal
 from manyeyes.run.progress import watch
 from manyeyes.run.result import Result, headline, write_tables
+from manyeyes.run.tensors import write_tensors
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,20 @@ class Settings:
     checkpoint_seconds: float = 60.0  # at most so much work is lost by a crash
     engine: str = "auto"
     device: str = "auto"
+    resident: str = "auto"  # where images are kept: device, host, or auto: on a GPU where they fit
+    prefetch: int = 1024  # MiB of a store's images that are read for the next round while one trains
     trackers: tuple[str, ...] = ()
     progress: bool | None = None  # None: if somebody looks
     title: str = "training"
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("evaluate_every", 0), ("checkpoint_seconds", 0), ("seed", 0)):
+        for name, least in (
+            ("rounds", 1),
+            ("evaluate_every", 0),
+            ("checkpoint_seconds", 0),
+            ("seed", 0),
+            ("prefetch", 0),
+        ):
             if not getattr(self, name) >= least:  # not a number is not enough either
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {least}")
         for tracker in self.trackers:
@@ -66,6 +77,7 @@ class Training:
     evaluator: Evaluator | None
     augment: Augment
     settings: Settings
+    prefetch: Prefetch | None = None  # where the engine's images are
 
 
 def train(
@@ -95,11 +107,17 @@ def train(
     augment.check(*trained_on.image_shape[:2])
     device = choose_device(how.device)
     flat = FlatModel(_module(model, trained_on, augment, how.seed).to(device))
-    engine = choose_engine(how.engine, flat, trained_on, augment, device)
+    held, *tested = settle([trained_on] if tested_on is None else [trained_on, tested_on], how.resident, device)
+    prefetch = None
+    if how.prefetch and needs_reading(held.images):
+        planner = partial(plan_round, algorithm, trained_on, how.seed, dice=augment.dice)
+        prefetch = Prefetch(held, planner, how.rounds, how.prefetch * 2**20)
+        held = replace(held, images=prefetch)
+    engine = choose_engine(how.engine, flat, held, augment, device)
     if algorithm.personal is not None:
         engine.personal(algorithm.personal)  # which refuses patterns that match no layer, before anything is written
-    evaluator = None if tested_on is None else Evaluator(flat, tested_on, augment, device)
-    training = Training(algorithm, trained_on, engine, evaluator, augment, how)
+    evaluator = Evaluator(flat, tested[0], augment, device) if tested else None
+    training = Training(algorithm, trained_on, engine, evaluator, augment, how, prefetch)
     fingerprint = _fingerprint(training, flat)
 
     with ExitStack() as stack:
@@ -140,12 +158,17 @@ def _rounds(training: Training, journal: Journal, state: State, clients: ClientS
         journal.save(state, clients)
     saved = time.monotonic()
     interrupt = Interrupt() if journal.path else nullcontext()
-    with watch(how.title, state.round, how.rounds, how.progress) as bar, interrupt as asked:
+    with (
+        watch(how.title, state.round, how.rounds, how.progress) as bar,
+        interrupt as asked,
+        training.prefetch or nullcontext() as ahead,
+    ):
         while state.round < how.rounds:
             began = time.perf_counter()
             try:
+                plan = ahead.plan(state.round) if ahead else None
                 state, report = play_round(
-                    training.algorithm, state, training.population, training.engine, clients, how.seed
+                    training.algorithm, state, training.population, training.engine, clients, how.seed, plan
                 )
             except Diverged:
                 journal.save(state, clients)

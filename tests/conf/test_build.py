@@ -96,6 +96,13 @@ def test_an_unknown_word_is_refused_with_the_known_ones(field: str) -> None:
 
 def test_augment_takes_every_setting() -> None:
     assert build_augment(AugmentConfig(6, 1, True, False)) == Augment(6, 1, flip_horizontal=True)
+    config = AugmentConfig(0, 0, False, True, 0.1, 0.9, 0.5, 2.0, [0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    expected = Augment(0, 0, False, True, (0.1, 0.9), (0.5, 2.0), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert build_augment(config) == expected
+
+
+def test_augment_says_nothing_of_its_own_where_the_settings_do_not() -> None:
+    assert build_augment(AugmentConfig()) == Augment()
 
 
 @pytest.mark.parametrize(("task", "classes"), [("single", 3), ("coarse", 3), ("fine", 6), ("rating", 5)])

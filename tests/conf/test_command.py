@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from manyeyes.conf.errors import setting_names
+from manyeyes.conf.schema import WorldConfig
 from manyeyes.run.events import read
 
 
@@ -30,7 +31,7 @@ def test_cfg_shows_every_setting_and_trains_nothing(tmp_path: Path, command: Any
     found = command("run", "algorithm=fedvc", "rounds=7", "--cfg", "job")
     shown = yaml.safe_load(found.out)
     assert (found.code, found.err) == (0, "")
-    assert leaves(shown) == set(setting_names())
+    assert leaves(shown) == set(setting_names(data=[WorldConfig]))
     assert (shown["rounds"], shown["algorithm"]["name"], shown["algorithm"]["examples"]) == (7, "fedvc", 256)
     assert list(tmp_path.iterdir()) == []
 
@@ -45,7 +46,7 @@ def test_help_wins_over_everything(command: Any, flag: str) -> None:
 def test_a_run_keeps_its_settings(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
     assert command("run", *tiny, "rounds=2", "algorithm=fedprox", "algorithm.mu=0.5", "folder=here").code == 0
     kept = yaml.safe_load((tmp_path / "here" / "config.yaml").read_text())
-    assert leaves(kept) == set(setting_names())
+    assert leaves(kept) == set(setting_names(data=[WorldConfig]))
     assert (kept["rounds"], kept["algorithm"]["mu"], kept["algorithm"]["batch"]) == (2, 0.5, 6)
 
 

@@ -20,7 +20,7 @@ WRONG = [
     ("weather/today=rain", "weather/today is no setting"),
     ("algorithm=fedfoo", "algorithm 'fedfoo' is unknown"),
     ("model=lenett", "model 'lenett' is unknown (did you mean lenet?): choose linear, lenet, resnet18, resnet34"),
-    ("data=mars", "data 'mars' is unknown: choose world"),
+    ("data=planets", "data 'planets' is unknown: choose world, store, flair"),
     ("track=paper", "track 'paper' is unknown: choose none, tensorboard, mlflow, wandb"),
     ("rounds=many", "rounds is 'many': it must be a whole number"),
     ("rounds=2.5", "rounds is '2.5': it must be a whole number"),
@@ -36,7 +36,7 @@ WRONG = [
     ("algorithm.lr=[", "'algorithm.lr=[' cannot be read: write name=value"),
     ("rounds=1,2", "rounds=1,2 has several values: add --multirun to run with each"),
     ("data.users=${nothing}", "'nothing' not found"),
-    ("rounds=???", "Missing mandatory value: rounds"),
+    ("rounds=???", "rounds must be given: add rounds=..."),
     ("rounds=0", "rounds is 0: it must be at least 1"),
     ("checkpoint_seconds=nan", "checkpoint_seconds is nan"),
     ("algorithm.lr=-1", "lr is -1.0: it must be a number above 0"),
@@ -69,6 +69,21 @@ def test_a_wrong_setting_is_one_line_and_nothing_is_written(
     assert found.err.index("\n") == len(found.err) - 1
     assert sentence in found.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("data=store",), "data.path must be given: add data.path=..."),
+        (("data=cifar10", "data.users=3"), "data.users is no setting of the data that was chosen"),
+        (("data=cifar10",), "data/cifar10 is no store: make one with manyeyes data prepare"),
+    ],
+)
+def test_a_setting_of_other_data_is_one_line(command: Any, words: tuple[str, ...], sentence: str) -> None:
+    found = command("run", *words)
+    assert (found.code, found.out) == (1, "")
+    assert sentence in found.err
+    assert found.err.count("\n") == 1
 
 
 def test_names_of_settings_go_all_the_way_down() -> None:

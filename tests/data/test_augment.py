@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,86 @@ def test_training_equals_a_loop_over_images(
     np.testing.assert_allclose(found.numpy(), by_hand(augment, images, dice), atol=1e-5)
 
 
+def zoomed_by_hand(augment: Augment, image: np.ndarray, dice: np.ndarray) -> np.ndarray:
+    """One image: the first of ten windows that fits, else the middle one; then every pixel from the four around it."""
+    image = np.pad(image, ((augment.pad, augment.pad), (augment.pad, augment.pad), (0, 0))).astype(np.float64)
+    (height, width), (narrow, broad) = image.shape[:2], augment.ratio
+    high, wide = min(height, max(1, round(width / narrow))), min(width, max(1, round(height * broad)))
+    top, left = (height - high) // 2, (width - wide) // 2
+    for share, shape in zip(dice[4:14], dice[14:24], strict=True):
+        area = height * width * (augment.scale[0] + share * (augment.scale[1] - augment.scale[0]))
+        ratio = narrow * (broad / narrow) ** shape
+        h, w = round((area / ratio) ** 0.5), round((area * ratio) ** 0.5)
+        if 1 <= h <= height and 1 <= w <= width:
+            high, wide = h, w
+            top, left = int(dice[0] * (height - h + 1)), int(dice[1] * (width - w + 1))
+            break
+    piece = image[top : top + high, left : left + wide]
+    sides = [augment.crop or length - 2 * augment.pad for length in (height, width)]
+    out = np.empty((*sides, 3))
+    for i, j in np.ndindex(*sides):
+        y = min(max((i + 0.5) * high / sides[0] - 0.5, 0), high - 1)
+        x = min(max((j + 0.5) * wide / sides[1] - 0.5, 0), wide - 1)
+        a, b, c, d = int(y), min(int(y) + 1, high - 1), int(x), min(int(x) + 1, wide - 1)
+        above = (1 - (x - c)) * piece[a, c] + (x - c) * piece[a, d]
+        below = (1 - (x - c)) * piece[b, c] + (x - c) * piece[b, d]
+        out[i, j] = (1 - (y - a)) * above + (y - a) * below
+    out = out[:, ::-1] if augment.flip_horizontal and dice[2] < 0.5 else out
+    out = out[::-1] if augment.flip_vertical and dice[3] < 0.5 else out
+    return ((out / 255 - MEAN) / STD).transpose(2, 0, 1)
+
+
+SHARES = st.sampled_from([(0.05, 1.0), (0.08, 0.3), (0.9, 1.0), (1.0, 1.0)])
+RATIOS = st.sampled_from([(3 / 4, 4 / 3), (1.0, 1.0), (0.2, 0.5), (3.0, 3.0)])
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.integers(0, 9999), st.integers(1, 5), st.integers(1, 12), st.integers(1, 12), st.integers(0, 14),
+    st.integers(0, 2), st.booleans(), st.booleans(), SHARES, RATIOS,
+)  # fmt: skip
+def test_a_random_resized_crop_equals_a_loop_over_images_and_pixels(
+    seed: int, count: int, height: int, width: int, crop: int, pad: int, across: bool, down: bool,
+    scale: tuple[float, float], ratio: tuple[float, float],
+) -> None:  # fmt: skip
+    augment = Augment(crop, pad, across, down, scale, ratio, mean=tuple(MEAN), std=tuple(STD))
+    augment.check(height, width)
+    images = photos(seed, count, height, width)
+    dice = np.random.default_rng(seed).random((count, augment.dice), np.float32)
+    dice[0, :2] = TOP
+    found = augment.train(torch.from_numpy(images), torch.from_numpy(dice))
+    expected = [zoomed_by_hand(augment, image, row) for image, row in zip(images, dice.astype(np.float64), strict=True)]
+    np.testing.assert_allclose(found.numpy(), np.array(expected), atol=1e-5)
+
+
+def test_a_window_of_the_whole_image_is_the_image() -> None:
+    images = torch.from_numpy(photos(3, 2, 6, 6))
+    augment = Augment(crop=6, scale=(1.0, 1.0), ratio=(1.0, 1.0))
+    torch.testing.assert_close(augment.train(images, torch.rand(2, augment.dice)), augment.evaluate(images))
+
+
+def test_an_image_without_a_window_that_fits_shows_the_middle_of_an_allowed_shape() -> None:
+    """1 x 8 pixels and squares only: none of half the area fits, the middle one is the fourth pixel."""
+    images = torch.arange(8, dtype=torch.uint8).view(1, 1, 8, 1).expand(1, 1, 8, 3)
+    augment = Augment(crop=1, scale=(0.5, 0.5), ratio=(1.0, 1.0), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    assert (augment.train(images, torch.full((1, 24), 0.9)) * 255).flatten().tolist() == pytest.approx([3, 3, 3])
+
+
+def test_shares_of_the_area_and_ratios_are_drawn_uniformly() -> None:
+    """Mean area 0.3 and mean log ratio 0 of windows that always fit, from the slopes of an image that is a ramp."""
+    dice = torch.from_numpy(np.random.default_rng(0).random((4000, 24), np.float32))
+    steps = torch.arange(101)
+    ramp = torch.stack([*torch.meshgrid(steps, steps, indexing="ij"), steps.expand(101, 101)], 2).to(torch.uint8)
+    augment = Augment(crop=2, scale=(0.1, 0.5), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    seen = 255 * augment.train(ramp.expand(4000, 101, 101, 3), dice).double()
+    high, wide = 2 * (seen[:, 0, 1, 0] - seen[:, 0, 0, 0]), 2 * (seen[:, 1, 0, 1] - seen[:, 1, 0, 0])
+    share, ratio = high * wide / 101**2, wide / high
+    assert share.mean().item() == pytest.approx(0.3, abs=5 * 0.4 / 12**0.5 / 4000**0.5)
+    assert share.min() > 0.09 and share.max() < 0.51
+    assert ratio.log().mean().item() == pytest.approx(0, abs=5 * 0.575 / 12**0.5 / 4000**0.5)
+    assert ratio.min() > 0.72 and ratio.max() < 1.39
+
+
 def test_the_largest_number_still_falls_inside_the_image() -> None:
     for length in range(1, 600):
         images = torch.zeros(1, 1, length, 3, dtype=torch.uint8)
@@ -78,6 +160,7 @@ def test_nothing_random_needs_no_dice() -> None:
     assert Augment().dice == 0
     for augment in (Augment(crop=2), Augment(pad=1), Augment(flip_horizontal=True), Augment(flip_vertical=True)):
         assert augment.dice == 4
+    assert Augment(scale=(0.1, 1.0)).dice == 24
 
 
 def test_evaluation_is_the_whole_image_where_training_sees_its_size() -> None:
@@ -111,9 +194,16 @@ def test_refuses_a_crop_that_does_not_fit() -> None:
     with pytest.raises(ValueError, match="crop of 6"):
         Augment(crop=6, pad=1).check(3, 8)
     Augment(crop=5, pad=1).check(3, 8)
+    Augment(crop=6, scale=(0.1, 1.0)).check(3, 8)  # which is enlarged
 
 
-@pytest.mark.parametrize("numbers", [{"crop": -1}, {"pad": -1}, {"std": (0.0, 1.0, 1.0)}])
-def test_refuses_a_number_out_of_bounds(numbers: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"crop": -1}, {"pad": -1}, {"std": (0.0, 1.0, 1.0)}, {"std": (1.0,)}, {"mean": (0.5, 0.5)},
+        {"scale": (0.0, 1.0)}, {"scale": (0.5, 0.4)}, {"scale": (0.5, 1.1)}, {"ratio": (0.0, 1.0)}, {"ratio": (2.0, 1)},
+    ],
+)  # fmt: skip
+def test_refuses_a_number_out_of_bounds(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(numbers))):
         Augment(**numbers).check(8, 8)

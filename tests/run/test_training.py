@@ -28,7 +28,7 @@ from manyeyes.engine.reference import Reference
 from manyeyes.models import build
 from manyeyes.parts import Adam, Equally, Layers, Schedule
 from manyeyes.population import MultiLabels, Population
-from manyeyes.run import checkpoint, files
+from manyeyes.run import checkpoint, tensors
 from manyeyes.run.events import read
 from manyeyes.run.result import Result
 from manyeyes.run.training import train
@@ -197,7 +197,7 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint_and_the_run_can_go_on(
         save_file(tensors, path, about)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "save_file", full_from_the_fourth_on)
+        patch.setattr(tensors, "save_file", full_from_the_fourth_on)
         with pytest.raises(OSError, match="No space left on device"):
             run(people, fedavgm(cohort=3), tmp_path / "full", rounds=8)
     assert checkpoint.load(tmp_path / "full" / "checkpoint.safetensors", torch.device("cpu")).state.round == 2
@@ -392,6 +392,8 @@ def test_after_a_tracker_was_missing_the_same_folder_can_be_used(
         ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds is nan"),
         ({"trackers": ("paper",)}, "tracker 'paper' is unknown: choose tensorboard, mlflow, wandb"),
         ({"engine": "steam"}, "engine 'steam' is unknown: choose auto or reference"),
+        ({"prefetch": -1}, "prefetch is -1: it must be at least 0"),
+        ({"resident": "moon"}, "resident is 'moon': choose auto, device, host"),
         ({"device": "abacus"}, "device 'abacus' is unknown: choose auto, cpu or cuda"),
         ({"augment": Augment(crop=20)}, "a crop of 20 pixels does not fit"),
         ({"algorithm": fedavg(cohort=7)}, "a cohort of 7 clients is asked of 6 users"),

@@ -1,15 +1,12 @@
-"""Files that are whole or not there: written beside, flushed to disk, then renamed."""
+"""Files that are whole or not there, written beside, flushed to disk, then renamed; folders that one process holds."""
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
-
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import IO
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -23,27 +20,37 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
     write_whole(path, lambda beside: void(beside.write_text(text, encoding="utf-8")))
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
-    try:
-        write_whole(path, lambda beside: save_file(tensors, beside, about))
-    except SafetensorError as error:  # how safetensors says that the disk is full
-        raise OSError(errno.EIO, str(error), str(path)) from error
-
-
 def void(_: object) -> None:
     """Take a value and return nothing, so that a writer that returns a count can be passed on."""
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder: a file that was renamed into it is there after a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def hold(path: Path, lock: Path) -> IO[str]:
+    """Lock a folder until the file that is returned is closed; refuse one that another process holds, by its number."""
+    file = lock.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise ValueError(f"{path} is in use by process {owner}: wait for it, or choose another folder") from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file

@@ -1,0 +1,19 @@
+"""Tensors in files that are whole or not there."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from manyeyes.files import write_whole
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
+    try:
+        write_whole(path, lambda beside: save_file(tensors, beside, about))
+    except SafetensorError as error:  # how safetensors says that the disk is full
+        raise OSError(errno.EIO, str(error), str(path)) from error

@@ -1,0 +1,325 @@
+"""CIFAR: records made by hand, stand-ins in all four editions, damaged files, and the real images where they are."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import pickle
+import runpy
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from manyeyes.data import cifar
+from manyeyes.data.world import World, make
+from manyeyes.population import Population, SingleLabels
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+EDITIONS = list(cifar.EDITIONS)
+
+
+@pytest.fixture(scope="module")
+def people() -> Population:
+    return make(World(users=30, size=32, coarse=10, fine=20, photos=8), processes=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, people: Population) -> Path:
+    return cifar.write_standin(people, tmp_path, "cifar-10-binary")
+
+
+def reddish() -> bytes:
+    """One image: red is the number of the row, green of the column, blue 200."""
+    row, column = np.indices((32, 32))
+    return bytes(row.ravel().tolist()) + bytes(column.ravel().tolist()) + bytes([200]) * 1024
+
+
+def python2(pixels: bytes, label: int) -> bytes:
+    """A batch of one image as Python 2 and NumPy 1 wrote it, opcode by opcode: {'data': array, 'labels': [label]}."""
+
+    def short(text: bytes) -> bytes:
+        return b"U" + bytes([len(text)]) + text
+
+    kind = (
+        b"cnumpy\ndtype\n("
+        + short(b"u1")
+        + b"K\x00K\x01tR(K\x03"
+        + short(b"|")
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    )
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00t" + short(b"b") + b"tR"
+    state = b"(K\x01(K\x01M\x00\x0ct" + kind + b"\x89T" + len(pixels).to_bytes(4, "little") + pixels + b"tb"
+    return b"\x80\x02}(" + short(b"data") + array + state + short(b"labels") + b"]K" + bytes([label]) + b"au."
+
+
+def check(image: np.ndarray) -> None:
+    row, column = np.indices((32, 32))
+    assert np.array_equal(image, np.stack([row, column, np.full((32, 32), 200)], axis=-1))
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir()
+    for name, content in {**files, cifar.STANDIN: b""}.items():
+        (folder / name).write_bytes(content)
+
+
+def test_channels_of_a_binary_record_made_by_hand(tmp_path: Path) -> None:
+    record = bytes([1]) + reddish()
+    files = {f"data_batch_{i}.bin": record for i in range(1, 6)} | {"test_batch.bin": record}
+    write(tmp_path / "cifar-10-batches-bin", files | {"batches.meta.txt": b"cat\ndog\n\n"})
+    images, labels, train = cifar.read(cifar.find(tmp_path, 10))
+    check(images[5])
+    assert labels["class"].ids.tolist() == [1] * 6
+    assert labels["class"].classes == ("cat", "dog")
+    assert train == 5
+
+
+def test_a_binary_record_of_cifar_100_has_the_coarse_label_first(tmp_path: Path) -> None:
+    names = {"coarse_label_names.txt": b"a\nb\n", "fine_label_names.txt": b"c\nd\ne\n"}
+    record = bytes([1, 2]) + reddish()
+    write(tmp_path / "cifar-100-binary", {"train.bin": record * 2, "test.bin": record, **names})
+    images, labels, _ = cifar.read(cifar.find(tmp_path, 100))
+    check(images[2])
+    assert labels["coarse"].ids.tolist() == [1, 1, 1]
+    assert labels["fine"].ids.tolist() == [2, 2, 2]
+
+
+def test_channels_of_a_python_2_pickle_made_by_hand(tmp_path: Path) -> None:
+    batch = python2(reddish(), 1)
+    assert np.array_equal(pickle.loads(batch, encoding="bytes")[b"data"][0, :32], np.zeros(32))
+    files = {f"data_batch_{i}": batch for i in range(1, 6)} | {"test_batch": batch}
+    write(tmp_path / "cifar-10-batches-py", files | {"batches.meta": pickle.dumps({b"label_names": [b"cat", b"dog"]})})
+    images, labels, _ = cifar.read(cifar.find(tmp_path, 10))
+    check(images[3])
+    assert labels["class"].ids.tolist() == [1] * 6
+
+
+@pytest.mark.parametrize("kind", EDITIONS)
+def test_a_standin_has_the_images_and_labels_of_its_population(people: Population, tmp_path: Path, kind: str) -> None:
+    cifar.write_standin(people, tmp_path, kind)
+    images, labels, train = cifar.read(cifar.find(tmp_path, 100 if "100" in kind else 10))
+    found = labels["fine" if "100" in kind else "class"]
+    split = np.asarray(people.columns["split"])
+
+    def contents(pixels: np.ndarray, ids: np.ndarray) -> list[tuple[bytes, int]]:
+        return sorted((image.tobytes(), int(label)) for image, label in zip(pixels, ids, strict=True))
+
+    for part, mine in ((slice(train), split != "test"), (slice(train, None), split == "test")):
+        expected = people.where(mine)
+        every = np.arange(len(expected))
+        assert contents(images[part], found.ids[part]) == contents(
+            expected.pixels(every), expected.labels.targets(every)
+        )
+    assert found.classes == people.classes
+    if "100" in kind:
+        assert np.array_equal(labels["coarse"].ids, found.ids // 5)
+
+
+@pytest.mark.parametrize("kind", EDITIONS)
+def test_an_archive_gives_what_its_folder_gives(people: Population, tmp_path: Path, kind: str) -> None:
+    folder = cifar.write_standin(people, tmp_path / "made", kind)
+    archive = tmp_path / cifar.EDITIONS[kind].archive
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    classes = 100 if "100" in kind else 10
+    expected = cifar.read(cifar.find(folder, classes))[0]
+    for raw in (tmp_path, archive):
+        assert np.array_equal(cifar.read(cifar.find(raw, classes))[0], expected)
+
+
+def test_in_the_setting_of_hsu_train_images_have_users_and_test_images_nobody(folder: Path) -> None:
+    made = cifar.listing(folder.parent, partition="dirichlet", users=12, alpha=0.5)
+    assert ((made.users == "") == (made.split == "test")).all()
+    sizes = np.unique(made.users[made.split == "train"], return_counts=True)[1]
+    assert sizes.tolist() == [18] * 12
+    assert sorted(made.image) == list(range(240))
+    assert made.columns["image_id"][[0, -1]].tolist() == ["train-00000", "test-00023"]
+    assert made.notes["alpha"] == 0.5
+    assert made.notes["standin"]
+
+
+def test_in_the_setting_of_fedper_everyone_has_train_and_test_images_of_n_classes(folder: Path) -> None:
+    made = cifar.listing(folder.parent, partition="classes", users=10, classes_per_client=4)
+    assert len(made) == 240
+    assert set(made.users) == set("0123456789")
+    ids = made.labels["class"].targets(np.arange(240))
+    for user in set(made.users):
+        mine = made.users == user
+        assert set(made.split[mine]) == {"train", "test"}
+        assert len(set(ids[mine])) <= 4
+
+
+def test_iid_users_have_equally_many_train_images(folder: Path) -> None:
+    made = cifar.listing(folder.parent, partition="iid", users=6)
+    assert np.unique(made.users, return_counts=True)[1].tolist() == [24] + [36] * 6
+
+
+def test_released_users_are_those_of_the_csv_and_images_that_it_leaves_out_are_left_out(folder: Path) -> None:
+    ids = cifar.read(cifar.find(folder, 10))[1]["class"].ids
+    csv = folder / "split.csv"
+    csv.write_text(f"user_id,image_id,class\n11,4,{ids[4]}\n3,0,{ids[0]}\n")
+    made = cifar.listing(folder.parent, partition="released", splits=csv)
+    assert made.users[:2].tolist() == ["03", "11"]
+    assert made.image[:3].tolist() == [0, 4, 216]
+    assert set(made.split[2:]) == {"test"}
+
+
+@pytest.mark.parametrize("task", ["fine", "coarse"])
+def test_the_chosen_labels_of_cifar_100_come_first(people: Population, tmp_path: Path, task: str) -> None:
+    cifar.write_standin(people, tmp_path, "cifar-100-python")
+    made = cifar.listing(tmp_path, classes=100, users=5, task=task)
+    assert next(iter(made.labels)) == task
+    assert set(made.labels) == {"fine", "coarse"}
+
+
+def test_a_file_that_is_not_the_published_one_is_refused_by_name(folder: Path) -> None:
+    (folder / cifar.STANDIN).unlink()
+    with pytest.raises(
+        ValueError, match=r"(data|test)_batch.*\.bin in .* is not the published file \(its md5 differs\)"
+    ):
+        cifar.find(folder, 10)
+
+
+def test_an_archive_that_is_not_the_published_one_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    (folder / cifar.STANDIN).unlink()
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as tar:
+        tar.add(folder, folder.name)
+    with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz is not the published file"):
+        cifar.find(tmp_path / "cifar-10-binary.tar.gz", 10)
+
+
+def test_a_cifar_100_without_published_md5_is_refused_when_images_are_missing(
+    people: Population, tmp_path: Path
+) -> None:
+    folder = cifar.write_standin(people, tmp_path, "cifar-100-binary")
+    (folder / cifar.STANDIN).unlink()
+    with pytest.raises(ValueError, match="has 216 train and 24 test images, not 50000 and 10000"):
+        cifar.listing(tmp_path, classes=100)
+
+
+def test_a_missing_file_is_named(folder: Path) -> None:
+    (folder / "data_batch_3.bin").unlink()
+    with pytest.raises(ValueError, match=r"has no data_batch_3\.bin: download https://"):
+        cifar.listing(folder.parent)
+
+
+def test_a_truncated_file_is_named(folder: Path) -> None:
+    path = folder / "data_batch_2.bin"
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(ValueError, match=r"data_batch_2\.bin in .* no number of records of 3073"):
+        cifar.listing(folder.parent)
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_a_truncated_archive_is_named(people: Population, tmp_path: Path, size: int) -> None:
+    folder = cifar.write_standin(people, tmp_path / "made", "cifar-10-binary")
+    archive = tmp_path / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    archive.write_bytes(archive.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz is truncated or damaged"):
+        cifar.listing(tmp_path)
+
+
+def test_an_empty_folder_says_what_to_put_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"put cifar-100-python\.tar\.gz or cifar-100-binary\.tar\.gz from https://"):
+        cifar.listing(tmp_path, classes=100)
+
+
+class Evil:
+    """Runs a command when it is unpickled by anything less careful."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, (f"touch {self.trace}",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(
+    people: Population, tmp_path: Path, protocol: int
+) -> None:
+    folder = cifar.write_standin(people, tmp_path, "cifar-10-python")
+    (folder / "data_batch_1").write_bytes(pickle.dumps({"data": Evil(tmp_path / "ran")}, protocol))
+    with pytest.raises(ValueError, match=r"data_batch_1 in .* cannot be read \(it asks for \w+\.system\)"):
+        cifar.listing(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"data": np.zeros((2, 3072), np.float64), "labels": [0, 0]},
+        {"data": np.zeros((2, 3072), object), "labels": [0, 0]},
+        {"data": np.zeros((2, 3071), np.uint8), "labels": [0, 0]},
+        {"data": np.zeros((2, 3072), np.uint8), "labels": [0]},
+        {"data": np.zeros((2, 3072), np.uint8), "labels": [0, "a"]},
+        {"data": np.zeros((2, 3072), np.uint8), "labels": [0, -1]},
+        {"labels": [0]},
+        [1, 2],
+    ],
+)
+def test_a_pickle_that_is_no_batch_is_refused_by_name(people: Population, tmp_path: Path, batch: object) -> None:
+    folder = cifar.write_standin(people, tmp_path, "cifar-10-python")
+    (folder / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(ValueError, match=r"test_batch in .* (cannot be read|is not a batch of CIFAR)"):
+        cifar.listing(tmp_path)
+
+
+def test_a_label_without_a_name_is_refused(folder: Path) -> None:
+    (folder / "batches.meta.txt").write_text("cat\ndog\n")
+    with pytest.raises(ValueError, match="class label 9 and names for 2 classes"):
+        cifar.listing(folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"classes": 20}, "no CIFAR-20"),
+        ({"partition": "pachinko"}, "no partition called 'pachinko'"),
+        ({"task": "rough"}, "no labels called 'rough'"),
+        ({"partition": "released"}, "needs its splits"),
+        ({"users": 1000}, "216 examples cannot be shared out among 1000 users"),
+    ],
+)
+def test_what_there_is_not_is_refused(folder: Path, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cifar.listing(folder.parent, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_population_that_is_not_like_cifar_is_refused(people: Population, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no CIFAR called 'cifar10'"):
+        cifar.write_standin(people, tmp_path, "cifar10")
+    with pytest.raises(ValueError, match="32 x 32 pixels with one class each"):
+        cifar.write_standin(people.task("coarse"), tmp_path, "cifar-10-python")
+    many = SingleLabels(people.labels.targets(np.arange(len(people))), tuple("abcdefghijk"))
+    with pytest.raises(ValueError, match="11 classes: CIFAR-10 has 10"):
+        cifar.write_standin(Population.of(people.images, many, people.rows), tmp_path, "cifar-10-python")
+
+
+def test_the_real_first_batch_of_cifar_10_is_the_published_one_and_shows_a_frog_and_a_truck(
+    folder: Path, tmp_path: Path
+) -> None:
+    part = SHARED / "data" / "cifar10" / "part_a.npz"
+    if not part.exists():
+        pytest.skip(f"needs the real CIFAR-10 in {SHARED}")
+    with np.load(part) as packed:  # its first 10,000 images, as unpacking all takes half a minute
+        planes = np.frombuffer(lzma.decompress(packed["xz"].tobytes()), np.uint8).reshape(3, -1, 32, 32)[:, :10_000]
+        first = np.frombuffer(lzma.compress(planes.tobytes(), preset=0), np.uint8)
+        np.savez(tmp_path / "first.npz", xz=first, y=packed["y"][:10_000])
+    pixels, ids = runpy.run_path(str(SHARED / "tools" / "unpack_cifar10"))["load"](tmp_path / "first.npz")
+    batch = np.column_stack([ids, pixels.reshape(10_000, -1)]).tobytes()
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "data_batch_1.bin").write_bytes(batch)
+    assert not cifar.find(tmp_path / "published", 10).standin
+    (tmp_path / "published" / "data_batch_1.bin").write_bytes(batch[:-1] + b"\x00")
+    with pytest.raises(ValueError, match=r"data_batch_1\.bin in .* is not the published file"):
+        cifar.find(tmp_path / "published", 10)
+    (folder / "data_batch_1.bin").write_bytes(batch)
+    images, labels, _ = cifar.read(cifar.find(folder, 10))
+    # As others show them: the frog's first pixel, and the truck's.
+    assert images[:2, 0, 0].tolist() == [[59, 62, 63], [154, 177, 187]]
+    assert labels["class"].ids[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]

@@ -1,0 +1,242 @@
+"""HDF5 files in the layouts of pfl-research and ml-flair, written here with h5py and opened in place."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from manyeyes.data.hdf5 import Images, open_hdf5
+from manyeyes.population import Population
+
+COARSE = {"animal": 0, "food": 1, "plant": 2}
+FINE = {"apple": 0, "cat": 1, "oak": 2, "rose": 3}
+
+# split, user -> images, each (red, coarse labels, fine labels); red is the image's own, so that pixels say which it is
+HELD: dict[tuple[str, str], list[tuple[int, list[str], list[str]]]] = {
+    ("train", "zoe"): [(10, ["plant", "food"], ["oak", "apple"]), (11, [], []), (12, ["animal"], ["cat"])],
+    ("train", "ann"): [(20, ["food"], ["apple"])],
+    ("val", "bob"): [(30, ["plant"], ["rose"]), (31, ["plant", "animal"], ["rose", "oak", "cat"])],
+    ("test", "cid"): [(40, [], [])],
+}
+
+
+def pixels(reds: list[int]) -> np.ndarray[Any, Any]:
+    images = np.zeros((len(reds), 6, 5, 3), np.uint8)
+    images[..., 0] = np.array(reds)[:, None, None]
+    images[..., 1] = np.arange(6)[:, None]
+    images[..., 2] = np.arange(5)
+    return images
+
+
+def write_pfl(path: Path, **storage: Any) -> Path:
+    with h5py.File(path, "w") as file:
+        for (split, user), photos in HELD.items():
+            group = file.create_group(f"/{split}/{user}")
+            for name, part, number, width in (
+                ("labels", 1, COARSE, np.uint8),
+                ("fine_grained_labels", 2, FINE, np.uint16),
+            ):
+                pairs = [(k, number[label]) for k, photo in enumerate(photos) for label in photo[part]]
+                group[f"{name}_row"] = np.array([k for k, _ in pairs], np.uint16)
+                group[f"{name}_col"] = np.array([label for _, label in pairs], width)
+            group["image_ids"] = np.array([f"id{photo[0]}" for photo in photos], dtype="S")
+            group.create_dataset("images", data=pixels([photo[0] for photo in photos]), **storage)
+        file["/metadata/label_mapping"] = json.dumps(COARSE)
+        file["/metadata/fine_grained_label_mapping"] = json.dumps(FINE)
+    return path
+
+
+def write_ml_flair(path: Path) -> Path:
+    with h5py.File(path, "w") as file:
+        for (split, user), photos in HELD.items():
+            group = file.create_group(f"/{split}/{user}")
+            group["labels"] = np.array(["|".join(photo[1]) for photo in photos], dtype="S")
+            group["fine_grained_labels"] = np.array(["|".join(photo[2]) for photo in photos], dtype="S")
+            group["image_ids"] = np.array([f"id{photo[0]}" for photo in photos], dtype="S")
+            group.create_dataset("images", data=pixels([photo[0] for photo in photos]))
+        file["/metadata/label_counter"] = json.dumps({"plant": 3, "animal": 2, "food": 2})
+        file["/metadata/fine_grained_label_counter"] = json.dumps({"rose": 2, "oak": 2, "cat": 2, "apple": 2})
+    return path
+
+
+@pytest.fixture(params=["pfl", "pfl compressed", "ml-flair"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "ml-flair":
+        return write_ml_flair(tmp_path / "ml.h5")
+    storage = {"compression": "gzip", "chunks": (1, 6, 5, 3)} if request.param == "pfl compressed" else {}
+    return write_pfl(tmp_path / "pfl.h5", **storage)
+
+
+def everything(population: Population) -> dict[tuple[str, str], list[tuple[int, list[str]]]]:
+    """What HELD says, found again through the population."""
+    found: dict[tuple[str, str], list[tuple[int, list[str]]]] = {}
+    for user in range(len(population.users)):
+        for example in population.examples(user):
+            split = str(np.asarray(population.columns["split"])[example])
+            image = population.pixels(np.array([example]))[0]
+            red = int(image[0, 0, 0])
+            np.testing.assert_array_equal(image, pixels([red])[0])
+            assert np.asarray(population.columns["image_id"])[example] == f"id{red}"
+            labels = [population.classes[i] for i in population.labels.entries(np.array([example]))[1]]
+            found.setdefault((split, population.name(user)), []).append((red, labels))
+    return found
+
+
+@pytest.mark.parametrize(("task", "part", "classes"), [("coarse", 1, COARSE), ("fine", 2, FINE)])
+def test_every_image_has_its_own_user_split_id_and_labels(
+    path: Path, task: str, part: int, classes: dict[str, int]
+) -> None:
+    population = open_hdf5(path, task)
+    assert population.classes == tuple(classes)
+    expected = {key: [(photo[0], sorted(photo[part])) for photo in photos] for key, photos in HELD.items()}
+    assert everything(population) == expected
+
+
+def test_images_are_indexed_as_an_array_is(path: Path) -> None:
+    images = open_hdf5(path).images
+    whole = images[:]
+    assert isinstance(images, Images)
+    assert images.shape == whole.shape == (7, 6, 5, 3)
+    assert images.dtype == whole.dtype == np.uint8
+    assert len(images) == 7
+    assert sorted(whole[:, 0, 0, 0].tolist()) == [10, 11, 12, 20, 30, 31, 40]
+    for rows in (
+        np.array([5, 0, 0, 3]),
+        slice(2, 6, 2),
+        np.array([[1], [6]]),
+        np.arange(7) > 4,
+        2,
+        -1,
+        np.array([], int),
+    ):
+        np.testing.assert_array_equal(images[rows], whole[rows])
+
+
+def test_a_row_beyond_the_end_is_an_index_error(path: Path) -> None:
+    with pytest.raises(IndexError):
+        open_hdf5(path).images[np.array([7])]
+
+
+def test_a_population_that_was_read_can_be_sent_to_another_process(path: Path) -> None:
+    population = open_hdf5(path)
+    before = everything(population)
+    sent = pickle.dumps(population)
+    assert len(sent) < 6000  # the index, not the images
+    assert everything(pickle.loads(sent)) == before
+
+
+def test_splits_are_views_with_their_own_users(path: Path) -> None:
+    population = open_hdf5(path)
+    users = {name: {str(user) for user in population.split(name).names} for name in ("train", "val", "test")}
+    assert users == {"train": {"ann", "zoe"}, "val": {"bob"}, "test": {"cid"}}
+    assert population.split("val").pixels(np.array([1]))[0, 0, 0, 0] == 31
+
+
+def test_nothing_is_written_beside_the_file(path: Path) -> None:
+    before = path.read_bytes()
+    everything(open_hdf5(path))
+    assert [other.name for other in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+def test_dev_is_val(tmp_path: Path) -> None:
+    path = write_pfl(tmp_path / "pfl.h5")
+    with h5py.File(path, "a") as file:
+        file.move("val", "dev")
+    assert open_hdf5(path).split("val").names == ["bob"]
+
+
+def test_a_user_in_two_splits_is_reported(tmp_path: Path) -> None:
+    path = write_pfl(tmp_path / "pfl.h5")
+    with h5py.File(path, "a") as file:
+        file.copy("train/ann", "test/ann")
+    with pytest.warns(UserWarning, match="1 users of .* are in two splits"):
+        open_hdf5(path)
+
+
+def test_a_missing_a_foreign_and_a_truncated_file_are_each_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.h5 is not there"):
+        open_hdf5(tmp_path / "none.h5")
+    (tmp_path / "text.h5").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.h5 is not HDF5"):
+        open_hdf5(tmp_path / "text.h5")
+    whole = write_pfl(tmp_path / "pfl.h5").read_bytes()
+    (tmp_path / "cut.h5").write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(ValueError, match=r"cut\.h5 is cut short at \d+ bytes"):
+        open_hdf5(tmp_path / "cut.h5")
+
+
+def test_another_layout_is_named_by_what_it_holds(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["examples/u1/pixels"] = np.zeros(3)
+    with pytest.raises(ValueError, match="holds examples and no label mapping"):
+        open_hdf5(tmp_path / "other.h5")
+
+
+@pytest.mark.parametrize("metadata", ["mapping", "counter"])
+def test_a_file_grouped_by_image_is_named_as_such(tmp_path: Path, metadata: str) -> None:
+    with h5py.File(tmp_path / "central.h5", "w") as file:
+        file["train/img1/image"] = pixels([1])[0]
+        file["train/img1/labels"] = "plant|food"
+        file["train/img1/user_id"] = "ann"
+        file[f"metadata/label_{metadata}"] = json.dumps({"plant": 1, "food": 1})
+    with pytest.raises(ValueError, match="grouped by image"):
+        open_hdf5(tmp_path / "central.h5")
+
+
+def replaced(path: Path, name: str, value: Any) -> Path:
+    with h5py.File(path, "a") as file:
+        del file[name]
+        if value is not None:
+            file[name] = value
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("train/zoe/images", None, "train/zoe in .* has no images"),
+        ("train/zoe/labels_row", None, "train/zoe in .* has no labels_row"),
+        ("train/zoe/images", np.zeros((3, 6, 5, 3), np.float32), "train/zoe .* are float32"),
+        ("train/zoe/images", np.zeros((3, 7, 5, 3), np.uint8), "of one size"),
+        ("train/zoe/image_ids", np.array([b"a", b"b"]), "train/zoe in .* has 3 images but 2 ids"),
+        ("train/zoe/labels_row", np.array([0, 0, 3], np.uint16), "images or classes that it does not have"),
+        ("train/zoe/labels_col", np.array([0, 0, 3], np.uint8), "images or classes that it does not have"),
+        ("train/zoe/labels_col", np.array([0, 0], np.uint8), "images or classes that it does not have"),
+        ("metadata/label_mapping", json.dumps({"animal": 1, "food": 2, "plant": 3}), "does not count from 0"),
+    ],
+)
+def test_what_is_inconsistent_in_a_pfl_file_is_named(tmp_path: Path, name: str, value: Any, sentence: str) -> None:
+    path = replaced(write_pfl(tmp_path / "pfl.h5"), name, value)
+    with pytest.raises(ValueError, match=sentence):
+        open_hdf5(path)
+
+
+def test_a_label_that_ml_flairs_counter_lacks_is_named(tmp_path: Path) -> None:
+    path = replaced(write_ml_flair(tmp_path / "ml.h5"), "metadata/label_counter", json.dumps({"food": 2, "plant": 3}))
+    with pytest.raises(ValueError, match="a label 'animal'"):
+        open_hdf5(path)
+
+
+def test_a_file_without_users_and_an_unknown_task_are_named(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "empty.h5", "w") as file:
+        file["metadata/label_mapping"] = json.dumps(COARSE)
+    with pytest.raises(ValueError, match="no users below"):
+        open_hdf5(tmp_path / "empty.h5")
+    with pytest.raises(ValueError, match="no task 'medium'"):
+        open_hdf5(tmp_path / "empty.h5", "medium")
+
+
+def test_a_file_that_shrinks_after_opening_is_an_oserror(tmp_path: Path) -> None:
+    path = write_pfl(tmp_path / "pfl.h5")
+    images = open_hdf5(path).images
+    with path.open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(OSError, match="has become shorter"):
+        images[np.array([0])]

@@ -1,0 +1,89 @@
+"""The reference engine on a GPU computes what it computes on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from manyeyes.algorithms import NAMED
+from manyeyes.data.augment import Augment
+from manyeyes.models import build
+from manyeyes.models.flat import FlatModel
+from manyeyes.parts import Everyone, Pooled
+from manyeyes.population import Population, SingleLabels
+from manyeyes.run.training import train
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture(scope="module")
+def people() -> Population:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (120, 32, 32, 3), np.uint8)
+    return Population.of(images, SingleLabels(rng.integers(0, 5, 120), tuple("abcde")), rng.integers(0, 8, 120))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_three_rounds_equal_those_on_the_cpu(people: Population, name: str) -> None:
+    options = {"examples": 16} if name == "fedvc" else {}
+    algorithm = NAMED[name](batch=8, lr=0.05, **options)
+    if not isinstance(algorithm.cohort, Pooled):
+        algorithm = replace(algorithm, cohort=Everyone())
+    augment = Augment(crop=28, pad=2, flip_horizontal=True)
+    model = build("lenet", 5, size=28, width=8)
+    ends = [
+        train(people, model, algorithm, augment=augment, rounds=3, device=device).model.cpu().state_dict()
+        for device in ("cpu", "cuda")
+    ]
+    for key, tensor in ends[0].items():
+        torch.testing.assert_close(
+            ends[1][key], tensor, rtol=1e-4, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}"
+        )
+
+
+@pytest.mark.parametrize(("name", "norm"), [("resnet18", "group"), ("resnet18", "batch"), ("mobilenet_v2", "group")])
+def test_deep_models_train_alike(people: Population, name: str, norm: str) -> None:
+    algorithm = replace(NAMED["fedavg"](batch=64, lr=0.01), cohort=Everyone())  # one step a client
+    model = build(name, 5, norm=norm)
+    begin = FlatModel(model).read()
+    cpu, gpu = (
+        begin - FlatModel(train(people, model, algorithm, rounds=1, device=device).model.cpu()).read()
+        for device in ("cpu", "cuda")
+    )
+    assert torch.linalg.vector_norm(gpu - cpu) <= 1e-3 * torch.linalg.vector_norm(cpu)
+
+
+def test_a_run_on_the_gpu_repeats_bit_for_bit_and_resumes_exactly(people: Population, tmp_path: Path) -> None:
+    options = {"test": people, "device": "cuda", "checkpoint_seconds": 0}
+    algorithm = NAMED["scaffold"](cohort=4, batch=8)
+    straight = train(people, "lenet", algorithm, rounds=6, folder=tmp_path / "a", **options)
+    train(people, "lenet", algorithm, rounds=3, folder=tmp_path / "b", **options)
+    resumed = train(people, "lenet", algorithm, rounds=6, folder=tmp_path / "b", resume=True, **options)
+    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_random_resized_crop_equals_that_on_the_cpu() -> None:
+    augment = Augment(crop=24, flip_horizontal=True, flip_vertical=True, scale=(0.08, 1.0))
+    images, dice = torch.randint(0, 256, (200, 32, 40, 3), dtype=torch.uint8), torch.rand(200, augment.dice)
+    found = augment.train(images.cuda(), dice.cuda())
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), augment.train(images, dice), rtol=0, atol=1e-5)
+
+
+def test_images_on_the_gpu_train_as_those_on_the_host(people: Population) -> None:
+    ends = [
+        train(people, "lenet", NAMED["fedavg"](cohort=4, batch=8), rounds=3, test=people, device="cuda", resident=place)
+        for place in ("host", "device", "auto")
+    ]
+    for end in ends[1:]:
+        assert end.events[-1]["accuracy"] == ends[0].events[-1]["accuracy"]
+        for one, other in zip(ends[0].model.parameters(), end.model.parameters(), strict=True):
+            assert torch.equal(one, other)

@@ -1,0 +1,74 @@
+"""The page against HTML's own rules: well-formed, alone, and readable without eyes or mouse."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from manyeyes.report.page import Charts, Image, Section, Strip, Table, page, printable
+
+PICTURE = Image(b"\x89PNG", "png", "a dot")
+
+
+@pytest.fixture
+def read(reader: Callable[[str], Any]) -> Any:
+    table = Table("Counts", ["", "n"], [["users", "3"]])
+    sections = [
+        Section("One", ["words", table]),
+        Section("Two", [Charts([(PICTURE, "below")]), Strip("User", [PICTURE])]),
+    ]
+    return reader(page("A title", "In short.", sections))
+
+
+def test_the_page_says_its_language_and_has_one_title(read: Any) -> None:
+    assert read.all("html") == [{"lang": "en"}]
+    assert len(read.all("h1")) == len(read.all("title")) == len(read.all("main")) == 1
+
+
+def test_headings_do_not_skip_a_level(read: Any) -> None:
+    assert [tag for tag, _ in read.tags if tag in ("h1", "h2", "h3")] == ["h1", "h2", "h2", "h3"]
+
+
+def test_links_lead_to_places_in_the_page(read: Any) -> None:
+    places = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
+    assert len(set(places)) == len(places)
+    assert {f"#{place}" for place in ("content", "part-0", "part-1")} == {a["href"] for a in read.all("a")}
+    assert {"content", "part-0", "part-1"} <= set(places)
+
+
+def test_pictures_are_inside_and_described(read: Any) -> None:
+    source = f"data:image/png;base64,{base64.b64encode(PICTURE.data).decode()}"
+    assert [(image["alt"], image["src"]) for image in read.all("img")] == [("a dot", source)] * 2
+
+
+def test_a_table_has_a_caption_and_heads_for_columns_and_rows(read: Any) -> None:
+    assert len(read.all("caption")) == 1
+    assert [head["scope"] for head in read.all("th")] == ["col", "row"]
+
+
+def test_a_wide_table_can_be_scrolled_with_the_keyboard(read: Any) -> None:
+    regions = [div for div in read.all("div") if div.get("role") == "region"]
+    assert [(div["tabindex"], div["aria-label"]) for div in regions] == [("0", "Counts")]
+
+
+def test_the_browser_is_told_to_load_nothing(read: Any) -> None:
+    policies = [meta["content"] for meta in read.all("meta") if "http-equiv" in meta]
+    assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
+    assert read.all("script") == read.all("link") == []
+
+
+def test_text_cannot_become_markup_anywhere(reader: Callable[[str], Any]) -> None:
+    bad = "\"><script>alert('x')</script>&amp;"
+    image = Image(b"", "png", bad)
+    sections = [Section(bad, [bad, Table(bad, [bad], [[bad, bad]]), Charts([(image, bad)]), Strip(bad, [image])])]
+    read = reader(page(bad, bad, sections))
+    assert read.all("script") == []
+    assert {image["alt"] for image in read.all("img")} == {bad}
+    assert read.text.count(bad) == 12
+
+
+def test_what_cannot_be_printed_is_replaced() -> None:
+    assert printable("a\x1b[31m\n\udcff\x00é中") == "a�[31m���é中"

@@ -1,0 +1,67 @@
+"""From nothing to a trained model, for every dataset: a stand-in in its raw format, its store, a run, a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyeyes.data.registry import DATASETS
+from manyeyes.data_command import MEANINGS, options
+
+SMALL = ("--users", "12", "--photos", "10", "--size", "32", "--coarse", "5", "--fine", "20")
+MAKE = {"flickr_aes": ("--users", "6", "--photos", "130", "--size", "32"), "cifar100": ("--fine", "100")}
+PREPARE = {
+    "cifar10": ("--users", "6", "--alpha", "1"),
+    "cifar100": ("--users", "6", "--partition", "iid"),
+    "flair": ("--size", "32"),
+    "inaturalist": ("--size", "32", "--split", "geo_100"),
+    "landmarks": ("--size", "32", "--encoding", "jpeg"),
+    "flickr_aes": ("--size", "32", "--workers", "2"),
+    "folder": ("--size", "32", "--split", "within"),
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_stand_in_is_prepared_trained_on_and_shown(name: str, tmp_path: Path, command: Any) -> None:
+    assert command("data", "make", name, "--raw", "raw", *SMALL, *MAKE.get(name, ())).code == 0
+    prepared = command("data", "prepare", name, "--raw", "raw", "--processes", "1", *PREPARE[name])
+    assert (prepared.code, prepared.err) == (0, "")
+    meta = json.loads((tmp_path / "data" / name / "meta.json").read_text())
+    assert f"{meta['examples']:,} examples" in prepared.out
+    run = command("run", f"data={name}", "model=linear", "rounds=1", "algorithm.cohort=2", "engine.threads=1")
+    assert (run.code, run.err) == (0, "")
+    shown = command("data", "show", f"data/{name}", "--out", "page")
+    assert (shown.code, shown.err) == (0, "")
+    assert "<h1" in (tmp_path / "page" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("prepare", "nothing", "--raw", "x"), "nothing"),
+        (("prepare", "cifar10"), "--raw"),
+        (("prepare", "cifar10", "--raw", "nowhere"), "nowhere"),
+        (("prepare", "cifar10", "--raw", ".", "--alpha", "much"), "much"),
+        (("make", "nothing", "--raw", "x"), "nothing"),
+        (("make", "flair", "--raw", "x", "--users", "0"), "users"),
+        (("show", "nowhere"), "nowhere"),
+        ((), "action"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_changes_nothing(
+    words: tuple[str, ...], named: str, tmp_path: Path, command: Any
+) -> None:
+    found = command("data", *words)
+    assert found.code in (1, 2)
+    assert named in found.err
+    assert found.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_option_of_a_dataset_has_a_meaning() -> None:
+    for name, dataset in DATASETS.items():
+        for option in options(dataset):
+            assert MEANINGS[option], (name, option)
