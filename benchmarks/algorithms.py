@@ -38,6 +38,8 @@ ALGORITHMS = {
     "centralised": me.centralised(lr=0.02, weight_decay=1e-3, schedule=Schedule("cosine", rounds=EPOCHS, final=0.01)),
     "FedAvg": me.fedavg(**PLAIN),
     "FedAvgM": me.fedavgm(**MOMENTUM),
+    "FedAvg, half the rate": me.fedavg(**(PLAIN | {"lr": 0.05})),
+    "FedAvgM, half the rate": me.fedavgm(**(MOMENTUM | {"lr": 0.01})),
     "FedIR": me.fedir(**PLAIN),
     "FedVC": me.fedvc(examples=32, **PLAIN),
     "FedVC + FedAvgM": replace(me.fedvc(examples=32, **MOMENTUM), server=ServerSGD(1.0, 0.9)),
@@ -45,7 +47,7 @@ ALGORITHMS = {
 }
 COMPARED = {
     "alike": ("centralised", "FedAvg", "FedAvgM"),
-    "skew": ("centralised", "FedAvg", "FedAvgM", "FedIR"),
+    "skew": ("centralised", "FedAvg", "FedAvg, half the rate", "FedAvgM", "FedAvgM, half the rate", "FedIR"),
     "imbalance": ("centralised", "FedAvg", "FedAvgM", "FedVC", "FedVC + FedAvgM", "FedVC + FedIR"),
 }
 TAIL = 15  # evaluations at the end of a curve that its level and its unrest are taken from

@@ -67,7 +67,7 @@ def _parser() -> Parser:
             flag = "--" + option.replace("_", "-")
             asked.add_argument(flag, default=default, help=f"{MEANINGS[option]} (%(default)s)", **how)
     look = actions.add_parser("show", help="print and draw what a store holds")
-    look.add_argument("path", type=Path, help="a store, or an HDF5 file of FLAIR")
+    look.add_argument("path", type=Path, help="a store, a dataset's name (for data/NAME), or an HDF5 file of FLAIR")
     look.add_argument("--task", help="which labels")
     look.add_argument("--out", type=Path, help="where the pictures and the page go (PATH's name + _shown)")
     imitate = actions.add_parser("make", help="write a procedural stand-in in a dataset's own raw format")
@@ -115,8 +115,10 @@ def _prepare(given: Namespace) -> int:
 
 
 def _show(given: Namespace) -> int:
-    out = given.out or Path(f"{given.path.name}_shown")
-    print(show(open_population(given.path, given.task), given.path.name, out))
+    named = Path("data", given.path)
+    path = named if not given.path.exists() and named.exists() else given.path
+    out = given.out or Path(f"{path.name}_shown")
+    print(show(open_population(path, given.task), path.name, out))
     return 0
 
 

@@ -33,7 +33,7 @@ def test_a_stand_in_is_prepared_trained_on_and_shown(name: str, tmp_path: Path, 
     assert f"{meta['examples']:,} examples" in prepared.out
     run = command("run", f"data={name}", "model=linear", "rounds=1", "algorithm.cohort=2", "engine.threads=1")
     assert (run.code, run.err) == (0, "")
-    shown = command("data", "show", f"data/{name}", "--out", "page")
+    shown = command("data", "show", name, "--out", "page")
     assert (shown.code, shown.err) == (0, "")
     assert "<h1" in (tmp_path / "page" / "index.html").read_text()
 

@@ -57,7 +57,8 @@ def test_deep_models_train_alike(people: Population, name: str, norm: str) -> No
         begin - FlatModel(train(people, model, algorithm, rounds=1, device=device).model.cpu()).read()
         for device in ("cpu", "cuda")
     )
-    assert torch.linalg.vector_norm(gpu - cpu) <= 1e-3 * torch.linalg.vector_norm(cpu)
+    # On either device float32 is up to 2e-3 from float64 here: a unit near 0 falls to the other side of a ReLU.
+    assert torch.linalg.vector_norm(gpu - cpu) <= 5e-3 * torch.linalg.vector_norm(cpu)
 
 
 def test_a_run_on_the_gpu_repeats_bit_for_bit_and_resumes_exactly(people: Population, tmp_path: Path) -> None:
