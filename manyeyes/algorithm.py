@@ -8,7 +8,7 @@ C classes, P trained parameters, W all shared numbers (P, then live BatchNorm st
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -243,28 +243,28 @@ def start(algorithm: Algorithm, weights: Tensor, trained: int) -> State:
 def plan_round(algorithm: Algorithm, population: Population, seed: int, round: int, dice: int = 0) -> Plan:
     """Select clients and draw what each trains on, with `dice` random numbers for each example's augmentation."""
     users = algorithm.cohort.select(population, generator(seed, "cohort", round))
-    drawn = []
-    for user in users.tolist():
-        key = int(population.users[user])
-        first, held = int(population.offsets[user]), int(population.sizes[user])
-        rows = algorithm.draw.rows(held, generator(seed, "draw", round, key))
+    keys, held = population.users[users].tolist(), population.sizes[users].tolist()
+    drawn = [algorithm.draw.rows(n, generator(seed, "draw", round, k)) for k, n in zip(keys, held, strict=True)]
+    sizes_K, steps_K = np.array([algorithm.draw.size(n) for n in held]), np.array([len(rows) for rows in drawn])
+    weights = algorithm.weigh.weights(algorithm, sizes_K, steps_K, round).tolist()
+    clients = []
+    for user, key, size, weight, rows in zip(users.tolist(), keys, sizes_K.tolist(), weights, drawn, strict=True):
+        real, first = rows >= 0, int(population.offsets[user])
         ratios = example_weights(algorithm, population, user)
-        weights = (rows >= 0).astype(np.float32) if ratios is None else np.where(rows >= 0, ratios[rows], 0)
-        whole = np.arange(first, first + held) if algorithm.correct and algorithm.correct.whole else None
+        whole = population.examples(user) if algorithm.correct and algorithm.correct.whole else None
         client = Client(
             user=user,
             key=key,
-            size=algorithm.draw.size(held),
-            weight=0.0,
-            rows_SB=np.where(rows >= 0, rows + first, -1),
-            weights_SB=weights.astype(np.float32),
+            size=size,
+            weight=weight,
+            rows_SB=np.where(real, rows + first, -1),
+            weights_SB=real.astype(np.float32) if ratios is None else np.where(real, ratios[rows], np.float32(0)),
             dice_SBD=generator(seed, "augment", round, key).random((*rows.shape, dice), np.float32) if dice else None,
             whole=whole,
-            whole_weights=ratios if ratios is not None or whole is None else np.ones(held, np.float32),
+            whole_weights=ratios if ratios is not None or whole is None else np.ones(len(whole), np.float32),
         )
-        drawn.append(client)
-    weights = algorithm.weigh.weights(algorithm, *_sizes(drawn), round)
-    return Plan(seed, round, tuple(replace(c, weight=float(w)) for c, w in zip(drawn, weights, strict=True)))
+        clients.append(client)
+    return Plan(seed, round, tuple(clients))
 
 
 def example_weights(algorithm: Algorithm, population: Population, user: int) -> Floats | None:
