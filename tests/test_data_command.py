@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
 from manyeyes.data.registry import DATASETS
@@ -65,3 +67,27 @@ def test_every_option_of_a_dataset_has_a_meaning() -> None:
     for name, dataset in DATASETS.items():
         for option in options(dataset):
             assert MEANINGS[option], (name, option)
+
+
+def test_an_hdf5_file_of_pfl_research_is_trained_on_and_shown_in_place(tmp_path: Path, command: Any) -> None:
+    """Written here as pfl-research's `prepare_dataset.py` does, not by our own code."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "flair.h5", "w") as file:
+        for split, users in (("train", 5), ("val", 1), ("test", 2)):
+            for user in range(users):
+                group, images = file.create_group(f"{split}/{split}{user}@N00"), user + 1
+                rows = np.arange(images, dtype=np.uint16)
+                group["images"] = rng.integers(0, 256, (images, 32, 32, 3), np.uint8)
+                group["image_ids"] = np.array([f"{split}{user}-{row}".encode() for row in rows])
+                group["labels_row"], group["labels_col"] = rows, (rows % 3).astype(np.uint8)
+                group["fine_grained_labels_row"], group["fine_grained_labels_col"] = rows, (rows % 5).astype(np.uint16)
+        file["metadata/label_mapping"] = json.dumps({name: i for i, name in enumerate("abc")})
+        file["metadata/fine_grained_label_mapping"] = json.dumps({name: i for i, name in enumerate("defgh")})
+    before = (tmp_path / "flair.h5").read_bytes()
+    for task, classes in (("coarse", 3), ("fine", 5)):
+        words = ("data.path=flair.h5", f"data.task={task}", "model=linear", "rounds=2", "algorithm.cohort=2")
+        found = command("run", "data=store", *words, "engine.threads=1", f"folder={task}")
+        assert (found.code, found.err) == (0, "")
+        assert len((tmp_path / task / "per_class.csv").read_text().splitlines()) == 1 + classes
+    assert command("data", "show", "flair.h5", "--out", "page").code == 0
+    assert (tmp_path / "flair.h5").read_bytes() == before
