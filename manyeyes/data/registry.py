@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from manyeyes.data import archive, cifar, flair, flickr_aes, folder, hub, inaturalist, landmarks
+from manyeyes.data import archive, cifar, cifar_files, flair, flickr_aes, folder, hub, inaturalist, landmarks
 from manyeyes.data.download import Remote, bar, fetch
 from manyeyes.data.listing import Listing
 from manyeyes.data.world import World, make
@@ -64,7 +64,12 @@ DATASETS = {
             partial(cifar.listing, classes=classes),
             None,
             partial(_cifar_standin, f"cifar-{classes}-binary"),
-            (Remote(f"{cifar.SITE}cifar-{classes}-python.tar.gz", cifar.MD5[f"cifar-{classes}-python.tar.gz"]),),
+            (
+                Remote(
+                    f"{cifar_files.SITE}cifar-{classes}-python.tar.gz",
+                    cifar_files.MD5[f"cifar-{classes}-python.tar.gz"],
+                ),
+            ),
         )
         for classes in (10, 100)
     },

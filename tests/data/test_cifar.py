@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manyeyes.data import cifar
+from manyeyes.data import cifar, cifar_files
 from manyeyes.data.world import World, make
 from manyeyes.population import Population, SingleLabels
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
-EDITIONS = list(cifar.EDITIONS)
+EDITIONS = list(cifar_files.EDITIONS)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def check(image: np.ndarray) -> None:
 
 def write(folder: Path, files: dict[str, bytes]) -> None:
     folder.mkdir()
-    for name, content in {**files, cifar.STANDIN: b""}.items():
+    for name, content in {**files, cifar_files.STANDIN: b""}.items():
         (folder / name).write_bytes(content)
 
 
@@ -69,7 +69,7 @@ def test_channels_of_a_binary_record_made_by_hand(tmp_path: Path) -> None:
     record = bytes([1]) + reddish()
     files = {f"data_batch_{i}.bin": record for i in range(1, 6)} | {"test_batch.bin": record}
     write(tmp_path / "cifar-10-batches-bin", files | {"batches.meta.txt": b"cat\ndog\n\n"})
-    images, labels, train = cifar.read(cifar.find(tmp_path, 10))
+    images, labels, train = cifar_files.read(cifar_files.find(tmp_path, 10))
     check(images[5])
     assert labels["class"].ids.tolist() == [1] * 6
     assert labels["class"].classes == ("cat", "dog")
@@ -80,7 +80,7 @@ def test_a_binary_record_of_cifar_100_has_the_coarse_label_first(tmp_path: Path)
     names = {"coarse_label_names.txt": b"a\nb\n", "fine_label_names.txt": b"c\nd\ne\n"}
     record = bytes([1, 2]) + reddish()
     write(tmp_path / "cifar-100-binary", {"train.bin": record * 2, "test.bin": record, **names})
-    images, labels, _ = cifar.read(cifar.find(tmp_path, 100))
+    images, labels, _ = cifar_files.read(cifar_files.find(tmp_path, 100))
     check(images[2])
     assert labels["coarse"].ids.tolist() == [1, 1, 1]
     assert labels["fine"].ids.tolist() == [2, 2, 2]
@@ -91,7 +91,7 @@ def test_channels_of_a_python_2_pickle_made_by_hand(tmp_path: Path) -> None:
     assert np.array_equal(pickle.loads(batch, encoding="bytes")[b"data"][0, :32], np.zeros(32))
     files = {f"data_batch_{i}": batch for i in range(1, 6)} | {"test_batch": batch}
     write(tmp_path / "cifar-10-batches-py", files | {"batches.meta": pickle.dumps({b"label_names": [b"cat", b"dog"]})})
-    images, labels, _ = cifar.read(cifar.find(tmp_path, 10))
+    images, labels, _ = cifar_files.read(cifar_files.find(tmp_path, 10))
     check(images[3])
     assert labels["class"].ids.tolist() == [1] * 6
 
@@ -99,7 +99,7 @@ def test_channels_of_a_python_2_pickle_made_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", EDITIONS)
 def test_a_standin_has_the_images_and_labels_of_its_population(people: Population, tmp_path: Path, kind: str) -> None:
     cifar.write_standin(people, tmp_path, kind)
-    images, labels, train = cifar.read(cifar.find(tmp_path, 100 if "100" in kind else 10))
+    images, labels, train = cifar_files.read(cifar_files.find(tmp_path, 100 if "100" in kind else 10))
     found = labels["fine" if "100" in kind else "class"]
     split = np.asarray(people.columns["split"])
 
@@ -120,13 +120,13 @@ def test_a_standin_has_the_images_and_labels_of_its_population(people: Populatio
 @pytest.mark.parametrize("kind", EDITIONS)
 def test_an_archive_gives_what_its_folder_gives(people: Population, tmp_path: Path, kind: str) -> None:
     folder = cifar.write_standin(people, tmp_path / "made", kind)
-    archive = tmp_path / cifar.EDITIONS[kind].archive
+    archive = tmp_path / cifar_files.EDITIONS[kind].archive
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
     classes = 100 if "100" in kind else 10
-    expected = cifar.read(cifar.find(folder, classes))[0]
+    expected = cifar_files.read(cifar_files.find(folder, classes))[0]
     for raw in (tmp_path, archive):
-        assert np.array_equal(cifar.read(cifar.find(raw, classes))[0], expected)
+        assert np.array_equal(cifar_files.read(cifar_files.find(raw, classes))[0], expected)
 
 
 def test_in_the_setting_of_hsu_train_images_have_users_and_test_images_nobody(folder: Path) -> None:
@@ -157,7 +157,7 @@ def test_iid_users_have_equally_many_train_images(folder: Path) -> None:
 
 
 def test_released_users_are_those_of_the_csv_and_images_that_it_leaves_out_are_left_out(folder: Path) -> None:
-    ids = cifar.read(cifar.find(folder, 10))[1]["class"].ids
+    ids = cifar_files.read(cifar_files.find(folder, 10))[1]["class"].ids
     csv = folder / "split.csv"
     csv.write_text(f"user_id,image_id,class\n11,4,{ids[4]}\n3,0,{ids[0]}\n")
     made = cifar.listing(folder.parent, partition="released", splits=csv)
@@ -175,26 +175,26 @@ def test_the_chosen_labels_of_cifar_100_come_first(people: Population, tmp_path:
 
 
 def test_a_file_that_is_not_the_published_one_is_refused_by_name(folder: Path) -> None:
-    (folder / cifar.STANDIN).unlink()
+    (folder / cifar_files.STANDIN).unlink()
     with pytest.raises(
         ValueError, match=r"(data|test)_batch.*\.bin in .* is not the published file \(its md5 differs\)"
     ):
-        cifar.find(folder, 10)
+        cifar_files.find(folder, 10)
 
 
 def test_an_archive_that_is_not_the_published_one_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    (folder / cifar.STANDIN).unlink()
+    (folder / cifar_files.STANDIN).unlink()
     with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as tar:
         tar.add(folder, folder.name)
     with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz is not the published file"):
-        cifar.find(tmp_path / "cifar-10-binary.tar.gz", 10)
+        cifar_files.find(tmp_path / "cifar-10-binary.tar.gz", 10)
 
 
 def test_a_cifar_100_without_published_md5_is_refused_when_images_are_missing(
     people: Population, tmp_path: Path
 ) -> None:
     folder = cifar.write_standin(people, tmp_path, "cifar-100-binary")
-    (folder / cifar.STANDIN).unlink()
+    (folder / cifar_files.STANDIN).unlink()
     with pytest.raises(ValueError, match="has 216 train and 24 test images, not 50000 and 10000"):
         cifar.listing(tmp_path, classes=100)
 
@@ -314,12 +314,12 @@ def test_the_real_first_batch_of_cifar_10_is_the_published_one_and_shows_a_frog_
     batch = np.column_stack([ids, pixels.reshape(10_000, -1)]).tobytes()
     (tmp_path / "published").mkdir()
     (tmp_path / "published" / "data_batch_1.bin").write_bytes(batch)
-    assert not cifar.find(tmp_path / "published", 10).standin
+    assert not cifar_files.find(tmp_path / "published", 10).standin
     (tmp_path / "published" / "data_batch_1.bin").write_bytes(batch[:-1] + b"\x00")
     with pytest.raises(ValueError, match=r"data_batch_1\.bin in .* is not the published file"):
-        cifar.find(tmp_path / "published", 10)
+        cifar_files.find(tmp_path / "published", 10)
     (folder / "data_batch_1.bin").write_bytes(batch)
-    images, labels, _ = cifar.read(cifar.find(folder, 10))
+    images, labels, _ = cifar_files.read(cifar_files.find(folder, 10))
     # As others show them: the frog's first pixel, and the truck's.
     assert images[:2, 0, 0].tolist() == [[59, 62, 63], [154, 177, 187]]
     assert labels["class"].ids[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
