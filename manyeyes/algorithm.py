@@ -7,6 +7,7 @@ C classes, P trained parameters, W all shared numbers (P, then live BatchNorm st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
 from typing import Protocol
@@ -17,10 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.chance import generator
+from manyeyes.chance import key as chance_key
 from manyeyes.population import Floats, Ints, Population
 
 Clients = Mapping[int, dict[str, Tensor]]  # what clients keep between rounds, by their number in `users`
 ClientStore = MutableMapping[int, dict[str, Tensor]]
+STRIDE = 1_000_003  # between the seeds of two steps: more than a model has layers
 
 
 class Cohort(Protocol):
@@ -55,7 +58,7 @@ class Weigh(Protocol):
 
 
 class Local(Protocol):
-    """How a client steps: a pure function of flat vectors [P], the same on every engine."""
+    """How a client steps: a pure function of flat vectors [P], or of several side by side [K, P]."""
 
     @property
     def clip(self) -> float:
@@ -71,7 +74,7 @@ class Local(Protocol):
     def start(self, theta: Tensor) -> tuple[Tensor, ...]: ...
 
     def step(
-        self, theta: Tensor, gradient: Tensor, slots: tuple[Tensor, ...], lr: float
+        self, theta: Tensor, gradient: Tensor, slots: tuple[Tensor, ...], lr: float | Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]: ...
 
 
@@ -150,6 +153,7 @@ class Client:
     rows_SB: Ints
     weights_SB: Floats
     dice_SBD: Floats | None  # uniform numbers for the augmentation of each example
+    seeds_S: Ints  # for the dropout of each step
     whole: Ints | None  # every example it holds, and their weights, where a correction needs them
     whole_weights: Floats | None
 
@@ -172,10 +176,11 @@ class Work:
     """What every client of a round is told."""
 
     local: Local
-    lr: float
+    lr: float | Tensor
     correct: Correction | None
     shared: Tensor | None  # what the server keeps for the correction [P]
     personal: Tensor | None  # true where a number stays with the client [W]
+    bound: float = math.inf  # on the length of what a client sends: a longer update is scaled down to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,6 +265,7 @@ def plan_round(algorithm: Algorithm, population: Population, seed: int, round: i
             rows_SB=np.where(real, rows + first, -1),
             weights_SB=real.astype(np.float32) if ratios is None else np.where(real, ratios[rows], np.float32(0)),
             dice_SBD=generator(seed, "augment", round, key).random((*rows.shape, dice), np.float32) if dice else None,
+            seeds_S=chance_key(seed, "dropout", round, key) % 2**40 + STRIDE * np.arange(len(rows)),
             whole=whole,
             whole_weights=ratios if ratios is not None or whole is None else np.ones(len(whole), np.float32),
         )

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manyeyes import __version__
-from manyeyes.engine.choice import choose_device, choose_engine_name
+from manyeyes.engine.choice import choose_device, describe_engine
 from manyeyes.run.folder import package_version
 
 EXTRAS = {  # a package of each, and what it is for
@@ -34,7 +34,7 @@ def doctor(words: list[str]) -> int:
     found.add_row("memory", _memory(), "")
     found.add_row("disk", f"{shutil.disk_usage(Path.cwd()).free / 2**30:.0f} GiB free here", "")
     found.add_row("GPU", _gpu(), "engine.device=cuda" if torch.cuda.is_available() else "")
-    found.add_row("engine", f"{choose_engine_name('auto', device)} on {device.type}", "engine=NAME", end_section=True)
+    found.add_row("engine", f"{describe_engine(device)} on {device.type}", "engine.name=NAME", end_section=True)
     for package, (extra, purpose) in EXTRAS.items():
         have = package_version(package)
         found.add_row(package, have or "missing", purpose if have else f"pip install 'manyeyes[{extra}]': {purpose}")

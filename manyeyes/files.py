@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -53,4 +54,15 @@ def hold(path: Path, lock: Path) -> IO[str]:
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
+    HELD.add(file)
     return file
+
+
+def _let_go() -> None:
+    """A process that is forked holds no folder: it may outlive the one that does."""
+    for file in list(HELD):
+        file.close()
+
+
+HELD: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_let_go)

@@ -10,6 +10,7 @@ from manyeyes.algorithms import NAMED
 from manyeyes.conf.build import describe_algorithm
 from manyeyes.conf.schema import Config, EngineConfig, ModelConfig, StoreConfig, TrackConfig, WorldConfig
 from manyeyes.data.registry import DATASETS
+from manyeyes.engine.choice import ENGINES
 from manyeyes.models import MODELS
 from manyeyes.run.events import TRACKERS
 
@@ -21,7 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "model": {name: ModelConfig(name=name) for name in MODELS},
     "algorithm": {name: describe_algorithm(name, make()) for name, make in NAMED.items()},
-    "engine": {name: EngineConfig(name=name) for name in ("auto", "reference")},
+    "engine": {name: EngineConfig(name=name) for name in ("auto", *ENGINES)},
     "track": {"none": TrackConfig(), **{name: TrackConfig(to=[name]) for name in TRACKERS}},
 }
 DEFAULTS = {"data": "world", "model": "lenet", "algorithm": "fedavg", "engine": "auto", "track": "none"}

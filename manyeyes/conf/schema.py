@@ -109,8 +109,12 @@ class AugmentConfig:
 
 @dataclass
 class EngineConfig:
-    name: str = setting("auto", "auto or reference")
+    name: str = setting("auto", "auto, reference, ranks (processes), vector (side by side) or lanes (CUDA graphs)")
     device: str = setting("auto", "auto, cpu or cuda")
+    precision: str = setting("auto", "float32, tf32 or bf16; auto: float32, on a GPU with the products of TF32")
+    compile: bool = setting(True, "compile steps, on a GPU")
+    workers: int = setting(0, "ranks: processes; 0: one a core")
+    lanes: int = setting(0, "lanes: clients that train at the same time; 0: the number that is best here")
     threads: int = setting(0, "CPU threads; 0: PyTorch's choice")
     resident: str = setting("auto", "where images are kept: device, host, or auto: on a GPU where they fit")
     prefetch: int = setting(1024, "MiB of a store's images that are read for the next round while one trains; 0: none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,14 +101,18 @@ class Augment:
         fits = (high >= 1) & (high <= height) & (wide >= 1) & (wide <= width)
         chosen = fits.long().argmax(1)  # the first; the last always fits
         size = torch.stack([high, wide], 2)[torch.arange(len(chosen), device=chosen.device), chosen]
-        room = torch.tensor([height, width], device=size.device) - size
+        room = _filled((height, width), size.device) - size
         first = torch.where((chosen == TRIES)[:, None], room / 2, dice_BD[:, :2] * (room + 1)).floor()
         return (first[:, 0], size[:, 0]), (first[:, 1], size[:, 1])
 
     def _normalise(self, images_BHWC: Tensor) -> Tensor:
-        mean = torch.tensor(self.mean, device=images_BHWC.device)
-        std = torch.tensor(self.std, device=images_BHWC.device)
+        mean, std = (_filled(numbers, images_BHWC.device) for numbers in (self.mean, self.std))
         return ((images_BHWC.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+def _filled(numbers: Sequence[float], device: torch.device) -> Tensor:
+    """A few numbers on a device without a copy from the host, which a CUDA graph could not capture."""
+    return torch.cat([torch.full((1,), number, dtype=torch.float32, device=device) for number in numbers])
 
 
 def _spread(first: Tensor, length: Tensor, size: int) -> Tensor:

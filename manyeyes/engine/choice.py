@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+
 import torch
 
+from manyeyes.algorithm import Engine
 from manyeyes.data.augment import Augment
+from manyeyes.engine.lanes import Lanes
+from manyeyes.engine.precision import choose_precision
+from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.reference import Reference
+from manyeyes.engine.workers import available, cores
+from manyeyes.models import has_live_batch_norm
 from manyeyes.models.flat import FlatModel
 from manyeyes.population import Population
 
-ENGINES = {"reference": Reference}
+ENGINES = ("reference", "ranks", "vector", "lanes")
+BEST = {"cuda": ("lanes", "reference"), "cpu": ("ranks", "reference", "lanes")}  # what `auto` tries, in order
+WIDTH = 64  # clients side by side, at most
+LANES = range(8, 17)  # fewer leave an H200 idle, more bring nothing
+SMALL = 400_000  # trained parameters of models whose clients run side by side on a GPU
+
+
+@dataclass(frozen=True)
+class Means:
+    """What an engine may use."""
+
+    precision: str = "auto"
+    compile: bool = True  # on a GPU; Inductor's CPU code is slower than PyTorch's own, and has been wrong
+    workers: int = 0  # processes of `ranks`; 0: one a core
+    lanes: int = 0  # lanes of `lanes`; 0: the number that is best here
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "lanes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1, or 0 for the best number")
 
 
 def choose_device(name: str) -> torch.device:
     """`auto`: the GPU where there is one."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # or lanes would wait for each other in 8 queues
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -26,16 +55,60 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_engine(
-    name: str, model: FlatModel, population: Population, augment: Augment, device: torch.device
-) -> Reference:
-    """The engine of that name, ready to train on `population`."""
-    return ENGINES[choose_engine_name(name, device)](model, population, augment, device)
+    name: str,
+    model: FlatModel,
+    population: Population,
+    augment: Augment,
+    device: torch.device,
+    means: Means,
+    clients: int = LANES[0],
+) -> Engine:
+    """The engine of that name, or with `auto` the fastest that can do the work, ready to train on `population`.
 
-
-def choose_engine_name(name: str, device: torch.device) -> str:
-    """`auto`: the fastest that can do the work."""
+    `clients` is how many of them a round is expected to have.
+    """
+    precision = choose_precision(means.precision, device)
+    size = augment.crop or population.image_shape[0]
     if name == "auto":
-        return "reference"
-    if name not in ENGINES:
+        best = BEST[device.type]
+        if device.type == "cuda" and model.trained <= SMALL:
+            best = ("vector", *best)
+        name = next(one for one in best if one == best[-1] or cannot(one, model, size, device, means) is None)
+    elif name not in ENGINES:
         raise ValueError(f"engine {name!r} is unknown: choose auto or {', '.join(ENGINES)}")
-    return name
+    if reason := cannot(name, model, size, device, means):
+        raise ValueError(f"engine {name} cannot do this: {reason}; choose another, or auto")
+    if name == "reference":
+        return Reference(model, population, augment, device)
+    if name == "ranks":
+        return Ranks(model, population, augment, device, means.workers or None)
+    lanes, width = (1, WIDTH) if name == "vector" else (means.lanes or lanes_for(clients), 1)
+    compile = means.compile and device.type == "cuda"
+    return Lanes(model, population, augment, device, lanes=lanes, width=width, precision=precision, compile=compile)
+
+
+def lanes_for(clients: int) -> int:
+    """How many lanes clients of one size keep busy to the end: a pure function, for a run to repeat bit for bit."""
+    return clients if clients in range(1, LANES[-1] + 1) else min(LANES, key=lambda lanes: -(-clients // lanes) * lanes)
+
+
+def cannot(name: str, model: FlatModel, size: int, device: torch.device, means: Means) -> str | None:
+    """Why an engine cannot train this model here; None where it can."""
+    if name in ("reference", "ranks") and means.precision == "bf16":
+        return "it computes in float32 and the precision is bf16"
+    if name == "ranks":
+        if device.type != "cpu":
+            return f"it trains on the CPU and the device is {device.type}"
+        return available()
+    if name == "vector" and has_live_batch_norm(model.module):
+        return "it pads batches, and BatchNorm would count the padding"
+    if name in ("vector", "lanes") and model.draws(size):
+        return "its model draws random numbers of its own, which it could not give to each client"
+    return None
+
+
+def describe_engine(device: torch.device) -> str:
+    """What `auto` begins with on a device."""
+    if device.type == "cuda":
+        return "lanes"
+    return f"ranks, {cores()} workers" if available() is None else "reference"

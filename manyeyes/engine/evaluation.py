@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -12,20 +12,37 @@ from torch import Tensor
 from manyeyes.algorithm import Clients, Diverged
 from manyeyes.data.augment import Augment
 from manyeyes.engine.batch import fetch, losses
+from manyeyes.engine.compiling import compiled, compiling
+from manyeyes.engine.precision import arithmetic, number_type
 from manyeyes.metrics import Accuracy, MultiLabelScores
 from manyeyes.models.flat import FlatModel
 from manyeyes.population import Ints, Population
 
 Score = Accuracy | MultiLabelScores
+LARGE = 1024  # images of up to 64 px a batch on a GPU
 
 
 class Evaluator:
-    """Scores of a model on one population; nothing that is evaluated changes any state."""
+    """Scores of a model on one population; nothing that is evaluated changes any state.
+
+    On a GPU the model runs in large batches of one size, compiled and captured, in the engine's precision.
+    """
 
     def __init__(
-        self, model: FlatModel, population: Population, augment: Augment, device: torch.device, batch: int = 256
+        self,
+        model: FlatModel,
+        population: Population,
+        augment: Augment,
+        device: torch.device,
+        precision: str = "float32",
+        compile: bool = False,
+        batch: int = 0,
     ) -> None:
-        self.model, self.population, self.augment, self.device, self.batch = model, population, augment, device, batch
+        self.model, self.population, self.augment, self.device = model, population, augment, device
+        self.precision, self.compile, self.dtype = precision, compile, number_type(precision)
+        large = LARGE if max(population.image_shape[:2]) <= 64 else LARGE // 4
+        self.batch = batch or (large if device.type == "cuda" else LARGE // 4)
+        self._captured: Captured | None = None
 
     def shared(self, weights: Tensor) -> Score:
         """The shared model on every example."""
@@ -51,20 +68,63 @@ class Evaluator:
 
     @torch.no_grad()
     def _parts(self, weights: Tensor, examples: Ints) -> Iterator[Score]:
-        """The score of one batch after another."""
+        """The score of one batch after another, each read while the next is computed."""
         self.model.module.eval()
-        theta, statistics = weights[: self.model.trained], weights[self.model.trained :]
+        before: tuple[Tensor, Tensor, Ints] | None = None
         for first in range(0, len(examples), self.batch):
             chosen = examples[first : first + self.batch]
-            images, targets = fetch(self.population, chosen, self.device)
-            outputs = self.model(theta, statistics, self.augment.evaluate(images)).float()
-            if not bool(torch.isfinite(outputs).all()):
-                raise Diverged("the model's outputs are no longer finite")
-            users = self.population.users[self.population.owners(chosen)]
-            if self.population.labels.multi:
-                yield MultiLabelScores.of(outputs, targets, users)
-            else:
-                yield Accuracy.of(outputs, targets, users, losses(outputs, targets))
+            with arithmetic(self.precision):
+                outputs, targets = self._outputs(weights, chosen)
+            if before is not None:
+                yield self._score(*before)
+            before = outputs, targets, chosen
+        if before is not None:
+            yield self._score(*before)
+
+    def _score(self, outputs: Tensor, targets: Tensor, examples: Ints) -> Score:
+        if not bool(torch.isfinite(outputs).all()):
+            raise Diverged("the model's outputs are no longer finite")
+        users = self.population.users[self.population.owners(examples)]
+        if self.population.labels.multi:
+            return MultiLabelScores.of(outputs, targets, users)
+        found = outputs.argmax(1)
+        return Accuracy.of_predictions(found, targets, outputs.shape[1], losses(outputs, targets), users)
+
+    def _outputs(self, weights: Tensor, examples: Ints) -> tuple[Tensor, Tensor]:
+        images, targets = fetch(self.population, examples, self.device)
+        if self.device.type != "cuda" or len(self.population) < self.batch:
+            return self._forward(weights, images), targets
+        if self._captured is None:
+            forward = compiled(self._forward) if self.compile else self._forward
+            with compiling("evaluation" if self.compile else ""):
+                self._captured = Captured(forward, weights, images)
+        return self._captured(weights, images)[: len(examples)].clone(), targets
+
+    def _forward(self, weights: Tensor, images: Tensor) -> Tensor:
+        theta, statistics = weights[: self.model.trained], weights[self.model.trained :]
+        seen = self.model.arranged(self.augment.evaluate(images)).to(self.dtype)
+        return self.model(theta.to(self.dtype), statistics, seen).float()
+
+
+class Captured:
+    """A function of two tensors as a CUDA graph; fewer images than the first call had are padded by what was there."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], weights: Tensor, images: Tensor) -> None:
+        self._weights, self._images = weights.clone(), images.clone()
+        stream = torch.cuda.Stream(weights.device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            function(self._weights, self._images)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+            self._outputs = function(self._weights, self._images)
+
+    def __call__(self, weights: Tensor, images: Tensor) -> Tensor:
+        self._weights.copy_(weights)
+        self._images[: len(images)].copy_(images)
+        self._graph.replay()
+        return self._outputs
 
 
 def _with_own(weights: Tensor, mask: Tensor, own: dict[str, Tensor]) -> Tensor:

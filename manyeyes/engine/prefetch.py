@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,25 +23,30 @@ CHUNK = 2**26  # bytes that are read between two looks at whether the run has st
 
 @dataclass(frozen=True, eq=False)
 class Shelf:
-    """A round, and the images of it that are in memory: `pixels[i]` is image `rows[i]` of the store."""
+    """What is in one half of the memory: its i-th image is image `rows[i]` of the store."""
 
-    plan: Plan
+    half: int
     rows: Ints  # in rising order
-    pixels: NDArray[np.uint8]
 
 
 class Prefetch:
     """The population's images, to be indexed as they are; in a `with` statement they are read ahead, round by round.
 
-    At most `most` bytes of each of two rounds are held. Images beyond that are read when they are asked for.
+    At most `most` bytes of each of two rounds are held. Images beyond that are read when they are asked for. The memory
+    is shared with processes that are forked from this one: one that is given this one's `shelf` finds the same images.
     """
 
     dtype = np.dtype(np.uint8)
 
     def __init__(self, population: Population, plan: Callable[[int], Plan], rounds: int, most: int) -> None:
-        self._population, self._plan, self._rounds, self._most = population, plan, rounds, most
-        self._shelf: Shelf | None = None
-        self._next: Future[Shelf] | None = None
+        self._population, self._plan, self._rounds = population, plan, rounds
+        size = int(np.prod(self.shape[1:]))
+        count = min(most // size, len(self), len(population))
+        memory = np.frombuffer(mmap.mmap(-1, max(1, 2 * count * size)), np.uint8)  # takes no room until it is written
+        self._halves = memory[: 2 * count * size].reshape(2, count, *self.shape[1:])
+        self.shelf: Shelf | None = None
+        self.still = threading.Lock()  # held while the thread works: whoever forks waits, so no lock is in mid-air
+        self._next: Future[tuple[Plan, Shelf]] | None = None
         self._stopped = threading.Event()
 
     @property
@@ -50,36 +57,39 @@ class Prefetch:
         return len(self._population.images)
 
     def __getitem__(self, rows: Ints) -> NDArray[np.uint8]:
-        images, shelf = self._population.images, self._shelf
+        images, shelf = self._population.images, self.shelf
         if shelf is None or not len(shelf.rows):
             return np.asarray(images[rows])
         places = np.searchsorted(shelf.rows, rows).clip(max=len(shelf.rows) - 1)
-        pixels, missing = shelf.pixels[places], shelf.rows[places] != rows
+        pixels, missing = self._halves[shelf.half][places], shelf.rows[places] != rows
         if missing.any():
             pixels[missing] = images[rows[missing]]
         return pixels
 
     def plan(self, round: int) -> Plan:
         """The plan of a round, whose images are now at hand; the next round's are begun."""
-        shelf = self._next.result() if self._next else None
-        if shelf is None or shelf.plan.round != round:  # the first of a run: nothing trains meanwhile
-            shelf = Shelf(self._plan(round), np.empty(0, np.int64), np.empty(0, np.uint8))
-        self._shelf, self._next = shelf, None
+        plan, self.shelf = self._next.result() if self._next else (None, None)
+        if plan is None or plan.round != round:  # the first of a run: nothing trains meanwhile
+            plan, self.shelf = self._plan(round), None
+        self._next = None
         if round + 1 < self._rounds:
             self._next = self._thread.submit(self._read, round + 1)
-        return shelf.plan
+        return plan
 
-    def _read(self, round: int) -> Shelf:
-        plan = self._plan(round)
-        size = int(np.prod(self.shape[1:]))
-        rows = np.sort(_in_order(plan, self._population)[: self._most // size])
-        pixels = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        step = max(1, CHUNK // size)
+    def _read(self, round: int) -> tuple[Plan, Shelf]:
+        with self.still:
+            plan = self._plan(round)
+        pixels = self._halves[round % 2]  # the other half is that of the round that trains
+        rows = np.sort(_in_order(plan, self._population)[: len(pixels)])
+        step = max(1, CHUNK // int(np.prod(self.shape[1:])))
         for first in range(0, len(rows), step):
             if self._stopped.is_set():
                 break
-            pixels[first : first + step] = self._population.images[rows[first : first + step]]
-        return Shelf(plan, rows, pixels)
+            with self.still:
+                some = rows[first : first + step]
+                pixels[first : first + len(some)] = self._population.images[some]
+            time.sleep(0.001)  # or whoever waits to fork would hardly ever be let in
+        return plan, Shelf(round % 2, rows)
 
     def __enter__(self) -> Prefetch:
         self._stopped.clear()
@@ -89,7 +99,26 @@ class Prefetch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stopped.set()
         self._thread.shutdown(cancel_futures=True)
-        self._shelf = self._next = None
+        self.shelf = self._next = None
+
+
+class PlanAhead:
+    """The next round, planned by `prepare` while a device works on this one."""
+
+    def __init__(self, plan: Callable[[int], Plan], rounds: int, then: Callable[[Plan], None]) -> None:
+        self._plan, self._rounds, self._then = plan, rounds, then
+        self._round = 0
+        self._next: Plan | None = None
+
+    def plan(self, round: int) -> Plan:
+        plan = self._next
+        self._round, self._next = round, None
+        return plan if plan is not None and plan.round == round else self._plan(round)
+
+    def prepare(self) -> None:
+        if self._round + 1 < self._rounds:
+            self._next = self._plan(self._round + 1)
+            self._then(self._next)
 
 
 def needs_reading(images: Any) -> bool:

@@ -40,11 +40,12 @@ class Reference:
         keeps: dict[int, dict[str, Tensor]] = {}
         for client in plan.clients:
             own = clients.get(client.key, {})
-            with _settings(key(plan.seed, "dropout", plan.round, client.key), self.device):
+            with _settings(key(plan.seed, "modules", plan.round, client.key), self.device):
                 update, loss, keeps[client.key], report = self._client(weights, client, work, own)
             kept.append(np.isfinite(loss) and all(map(_finite, (update, report, *keeps[client.key].values()))))
             loss_K.append(loss)
             norm_K.append(float(torch.linalg.vector_norm(update)))
+            update *= min(1.0, work.bound / norm_K[-1]) if norm_K[-1] else 1.0
             if not kept[-1] or not keeps[client.key]:
                 del keeps[client.key]
             if not kept[-1]:
@@ -63,10 +64,10 @@ class Reference:
             begin[work.personal] = own["personal"]
         start, statistics = begin[: self.trained], begin[self.trained :].clone()
         correct, control = work.correct, own.get("control")
-        gradient = self._whole_gradient(start, statistics, client) if correct and correct.whole else None
+        gradient = self.whole_gradient(start, statistics, client) if correct and correct.whole else None
         shift = correct.shift(work.shared, control) if correct else None
 
-        theta, slots = start, _slots(own) or work.local.start(start)
+        theta, slots = start, kept_slots(own) or work.local.start(start)
         loss_sum = 0.0
         for step in range(client.steps):
             loss, slope = self._gradient(theta, statistics, client, step)
@@ -79,7 +80,7 @@ class Reference:
             keeps["personal"] = end[work.personal]
             update[work.personal] = 0
         if correct:
-            distance = client.steps * work.lr
+            distance = client.steps * float(work.lr)
             control, report = correct.finish(work.shared, control, update[: self.trained], distance, gradient)
             keeps |= {} if control is None else {"control": control}
         if work.local.keep:
@@ -94,12 +95,14 @@ class Reference:
         dice = None if client.dice_SBD is None else torch.from_numpy(client.dice_SBD[step][real]).to(self.device)
         leaf = theta.detach().requires_grad_()
         self.model.module.train()
-        outputs = self.model(leaf, statistics, self.augment.train(images, dice))
+        inputs = self.model.arranged(self.augment.train(images, dice))
+        seed = torch.tensor(client.seeds_S[step], device=self.device)
+        outputs = self.model(leaf, statistics, inputs, seed)
         loss = weighted_mean(losses(outputs, targets), weights)
         (slope,) = torch.autograd.grad(loss, leaf)
         return float(loss.detach()), slope
 
-    def _whole_gradient(self, theta: Tensor, statistics: Tensor, client: Client, batch: int = 256) -> Tensor:
+    def whole_gradient(self, theta: Tensor, statistics: Tensor, client: Client, batch: int = 256) -> Tensor:
         """The gradient of the loss over everything that the client holds [P]; no augmentation."""
         assert client.whole is not None and client.whole_weights is not None
         total = torch.zeros_like(theta)
@@ -108,7 +111,8 @@ class Reference:
             images, targets = fetch(self.population, client.whole[first : first + batch], self.device)
             weights = torch.from_numpy(client.whole_weights[first : first + batch]).to(self.device)
             leaf = theta.detach().requires_grad_()
-            outputs = self.model(leaf, statistics, self.augment.evaluate(images))
+            inputs = self.model.arranged(self.augment.evaluate(images))
+            outputs = self.model(leaf, statistics, inputs)
             total += torch.autograd.grad((losses(outputs, targets) * weights).sum(), leaf)[0]
         return total / max(float(client.whole_weights.sum()), LEAST)
 
@@ -117,13 +121,14 @@ def _finite(tensor: Tensor | None) -> bool:
     return tensor is None or math.isfinite(torch.linalg.vector_norm(tensor))
 
 
-def _slots(own: dict[str, Tensor]) -> tuple[Tensor, ...]:
+def kept_slots(own: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """The state of the local optimiser that a client has kept."""
     return tuple(own[name] for name in sorted(own) if name.startswith("slot"))
 
 
 @contextmanager
 def _settings(seed: int, device: torch.device) -> Iterator[None]:
-    """Full float32, repeatable kernels, and a generator of this client's own for modules that draw (dropout)."""
+    """Full float32, repeatable kernels, and a generator of this client's own for modules that draw."""
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
+from manyeyes.models.dropout import SeededDropout
+
 
 class FlatModel:
     """`trained` parameters [P] and `size` shared numbers [W] in all; what does not train stays in the module."""
@@ -34,11 +36,25 @@ class FlatModel:
         self.size = sum(t.numel() for t in self._tensors.values())
         self._lengths = [t.numel() for t in self._tensors.values()]
         self._parameters = len(parameters)
+        self._seeds = [f"{name}.seed" for name, child in module.named_modules() if isinstance(child, SeededDropout)]
+        normed = {name for name, child in module.named_modules() if hasattr(child, "running_mean")}
+        self._whole = {name for name in module.state_dict() if name.rpartition(".")[0] in normed}
+        others = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self._fixed = {
+            name: tensor
+            for name, tensor in others.items()
+            if name not in self._tensors and name not in self._whole and tensor.is_floating_point()
+        }
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor in the vector, by name."""
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    @property
+    def trained_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every trained parameter, by name."""
+        return dict(list(self.shapes.items())[: self._parameters])
 
     def read(self) -> Tensor:
         """A copy of the module's numbers [W]."""
@@ -50,17 +66,46 @@ class FlatModel:
         for tensor, piece in zip(self._tensors.values(), weights_W.split(self._lengths), strict=True):
             tensor.copy_(piece.view_as(tensor))
 
-    def __call__(self, theta_P: Tensor, statistics: Tensor, images: Tensor) -> Tensor:
-        """The module's outputs with these numbers; in training mode, BatchNorm updates `statistics` in place."""
+    def arranged(self, images: Tensor) -> Tensor:
+        """Images as they should lie in memory: in plain order, but where the model's class says otherwise."""
+        devices: tuple[str, ...] = getattr(self.module, "channels_last", ())
+        layout = torch.channels_last if images.device.type in devices else torch.contiguous_format
+        return images.contiguous(memory_format=layout)
+
+    def __call__(self, theta_P: Tensor, statistics: Tensor, images: Tensor, seed: Tensor | None = None) -> Tensor:
+        """The module's outputs with these numbers; in training mode, BatchNorm updates `statistics` in place.
+
+        The images' type is the one that is computed in; BatchNorm keeps float32 for its own numbers. The `seed` decides
+        what layers of SeededDropout drop.
+        """
         pieces = theta_P.split(self._lengths[: self._parameters])
         if statistics.numel():
             pieces += statistics.split(self._lengths[self._parameters :])
         named = zip(self._tensors.items(), pieces, strict=True)
         numbers = {name: piece.view(tensor.shape) for (name, tensor), piece in named}
+        if images.dtype != torch.float32:
+            numbers |= {name: tensor.to(images.dtype) for name, tensor in self._fixed.items()}
+            numbers |= {name: tensor.float() for name, tensor in numbers.items() if name in self._whole}
         numbers |= {name: counter.clone() for name, counter in self._counters.items()}  # the module's own must not move
+        if seed is not None:
+            numbers |= dict.fromkeys(self._seeds, seed)
         outputs = functional_call(self.module, numbers, (images,))
         assert isinstance(outputs, Tensor)
         return outputs
+
+    @torch.no_grad()
+    def draws(self, size: int) -> bool:
+        """Whether the module draws random numbers of its own when it trains."""
+        device = next(iter(self._tensors.values())).device
+        weights, was = self.read(), self.module.training
+        cuda = device.type == "cuda"
+        with torch.random.fork_rng([device] if cuda else []):
+            generator = torch.cuda.default_generators[device.index or 0] if cuda else torch.default_generator
+            before = generator.get_state()
+            self.module.train()
+            self(weights[: self.trained], weights[self.trained :], torch.zeros(2, 3, size, size, device=device))
+            self.module.train(was)
+            return not torch.equal(before, generator.get_state())
 
     def mask(self, chosen: Callable[[str], bool]) -> Tensor:
         """True where a number belongs to a tensor whose name is chosen [W]."""

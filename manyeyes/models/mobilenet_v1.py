@@ -32,6 +32,8 @@ class MobileNetV1(nn.Module):
     The initialisation is that of the FedPer baseline; its heads are `fc`, then one more of the last blocks each.
     """
 
+    channels_last = ("cpu", "cuda")  # where it is faster
+
     def __init__(self, classes: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False)

@@ -35,6 +35,8 @@ class MobileNetV2(nn.Module):
 
     architecture = "mobilenet_v2"
 
+    channels_last = ("cpu", "cuda")  # where it is faster
+
     def __init__(self, classes: int, norm: Norm, bottleneck: int = 0) -> None:
         super().__init__()
         features: list[nn.Module] = [_conv(3, 32, 3, norm, stride=2)]

@@ -1,4 +1,4 @@
-"""How a client steps: pure functions of flat vectors, so that every engine runs the same arithmetic."""
+"""How a client steps: pure functions of flat vectors [P], or of several side by side [K, P]."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SGD:
     def start(self, theta: Tensor) -> Slots:
         return (torch.zeros_like(theta),) if self.momentum else ()
 
-    def step(self, theta: Tensor, gradient: Tensor, slots: Slots, lr: float) -> tuple[Tensor, Slots]:
+    def step(self, theta: Tensor, gradient: Tensor, slots: Slots, lr: float | Tensor) -> tuple[Tensor, Slots]:
         if self.weight_decay:
             gradient = gradient + self.weight_decay * theta
         if not self.momentum:
@@ -69,7 +69,7 @@ class Adam:
     def start(self, theta: Tensor) -> Slots:
         return torch.zeros_like(theta), torch.zeros_like(theta), theta.new_zeros(1)
 
-    def step(self, theta: Tensor, gradient: Tensor, slots: Slots, lr: float) -> tuple[Tensor, Slots]:
+    def step(self, theta: Tensor, gradient: Tensor, slots: Slots, lr: float | Tensor) -> tuple[Tensor, Slots]:
         if self.weight_decay:
             gradient = gradient + self.weight_decay * theta
         beta1, beta2 = self.betas
@@ -85,7 +85,7 @@ def descend(
 ) -> tuple[Tensor, Slots]:
     """One local step of every algorithm: clip the gradient, correct it, step."""
     if work.local.clip:
-        length = torch.linalg.vector_norm(gradient)
+        length = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
         gradient = gradient * (work.local.clip / length.clamp_min(work.local.clip))
     if work.correct is not None:
         gradient = corrected(work, theta, start, gradient, shift)
@@ -99,7 +99,7 @@ def corrected(work: Work, theta: Tensor, start: Tensor, gradient: Tensor, shift:
     if work.correct.pull:
         extra = extra + work.correct.pull * (theta - start)
     if work.personal is not None:
-        extra = extra * ~work.personal[: len(extra)]
+        extra = extra * ~work.personal[: extra.shape[-1]]
     return work.correct.scale * gradient + extra
 
 

@@ -17,11 +17,14 @@ from torch import nn
 from manyeyes.algorithm import Algorithm, ClientStore, Diverged, Engine, Report, State, plan_round, play_round, start
 from manyeyes.chance import key
 from manyeyes.data.augment import Augment
-from manyeyes.engine.choice import choose_device, choose_engine
+from manyeyes.engine.choice import Means, choose_device, choose_engine
 from manyeyes.engine.evaluation import Evaluator, Score
-from manyeyes.engine.prefetch import Prefetch, needs_reading
+from manyeyes.engine.lanes import Lanes
+from manyeyes.engine.prefetch import PlanAhead, Prefetch, needs_reading
+from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.resident import settle
 from manyeyes.models import build
+from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts.cohort import Pooled
 from manyeyes.population import Population
@@ -46,6 +49,10 @@ class Settings:
     checkpoint_seconds: float = 60.0  # at most so much work is lost by a crash
     engine: str = "auto"
     device: str = "auto"
+    precision: str = "auto"  # float32, tf32 or bf16; auto: float32, on a GPU with the products of TF32
+    compile: bool = True  # steps, on a GPU
+    workers: int = 0  # processes on a CPU; 0: one a core
+    lanes: int = 0  # clients that train at the same time on a GPU; 0: the number that is best
     resident: str = "auto"  # where images are kept: device, host, or auto: on a GPU where they fit
     prefetch: int = 1024  # MiB of a store's images that are read for the next round while one trains
     trackers: tuple[str, ...] = ()
@@ -77,7 +84,7 @@ class Training:
     evaluator: Evaluator | None
     augment: Augment
     settings: Settings
-    prefetch: Prefetch | None = None  # where the engine's images are
+    ahead: Prefetch | PlanAhead | None = None  # who plans rounds before they are played
 
 
 def train(
@@ -106,21 +113,32 @@ def train(
     algorithm.check(trained_on)
     augment.check(*trained_on.image_shape[:2])
     device = choose_device(how.device)
-    flat = FlatModel(_module(model, trained_on, augment, how.seed).to(device))
+    module = _module(model, trained_on, augment, how.seed).to(device)
+    flat = FlatModel(with_seeded_dropout(module))
     held, *tested = settle([trained_on] if tested_on is None else [trained_on, tested_on], how.resident, device)
-    prefetch = None
+    planner = partial(plan_round, algorithm, trained_on, how.seed, dice=augment.dice)
+    ahead: Prefetch | PlanAhead | None = None
     if how.prefetch and needs_reading(held.images):
-        planner = partial(plan_round, algorithm, trained_on, how.seed, dice=augment.dice)
-        prefetch = Prefetch(held, planner, how.rounds, how.prefetch * 2**20)
-        held = replace(held, images=prefetch)
-    engine = choose_engine(how.engine, flat, held, augment, device)
+        ahead = Prefetch(held, planner, how.rounds, how.prefetch * 2**20)
+        held = replace(held, images=ahead)
+    means = Means(how.precision, how.compile, how.workers, how.lanes)
+    expected = getattr(algorithm.cohort, "clients", len(trained_on.users))
+    engine = choose_engine(how.engine, flat, held, augment, device, means, expected)
+    if isinstance(engine, Lanes) and ahead is None:
+        ahead = PlanAhead(planner, how.rounds, engine.ahead)
+        engine.meanwhile = ahead.prepare
     if algorithm.personal is not None:
         engine.personal(algorithm.personal)  # which refuses patterns that match no layer, before anything is written
-    evaluator = Evaluator(flat, tested[0], augment, device) if tested else None
-    training = Training(algorithm, trained_on, engine, evaluator, augment, how, prefetch)
+    evaluator = None
+    if tested:
+        fast = (engine.precision, engine.compile) if isinstance(engine, Lanes) else ()
+        evaluator = Evaluator(flat, tested[0], augment, device, *fast)
+    training = Training(algorithm, trained_on, engine, evaluator, augment, how, ahead)
     fingerprint = _fingerprint(training, flat)
 
     with ExitStack() as stack:
+        if isinstance(engine, Ranks):
+            stack.enter_context(engine)
         found: Checkpoint | None = None
         journal: Journal = MemoryJournal()
         if folder is not None:
@@ -140,13 +158,13 @@ def train(
                 f"the run has diverged{where}, {error}: try a lower learning rate, or clip gradients"
             ) from None
 
-        flat.write(state.weights)
+        FlatModel(module).write(state.weights)
         if folder is not None:
-            tensors = {name: tensor.contiguous() for name, tensor in flat.module.state_dict().items()}
+            tensors = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
             write_tensors(place.model, tensors)
             if score is not None and tested_on is not None:
                 write_tables(place.path, score, tested_on)
-        return Result(flat.module, journal.events, score, journal.path)
+        return Result(module, journal.events, score, journal.path)
 
 
 def _rounds(training: Training, journal: Journal, state: State, clients: ClientStore) -> tuple[State, Score | None]:
@@ -161,12 +179,12 @@ def _rounds(training: Training, journal: Journal, state: State, clients: ClientS
     with (
         watch(how.title, state.round, how.rounds, how.progress) as bar,
         interrupt as asked,
-        training.prefetch or nullcontext() as ahead,
+        training.ahead if isinstance(training.ahead, Prefetch) else nullcontext(),
     ):
         while state.round < how.rounds:
             began = time.perf_counter()
             try:
-                plan = ahead.plan(state.round) if ahead else None
+                plan = training.ahead.plan(state.round) if training.ahead else None
                 state, report = play_round(
                     training.algorithm, state, training.population, training.engine, clients, how.seed, plan
                 )

@@ -94,7 +94,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_second_ctrl_c_stops_in_the_middle_of_a_round(spawn: Spawn, tiny: tuple[str, ...]) -> None:
-    process = spawn("-c", SLOW, "run", *tiny, "folder=a")
+    process = spawn("-c", SLOW, "run", *tiny, "engine=reference", "folder=a")
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "in a round\n"

@@ -1,0 +1,65 @@
+"""Compiled functions, kept on disk between runs and trusted only after their gradients have been checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SLACK = 3.0  # a compiled gradient may be so many times as far from float32's as the uncompiled one of its precision
+FLOOR = 1e-3  # or this share of the parameter's gradient, or of the mean over all parameters
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function for fixed shapes, compiled when it is first called."""
+    return torch.compile(function, dynamic=False, fullgraph=True)
+
+
+@contextmanager
+def compiling(what: str = "") -> Iterator[None]:
+    """Where first calls compile: kept in the user's cache, the same kernels every time, a line if somebody looks."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder()))
+    from torch._dynamo import config as dynamo
+    from torch._inductor import config as inductor
+
+    steady: dict[str, Any] = {"reorder_for_peak_memory": False}  # which has lost gradients on the CPU
+    if hasattr(inductor, "deterministic"):
+        steady["deterministic"] = True
+    began = time.perf_counter()
+    looked_at = what and sys.stderr.isatty()
+    if looked_at:
+        print(f"compiling {what}, once for this machine ...", end=" ", file=sys.stderr, flush=True)
+    with dynamo.patch(recompile_limit=64), inductor.patch(steady):
+        yield
+    if looked_at:
+        print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "manyeyes" / "compiled"
+
+
+def wrong_parameter(
+    names: dict[str, int], compiled_KP: Tensor, plain_KP: Tensor, exact_KP: Tensor
+) -> tuple[str, float] | None:
+    """The parameter whose compiled gradient is worst, and by how much, if one is not to be trusted.
+
+    Its distance from the float32 gradient is compared with that of the same precision without compiling.
+    """
+    sizes = list(names.values())
+    found, plain, exact = (
+        torch.stack([torch.linalg.vector_norm(piece.double()) for piece in pieces.split(sizes, dim=-1)])
+        for pieces in (compiled_KP - exact_KP, plain_KP - exact_KP, exact_KP)
+    )
+    counts = torch.tensor(sizes, device=exact.device).double()
+    typical = (exact.square().sum() / counts.sum()).sqrt() * counts.sqrt()
+    excess = found / (SLACK * plain + FLOOR * torch.maximum(exact, typical)).clamp_min(1e-30)
+    worst = int(torch.nan_to_num(excess, nan=torch.inf).argmax())
+    return (list(names)[worst], float(excess[worst])) if not float(excess[worst]) <= 1 else None

@@ -1,0 +1,176 @@
+"""A lane: clients step in it one group after another, in buffers of its own, on a CUDA stream of its own.
+
+Every function here only reads and writes tensors at fixed addresses and never waits for the device, so that each can
+be captured once as a CUDA graph and replayed. Axes: K clients side by side, P trained parameters, W shared numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from manyeyes.algorithm import Work
+from manyeyes.parts.local import descend
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What all lanes read: the round's weights and what every client is told, in device memory."""
+
+    weights: Tensor  # [W]
+    trained: int  # P
+    lr: Tensor
+    bound: Tensor
+    control: Tensor | None  # what the server keeps for the correction [P]
+    mask: Tensor | None  # 0 where a number stays with the client, else 1 [W]
+    own: Tensor | None  # the places of those that stay
+
+
+class Lane:
+    """The state of the clients that train in it, side by side."""
+
+    def __init__(self, shared: Shared, work: Work, number: int, width: int, dtype: torch.dtype) -> None:
+        weights, trained = shared.weights, shared.trained
+        device = weights.device
+        self.shared, self.work, self.number, self.dtype = shared, work, number, dtype
+        self.theta = weights.new_zeros(width, trained)
+        self.statistics = weights.new_zeros(width, len(weights) - trained)
+        self.copy = self.theta if dtype == torch.float32 else self.theta.to(dtype)  # what the model computes with
+        self.slots = tuple(slot.expand(width, -1).clone() for slot in work.local.start(weights[:trained]))
+        self.start = weights.new_zeros(width, len(weights)) if work.personal is not None else None
+        shift = None if work.correct is None else work.correct.shift(shared.control, None)
+        self.shift = None if shift is None else shift.expand(width, -1).clone()
+        self.losses = weights.new_zeros(width, dtype=torch.float64)
+        self.sound = torch.ones(width, dtype=torch.bool, device=device)  # whether what a client keeps is finite
+        self.places = torch.zeros(2, dtype=torch.int64, device=device)
+        self.cursor, self.turn = self.places[:1], self.places[1:]  # in the table: the next step, the next group to end
+        self.total = torch.zeros_like(weights)
+        self.reports: Tensor | None = None  # sum of what corrections report [P]
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._ready: dict[Hashable, Callable[[], None]] = {}
+        self._pool = None if self.stream is None else torch.cuda.graph_pool_handle()
+
+    def begin(self, width: int) -> None:
+        """The clients start from the server's weights."""
+        weights, trained = self.shared.weights, self.shared.trained
+        self.theta[:width] = weights[:trained]
+        self.statistics[:width] = weights[trained:]
+        self.losses[:width] = 0
+        self.sound[:width] = True
+        for slot in self.slots:
+            slot[:width] = 0
+        if self.copy is not self.theta:
+            self.copy[:width] = weights[:trained]
+        if self.start is not None:
+            self.start[:width] = weights
+        if self.shift is not None:
+            assert self.work.correct is not None
+            shift = self.work.correct.shift(self.shared.control, None)
+            assert shift is not None
+            self.shift[:width] = shift
+
+    def resume(self, k: int, personal: Tensor | None, control: Tensor | None, slots: tuple[Tensor, ...]) -> None:
+        """What one client has kept from the last round it took part in takes its place."""
+        trained = self.shared.trained
+        if personal is not None:
+            assert self.start is not None and self.shared.own is not None
+            self.start[k, self.shared.own] = personal
+            self.theta[k], self.statistics[k] = self.start[k, :trained], self.start[k, trained:]
+            if self.copy is not self.theta:
+                self.copy[k] = self.theta[k]
+        if control is not None:
+            assert self.shift is not None and self.work.correct is not None
+            shift = self.work.correct.shift(self.shared.control, control)
+            assert shift is not None
+            self.shift[k] = shift
+        for mine, kept in zip(self.slots, slots, strict=False):
+            mine[k] = kept
+
+    def descend(self, gradient_KP: Tensor, losses_K: Tensor, active_K: Tensor) -> None:
+        """One step of the first K clients; those whose own steps are over stand still."""
+        width = len(losses_K)
+        trained, theta = self.shared.trained, self.theta[:width]
+        start = self.shared.weights[:trained] if self.start is None else self.start[:width, :trained]
+        shift = None if self.shift is None else self.shift[:width]
+        slots = tuple(slot[:width] for slot in self.slots)
+        work = replace(self.work, lr=self.shared.lr)
+        moved, slid = descend(work, theta, start, gradient_KP.float(), shift, slots)
+        if width > 1:
+            moved = torch.where(active_K[:, None], moved, theta)
+            slid = tuple(torch.where(active_K[:, None], new, old) for new, old in zip(slid, slots, strict=True))
+        for old, new in zip(slots, slid, strict=True):
+            old.copy_(new)
+        theta.copy_(moved)
+        if self.copy is not self.theta:
+            self.copy[:width] = moved.to(self.dtype)
+        self.losses[:width] += torch.where(active_K, losses_K.double(), 0)
+        self.cursor += 1
+
+    def end(self, width: int) -> Tensor:
+        """Where the first K clients are now [K, W]."""
+        theta = self.theta[:width]
+        return torch.cat([theta, self.statistics[:width]], 1) if self.statistics.numel() else theta
+
+    def update(self, width: int) -> Tensor:
+        """What the first K clients have moved, personal layers too [K, W]."""
+        return (self.shared.weights if self.start is None else self.start[:width]) - self.end(width)
+
+    def finish(self, width: int, share: Tensor, results: Tensor) -> None:
+        """Add what the finite clients send to the lane's sum, none longer than the bound, and note how each went."""
+        update_KW = self.update(width)
+        whole_K = torch.linalg.vector_norm(update_KW, dim=1)
+        sent_KW = update_KW if self.shared.mask is None else update_KW * self.shared.mask
+        norm_K = whole_K if self.shared.mask is None else torch.linalg.vector_norm(sent_KW, dim=1)
+        kept_K = torch.isfinite(whole_K) & torch.isfinite(self.losses[:width]) & self.sound[:width]
+        weight_K = share.index_select(0, self.turn)[0, :width] * (self.shared.bound / norm_K).clamp_max(1)
+        self.total += torch.where(kept_K[:, None], sent_KW * weight_K[:, None], 0).sum(0)
+        notes = torch.stack([self.losses[:width], norm_K.double(), kept_K.double()], 1)
+        results[:, :width].index_copy_(0, self.turn, notes[None])
+        self.turn += 1
+
+    def run(self, name: Hashable) -> None:
+        """Call a function that `capture` made ready."""
+        self._ready[name]()
+
+    def capture(self, name: Hashable, function: Callable[[], None]) -> None:
+        """Make a function ready: compiled by a first call and, on a GPU, a graph to be replayed.
+
+        What that call did to the lane is undone by the begin of a group.
+        """
+        if name in self._ready:
+            return
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+        with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+            self.places.zero_()
+            function()
+        self._ready[name] = function
+        if self.stream is None:
+            return
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
+            function()
+        self._ready[name] = graph.replay
+
+
+@contextmanager
+def lanes_in_turn(device: torch.device) -> Iterator[Callable[[Lane], None]]:
+    """A function that sends what is launched next to a lane: many times cheaper than a context for every launch."""
+    if device.type != "cuda":
+        yield lambda lane: None
+        return
+    main = torch.cuda.current_stream(device)
+
+    def turn_to(lane: Lane) -> None:
+        assert lane.stream is not None
+        torch.cuda.set_stream(lane.stream)
+
+    try:
+        yield turn_to
+    finally:
+        torch.cuda.set_stream(main)

@@ -1,0 +1,344 @@
+"""The fast engine: clients in lanes that run at the same time, and side by side within a lane.
+
+`lanes` is several lanes of one client each, for models that fill a good part of a GPU; `vector` is one lane of many
+clients through `torch.func.vmap`, for small models. A round is planned by the host, uploaded once, and then only
+launched: compiled steps, captured as CUDA graphs, find their rows through a cursor on the device. On a CPU the same
+code runs without streams and graphs.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from manyeyes.algorithm import Aggregate, Clients, Personal, Plan, Work
+from manyeyes.data.augment import Augment
+from manyeyes.engine.batch import losses, weighted_mean
+from manyeyes.engine.compiling import compiled, compiling, wrong_parameter
+from manyeyes.engine.keeping import Keeping
+from manyeyes.engine.lane import Lane, Shared, lanes_in_turn
+from manyeyes.engine.precision import arithmetic, number_type
+from manyeyes.engine.program import Stretch, cut, make_groups, share_out
+from manyeyes.engine.reference import Reference
+from manyeyes.engine.table import Piece, Table
+from manyeyes.models import has_live_batch_norm
+from manyeyes.models.flat import FlatModel
+from manyeyes.models.patches import with_patches
+from manyeyes.population import Population
+
+Shape = tuple[int, int]  # clients side by side, examples of each
+Program = list[list[list[Stretch]]]  # of each piece of a round, of each lane
+
+
+@dataclass(frozen=True)
+class Made:
+    """The two functions of a step. Apart, the first is computed once for each pixel and not once for each use."""
+
+    look: Callable[..., Tensor]  # from the table to images
+    loss: Callable[..., Tensor]  # from images to losses
+
+
+class Lanes:
+    """`lanes` lanes of at most `width` clients side by side; agrees with the reference up to rounding."""
+
+    def __init__(
+        self,
+        model: FlatModel,
+        population: Population,
+        augment: Augment,
+        device: torch.device,
+        *,
+        lanes: int,
+        width: int,
+        precision: str,
+        compile: bool,
+    ) -> None:
+        self.reference = Reference(model, population, augment, device)
+        self.trained, self.dice = model.trained, augment.dice
+        self.exact = has_live_batch_norm(model.module)
+        assert not (self.exact and width > 1), "examples of clients side by side would share their statistics"
+        cuda = device.type == "cuda"
+        self.model = FlatModel(with_patches(model.module) if cuda else copy.deepcopy(model.module))
+        self.population, self.augment, self.device = population, augment, device
+        self.count, self.width, self.precision = lanes, width, precision
+        self.dtype = number_type(precision)
+        self.compile = compile
+        self._kind: tuple[Any, ...] | None = None  # what the lanes were made for
+        self._steps: dict[Shape, Made] = {}
+        self._ready: dict[int, tuple[Program, list[Piece]]] = {}  # rounds to come
+        self.meanwhile: Callable[[], None] = lambda: None  # what the host does while the device works
+
+    def personal(self, personal: Personal) -> Tensor:
+        return self.reference.personal(personal)
+
+    def ahead(self, plan: Plan) -> None:
+        """Pack a plan before its round."""
+        if self._kind is not None:
+            program = self._program(plan)
+            self._ready[plan.round] = program, [self.table.pack(plan, stretches) for stretches in program]
+
+    def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
+        self._settle(weights, plan, work)
+        program, packed = self._ready.pop(plan.round) if plan.round in self._ready else (self._program(plan), [])
+        pieces = iter(packed or (self.table.pack(plan, stretches) for stretches in program))  # each while others run
+        self._tell(weights, work)
+        with arithmetic(self.precision):
+            self.model.module.train()
+            first = next(pieces)
+            self._prepare(program, first)
+            keeping = Keeping(self.reference, self.shared, work, clients)
+            notes = self._launch(plan, chain([first], pieces), keeping)
+            self.meanwhile()
+        return self._gather(plan, program, notes, keeping)
+
+    def _settle(self, weights: Tensor, plan: Plan, work: Work) -> None:
+        """Make lanes and table for this kind of work; one round makes them for all that follow."""
+        batch = max(client.rows_SB.shape[1] for client in plan.clients)
+        kind = (work.local, work.correct, work.personal is None, batch)
+        if self._kind == kind:
+            return
+        width = min(self.width, max(group.width for group in make_groups(plan.clients, self.width, self.exact)))
+        number = weights.new_zeros
+        self.shared = Shared(
+            weights=weights.clone(),
+            trained=self.trained,
+            lr=number(1),
+            bound=number(1),
+            control=None if work.shared is None else work.shared.clone(),
+            mask=None if work.personal is None else (~work.personal).to(weights.dtype),
+            own=None if work.personal is None else work.personal.nonzero()[:, 0],
+        )
+        self.lanes = [Lane(self.shared, work, n, width, self.dtype) for n in range(self.count)]
+        self.most = width
+        self.table = Table(self.population, self.device, self.count, width, batch, self.dice)
+        self._steps, self._ready = {}, {}
+        self._captured = [set[Shape]() for _ in self.lanes]
+        self._kind = kind
+
+    def _program(self, plan: Plan) -> Program:
+        groups = make_groups(plan.clients, self.most, self.exact)
+        cuts = [cut(share, self.table.room) for share in share_out(groups, self.count)]
+        return [[lane or [] for lane in lanes] for lanes in zip_longest(*cuts)]
+
+    def _tell(self, weights: Tensor, work: Work) -> None:
+        """Copy what changes from round to round to where the lanes look."""
+        self.shared.weights.copy_(weights)
+        self.shared.lr.fill_(work.lr)
+        self.shared.bound.fill_(work.bound)
+        if self.shared.control is not None:
+            assert work.shared is not None
+            self.shared.control.copy_(work.shared)
+
+    def _prepare(self, program: Program, first: Piece) -> None:
+        """Compile, check and capture every shape that the round needs and no round before it needed."""
+        needs = [
+            {(s.group.width, size) for piece in program for s in piece[lane.number] for size in s.group.batches}
+            for lane in self.lanes
+        ]
+        missing = [shapes - made for shapes, made in zip(needs, self._captured, strict=True)]
+        if any(missing):
+            self.table.upload(first, 0)
+            for shape in sorted(set().union(*missing) - set(self._steps), reverse=True):
+                self._steps[shape] = self._checked(shape)
+            with compiling():
+                for lane, shapes in zip(self.lanes, missing, strict=True):
+                    for shape in sorted(shapes, reverse=True):
+                        for name, function in self._functions(lane, shape).items():
+                            lane.capture(name, function)
+                    self._captured[lane.number] |= shapes
+        for lane in self.lanes:
+            lane.total.zero_()
+            lane.reports = None
+
+    def _functions(self, lane: Lane, shape: Shape) -> dict[Any, Callable[[], None]]:
+        """What a lane does, by name: a step of each shape, and the begin and end of groups of each width."""
+        width, made = shape[0], self._steps[shape]
+        ready: Callable[[Callable[..., Any]], Callable[..., Any]] = compiled if self.compile else lambda plain: plain
+        descend, finish = ready(lane.descend), ready(lane.finish)
+        active, share = (self.table.columns[name][:, lane.number] for name in ("active", "share"))
+        results = self.table.results[:, lane.number]
+
+        def step() -> None:
+            loss_K, gradient_KP = self._gradient(lane, shape, made)
+            descend(gradient_KP, loss_K, active.index_select(0, lane.cursor)[0, :width])
+
+        return {
+            shape: step,
+            ("begin", width): lambda: lane.begin(width),
+            ("finish", width): lambda: finish(width, share, results),
+        }
+
+    def _gradient(self, lane: Lane, shape: Shape, made: Made) -> tuple[Tensor, Tensor]:
+        """The loss of each client's next batch, and its gradient."""
+        leaf = lane.copy[: shape[0]].detach().requires_grad_()
+        columns = {name: column[:, lane.number] for name, column in self.table.columns.items()}
+        images = made.look(lane.cursor, self.table.pictures, columns)
+        loss_K = made.loss(leaf, lane.statistics[: shape[0]], images, lane.cursor, columns)
+        (gradient_KP,) = torch.autograd.grad(loss_K, leaf, torch.ones_like(loss_K))
+        return loss_K.detach(), gradient_KP
+
+    def _made(self, shape: Shape, dtype: torch.dtype) -> Made:
+        """What K batches look like and lose, as functions of what is in the table at the cursor."""
+        width, batch = shape
+
+        def at(cursor: Tensor, column: Tensor) -> Tensor:
+            return column.index_select(0, cursor)[0, :width]
+
+        def look(cursor: Tensor, pictures: Tensor, columns: dict[str, Tensor]) -> Tensor:
+            rows, dice = (at(cursor, columns[name])[:, :batch].flatten(0, 1) for name in ("rows", "dice"))
+            images = self.augment.train(pictures[rows], dice if dice.shape[-1] else None)
+            return self.model.arranged(images).to(dtype).unflatten(0, (width, batch))
+
+        def of_one(
+            theta: Tensor, statistics: Tensor, images: Tensor, targets: Tensor, weights: Tensor, seed: Tensor
+        ) -> Tensor:
+            outputs = self.model(theta, statistics, images, seed).float()
+            return weighted_mean(losses(outputs, targets), weights)
+
+        def loss(
+            theta_KP: Tensor, statistics_KS: Tensor, images: Tensor, cursor: Tensor, columns: dict[str, Tensor]
+        ) -> Tensor:
+            targets, weights = (at(cursor, columns[name])[:, :batch] for name in ("targets", "weights"))
+            targets = targets.float() if targets.dim() == 3 else targets
+            several = (theta_KP, statistics_KS, images, targets, weights, at(cursor, columns["seeds"]))
+            return vmap(of_one)(*several) if width > 1 else of_one(*(one.squeeze(0) for one in several))[None]
+
+        return Made(look, loss)
+
+    def _checked(self, shape: Shape) -> Made:
+        """The compiled loss, if every parameter's gradient is what the plain one gives; else the plain one."""
+        plain = self._made(shape, self.dtype)
+        if not self.compile:
+            return plain
+        lane, fast = self.lanes[0], Made(compiled(plain.look), compiled(plain.loss))
+        lane.begin(shape[0])
+        lane.cursor.zero_()
+        statistics = lane.statistics.clone()
+        try:
+            with compiling(f"a step of {shape[0]} x {shape[1]} images"):
+                found = self._gradient(lane, shape, fast)[1].float()
+        except Exception as error:  # whatever a compiler fails with, the work can go on
+            print(f"a step cannot be compiled and runs uncompiled: {str(error).splitlines()[0]}", file=sys.stderr)
+            return plain
+        lane.statistics.copy_(statistics)
+        same = self._gradient(lane, shape, plain)[1].float()
+        exact = self._exact_gradient(lane, shape)
+        lane.statistics.copy_(statistics)
+        names = {name: int(np.prod(size)) for name, size in self.model.trained_shapes.items()}
+        wrong = wrong_parameter(names, found, same, exact)
+        if wrong is None:
+            return fast
+        print(
+            f"the compiled gradient of {wrong[0]} is {wrong[1]:.1f} times as far off as it may be in batches of "
+            f"{shape[1]}: these run uncompiled",
+            file=sys.stderr,
+        )
+        return plain
+
+    def _exact_gradient(self, lane: Lane, shape: Shape) -> Tensor:
+        """The gradient in full float32, uncompiled."""
+        copy, lane.copy = lane.copy, lane.theta
+        try:
+            with arithmetic("float32"):
+                return self._gradient(lane, shape, self._made(shape, torch.float32))[1]
+        finally:
+            lane.copy = copy
+
+    def _launch(self, plan: Plan, pieces: Iterable[Piece], keeping: Keeping) -> list[Tensor]:
+        """Send all steps to the device, and return how each client went, piece by piece and lane by lane.
+
+        A piece is uploaded while the one before it runs; nothing waits for the device.
+        """
+        notes: list[Tensor] = []
+        if self.device.type != "cuda":
+            for number, piece in enumerate(pieces):
+                self.table.upload(piece, number % 2)
+                self._play(plan, piece, number % 2, keeping)
+                notes.append(self._notes(piece, number % 2))
+            return notes
+        main, copying = torch.cuda.current_stream(), torch.cuda.Stream(self.device)
+        streams = [lane.stream for lane in self.lanes if lane.stream is not None]
+        for stream in (copying, *streams):
+            stream.wait_stream(main)
+        done = [list[torch.cuda.Event](), list[torch.cuda.Event]()]
+        for number, piece in enumerate(pieces):
+            half = number % 2
+            for event in done[half]:
+                copying.wait_event(event)
+            with torch.cuda.stream(copying):
+                self.table.upload(piece, half)
+            for stream in streams:
+                stream.wait_stream(copying)
+            self._play(plan, piece, half, keeping)
+            done[half] = [stream.record_event() for stream in streams]
+            for event in done[half]:
+                main.wait_event(event)
+            notes.append(self._notes(piece, half))
+        return notes
+
+    def _play(self, plan: Plan, piece: Piece, half: int, keeping: Keeping) -> None:
+        """Launch one piece, a step of each lane in turn."""
+        busy = {lane: self._launches(lane, plan, piece, half, keeping) for lane in self.lanes}
+        with lanes_in_turn(self.device) as turn_to:
+            while busy:
+                for lane, launch in list(busy.items()):
+                    turn_to(lane)
+                    if next(launch, "over") == "over":
+                        del busy[lane]
+
+    def _notes(self, piece: Piece, half: int) -> Tensor:
+        """A copy of how the clients that ended in a piece went, lane after lane [groups, K, 3]."""
+        first = half * self.table.room
+        ended = [sum(stretch.ends for stretch in lane) for lane in piece.stretches]
+        results = self.table.results[first : first + max(ended)].transpose(0, 1)
+        return torch.cat([results[lane, :count] for lane, count in enumerate(ended)])
+
+    def _launches(self, lane: Lane, plan: Plan, piece: Piece, half: int, keeping: Keeping) -> Iterator[None]:
+        """What a lane does in a piece, step by step."""
+        lane.places.fill_(half * self.table.room)
+        for stretch in piece.stretches[lane.number]:
+            group = stretch.group
+            members = [plan.clients[place] for place in group.places]
+            if stretch.begins:
+                lane.run(("begin", group.width))
+                keeping.resume(lane, members)
+            for size in group.batches[stretch.first : stretch.last]:
+                lane.run((group.width, size))
+                yield
+            if stretch.ends:
+                keeping.take(lane, members)
+                lane.run(("finish", group.width))
+
+    def _gather(self, plan: Plan, program: Program, notes: list[Tensor], keeping: Keeping) -> Aggregate:
+        """The sums of the lanes, and what is known of each client, with the one wait of a round."""
+        total = torch.stack([lane.total for lane in self.lanes]).sum(0)
+        reports = [lane.reports for lane in self.lanes if lane.reports is not None]
+        places = [group.places for piece in program for lane in piece for group in (s.group for s in lane if s.ends)]
+        found = torch.cat(notes).cpu().numpy()  # [groups, K, 3]
+        results = np.empty((len(plan.clients), 3))
+        for group, result_K3 in zip(places, found, strict=True):
+            results[list(group)] = result_K3[: len(group)]
+        kept_K = results[:, 2] > 0
+        steps_K = np.array([client.steps for client in plan.clients])
+        keeps = {
+            c.key: keeping.keeps[c.key]
+            for c, good in zip(plan.clients, kept_K, strict=True)
+            if good and c.key in keeping.keeps
+        }
+        return Aggregate(
+            total,
+            torch.stack(reports).sum(0) if reports else None,
+            kept_K,
+            results[:, 0] / steps_K,
+            results[:, 1],
+            keeps,
+        )

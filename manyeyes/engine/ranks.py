@@ -1,0 +1,183 @@
+"""The ranks engine: a round's clients are shared out over processes of one thread each, and what they find is added up.
+
+On a CPU, processes of one thread beat the threads of one process: they wait for each other once a round, not at every
+layer.
+"""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyeyes.algorithm import Aggregate, Client, Clients, Plan, Work
+from manyeyes.data.augment import Augment
+from manyeyes.engine.prefetch import Prefetch, Shelf
+from manyeyes.engine.reference import Reference
+from manyeyes.engine.workers import Worker, available, cores, packed
+from manyeyes.models.flat import FlatModel
+from manyeyes.population import Population
+
+DEATHS = 3  # of the workers of one share in one round, before it is given up
+ELSEWHERE = torch.empty(0)  # stands for a tensor that lies in shared memory
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A worker's share of a round; the weights and what the server shares lie in memory that all see."""
+
+    plan: Plan
+    work: Work
+    clients: Clients
+    shelf: Shelf | None  # what was read ahead
+
+
+class Ranks:
+    """The reference engine in `workers` processes (by default one a core), which `close` ends.
+
+    A process is started when it is first needed. One that dies is replaced, and its share of the round run again.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        population: Population,
+        augment: Augment,
+        device: torch.device,
+        workers: int | None = None,
+    ) -> None:
+        if reason := available():
+            raise ValueError(f"engine ranks needs workers and {reason}: use engine=reference")
+        if device.type != "cpu":
+            raise ValueError(f"engine ranks trains on the CPU and the device is {device}: use device=cpu")
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers is {workers}: it must be at least 1")
+        self._reference = Reference(model, population, augment, device)
+        self.trained, self.dice, self.personal = model.trained, augment.dice, self._reference.personal
+        count, dtype = workers or cores(), model.read().dtype
+        self._weights = _shared_memory(dtype, model.size)
+        self._shared = _shared_memory(dtype, model.trained)
+        self._updates = _shared_memory(dtype, count, model.size)
+        self._reports = _shared_memory(dtype, count, model.trained)
+        self._workers: dict[int, Worker] = {}
+
+    def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
+        """Every client's local training, and the sum of what the finite ones send; the same for as many workers."""
+        self._weights.copy_(weights)
+        if work.shared is not None:
+            self._shared.copy_(work.shared)
+        shares = [share for share in share_out(plan.clients, len(self._updates)) if share]
+        tasks = [self._task(plan, share, work, clients) for share in shares]
+        try:
+            for place, task in enumerate(tasks):
+                self._tell(place, task)
+            parts = [self._hear(place, task, plan.round) for place, task in enumerate(tasks)]
+        except BaseException:  # what the other workers are at is of no use any more
+            self.close()
+            raise
+        return self._merged(plan, shares, parts)
+
+    def close(self) -> None:
+        """End the processes; the next `train` starts others."""
+        while self._workers:
+            _, worker = self._workers.popitem()
+            worker.end()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _task(self, plan: Plan, share: list[int], work: Work, clients: Clients) -> bytes:
+        chosen = tuple(plan.clients[i] for i in share)
+        task = Task(
+            plan=replace(plan, clients=chosen),
+            work=work if work.shared is None else replace(work, shared=ELSEWHERE),
+            clients={client.key: clients[client.key] for client in chosen if client.key in clients},
+            shelf=self._ahead.shelf if self._ahead else None,
+        )
+        try:
+            return packed(task)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"engine ranks cannot send a part of the algorithm to its workers ({error}): define its class at the "
+                "top of a module, or use engine=reference"
+            ) from error
+
+    def _tell(self, place: int, task: bytes) -> None:
+        if place not in self._workers:
+            with self._ahead.still if self._ahead else nullcontext():
+                self._workers[place] = Worker(partial(self._work, place), self._workers.values())
+        self._workers[place].tell(task)
+
+    def _hear(self, place: int, task: bytes, round: int) -> Aggregate:
+        """A worker's part of the round, from its replacement where it dies."""
+        for death in range(DEATHS):
+            part: Aggregate | None = self._workers[place].hear()
+            if part is not None:
+                return part
+            how = self._workers.pop(place).end()
+            if death + 1 < DEATHS:
+                print(f"round {round + 1}: worker {place + 1} died ({how}) and is replaced", file=sys.stderr)
+                self._tell(place, task)
+        raise RuntimeError(
+            f"worker {place + 1} died {DEATHS} times in round {round + 1} ({how}), perhaps for want of memory: use "
+            "fewer workers or smaller batches"
+        )
+
+    def _work(self, place: int, task: Task) -> Aggregate:
+        """What the process of that place does of a round: its sums go into its own row of the shared memory."""
+        if self._ahead:
+            self._ahead.shelf = task.shelf
+        work = task.work if task.work.shared is None else replace(task.work, shared=self._shared)
+        part = self._reference.train(self._weights, task.plan, work, task.clients)
+        self._updates[place] = part.update_W
+        if part.reports_P is not None:
+            self._reports[place] = part.reports_P
+        return replace(part, update_W=ELSEWHERE, reports_P=None if part.reports_P is None else ELSEWHERE)
+
+    def _merged(self, plan: Plan, shares: list[list[int]], parts: list[Aggregate]) -> Aggregate:
+        """One result, its clients in the order of the plan."""
+        total = torch.zeros_like(self._weights)
+        reports: Tensor | None = None
+        kept, (loss, norm) = np.zeros(len(plan.clients), bool), np.zeros((2, len(plan.clients)))
+        keeps: dict[int, dict[str, Tensor]] = {}
+        for place, (share, part) in enumerate(zip(shares, parts, strict=True)):
+            total += self._updates[place]
+            if part.reports_P is not None:
+                reports = self._reports[place].clone() if reports is None else reports + self._reports[place]
+            kept[share], loss[share], norm[share] = part.kept_K, part.loss_K, part.norm_K
+            keeps |= part.keeps
+        keeps = {client.key: keeps[client.key] for client in plan.clients if client.key in keeps}
+        return Aggregate(total, reports, kept, loss, norm, keeps)
+
+    @property
+    def _ahead(self) -> Prefetch | None:
+        images = self._reference.population.images
+        return images if isinstance(images, Prefetch) else None
+
+
+def share_out(clients: tuple[Client, ...], shares: int) -> list[list[int]]:
+    """The clients of each share, the most work first and each to the share that has the least of it so far."""
+    costs = [int((c.rows_SB >= 0).sum()) + (0 if c.whole is None else len(c.whole)) for c in clients]
+    loads, found = [0] * shares, [list[int]() for _ in range(shares)]
+    for client in sorted(range(len(clients)), key=lambda i: -costs[i]):
+        least = loads.index(min(loads))
+        loads[least] += costs[client]
+        found[least].append(client)
+    return [sorted(share) for share in found]
+
+
+def _shared_memory(dtype: torch.dtype, *shape: int) -> Tensor:
+    """Zeros that processes forked later share; pages that nobody writes take no room."""
+    room = mmap.mmap(-1, int(np.prod(shape)) * dtype.itemsize)
+    return torch.frombuffer(room, dtype=dtype).view(shape)

@@ -1,0 +1,125 @@
+"""What the lanes of a device read: a round's plan in pieces, at addresses that never change.
+
+The plan is uploaded piece by piece into one half of the table while the lanes work on the other. Axes: R steps that a
+half has room for, L lanes, K clients side by side, B examples a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from manyeyes.algorithm import Plan
+from manyeyes.engine.program import Stretch
+from manyeyes.engine.resident import Resident
+from manyeyes.population import MultiLabels, Population
+
+PLAN_BYTES, IMAGE_BYTES = 2**26, 2**30  # of each half, about: what is planned, and images where they are not resident
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some steps of every lane, in the host's memory and ready to be copied."""
+
+    stretches: tuple[list[Stretch], ...]  # of each lane
+    arrays: dict[str, Tensor]
+    pixels: Tensor | None  # the images, where they are not resident
+
+
+class Table:
+    """Device memory for two pieces; `rows` says where in `pictures` the image of an example is."""
+
+    def __init__(
+        self, population: Population, device: torch.device, lanes: int, width: int, batch: int, dice: int
+    ) -> None:
+        self.population, self.device, self.lanes, self.width, self.batch = population, device, lanes, width, batch
+        several = isinstance(population.labels, MultiLabels)
+        self._resident = population.images if isinstance(population.images, Resident) else None
+        classes = len(population.classes) if several else 8
+        step = lanes * width * batch
+        self.room = max(1, PLAN_BYTES // (step * (16 + 4 * dice + classes)))
+        if self._resident is None:
+            self.room = max(1, min(self.room, IMAGE_BYTES // (step * int(np.prod(population.image_shape)))))
+        self.room = min(self.room, 4096)
+
+        def make(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros((2 * self.room, lanes, width, *shape), dtype=dtype, device=device)
+
+        self.columns = {
+            "rows": make(batch, dtype=torch.int64),
+            "weights": make(batch),
+            "dice": make(batch, dice),
+            "targets": make(batch, classes, dtype=torch.uint8) if several else make(batch, dtype=torch.int64),
+            "seeds": make(dtype=torch.int64),
+            "active": make(dtype=torch.bool),
+            "share": make(),
+        }
+        self.results = make(3, dtype=torch.float64)  # of the clients that end in a piece: sum of losses, norm, kept
+        shape = (2 * self.room * step, *population.image_shape)
+        self.pictures = (
+            torch.zeros(shape, dtype=torch.uint8, device=device) if self._resident is None else self._resident.tensor
+        )
+
+    def pack(self, plan: Plan, stretches: Sequence[list[Stretch]]) -> Piece:
+        """The arrays of one piece; padding repeats the first example of its batch and weighs nothing."""
+        used = max(sum(s.last - s.first for s in lane) for lane in stretches)
+        shape = (used, self.lanes, self.width)
+        arrays: dict[str, NDArray[Any]] = {
+            "weights": np.zeros((*shape, self.batch), np.float32),
+            "dice": np.zeros((*shape, *self.columns["dice"].shape[3:]), np.float32),
+            "seeds": np.zeros(shape, np.int64),
+            "active": np.zeros(shape, np.bool_),
+            "share": np.zeros(shape, np.float32),
+        }
+        examples = np.full((*shape, self.batch), -1, np.int64)
+        for lane, some in enumerate(stretches):
+            at, ended = 0, 0
+            for stretch in some:
+                for k, place in enumerate(stretch.group.places):
+                    client = plan.clients[place]
+                    part = slice(stretch.first, min(stretch.last, client.steps))
+                    here = slice(at, at + max(0, part.stop - part.start))
+                    batch = client.rows_SB.shape[1]
+                    examples[here, lane, k, :batch] = client.rows_SB[part]
+                    arrays["weights"][here, lane, k, :batch] = client.weights_SB[part]
+                    if client.dice_SBD is not None:
+                        arrays["dice"][here, lane, k, :batch] = client.dice_SBD[part]
+                    arrays["seeds"][here, lane, k] = client.seeds_S[part]
+                    arrays["active"][here, lane, k] = True
+                    if stretch.ends:
+                        arrays["share"][ended, lane, k] = client.weight
+                at, ended = at + stretch.last - stretch.first, ended + stretch.ends
+        real = examples >= 0
+        filled = np.where(real, examples, np.maximum(examples[..., :1], 0))
+        targets: NDArray[Any] = self.population.labels.targets(filled.ravel())
+        if targets.ndim > 1:
+            targets = targets.astype(np.uint8)
+        arrays["targets"] = targets.reshape(*filled.shape, *targets.shape[1:])
+        pixels = None
+        if self._resident is not None:
+            arrays["rows"] = self.population.rows[filled]
+        else:
+            pixels = self.population.pixels(examples[real])
+            places = np.cumsum(real.ravel()).reshape(real.shape) - 1
+            arrays["rows"] = np.where(real, places, np.maximum(places[..., :1], 0))
+        ready = {name: self._pinned(array) for name, array in arrays.items()}
+        return Piece(tuple(stretches), ready, None if pixels is None else self._pinned(pixels))
+
+    def upload(self, piece: Piece, half: int) -> None:
+        """Copy a piece into a half, on the current stream and without waiting."""
+        first, images = half * self.room, half * len(self.pictures) // 2
+        for name, array in piece.arrays.items():
+            self.columns[name][first : first + len(array)].copy_(array, non_blocking=True)
+        if piece.pixels is not None:
+            self.columns["rows"][first : first + len(piece.arrays["rows"])] += images
+            self.pictures[images : images + len(piece.pixels)].copy_(piece.pixels, non_blocking=True)
+
+    def _pinned(self, array: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor

@@ -1,0 +1,174 @@
+"""The fast engines on a GPU compute what the reference computes there, repeat, resume and evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from manyeyes.algorithm import Algorithm, play_round, start
+from manyeyes.algorithms import NAMED, fedavg
+from manyeyes.data.augment import Augment
+from manyeyes.engine.choice import Means, choose_engine
+from manyeyes.engine.resident import load
+from manyeyes.models import build
+from manyeyes.models.flat import FlatModel
+from manyeyes.parts import SGD, Adam, Everyone, Layers, Pooled
+from manyeyes.population import MultiLabels, Population, SingleLabels
+from manyeyes.run.training import train
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+CUDA = torch.device("cuda")
+AUGMENT = Augment(crop=28, pad=2, flip_horizontal=True)
+
+
+@pytest.fixture(scope="module")
+def people() -> Population:
+    """Twelve people of one to forty photos."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(12), [40, 25, 17, 16, 9, 8, 5, 3, 2, 1, 1, 1])
+    images = rng.integers(0, 256, (len(users), 32, 32, 3), np.uint8)
+    return Population.of(images, SingleLabels(rng.integers(0, 5, len(users)), tuple("abcde")), users)
+
+
+def rounds(
+    people: Population, module: nn.Module, algorithm: Algorithm, name: str, means: Means, count: int = 2
+) -> tuple[Tensor, Any]:
+    flat = FlatModel(module.to(CUDA))
+    begin = flat.read()
+    engine = choose_engine(name, flat, people, AUGMENT, CUDA, means)
+    state, clients = start(algorithm, begin, flat.trained), {}
+    for _ in range(count):
+        state, report = play_round(algorithm, state, people, engine, clients, seed=3)
+    return begin - state.weights, report
+
+
+def far(found: Tensor, wanted: Tensor) -> float:
+    return float(torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-12))
+
+
+def everyone(algorithm: Algorithm) -> Algorithm:
+    return algorithm if isinstance(algorithm.cohort, Pooled) else replace(algorithm, cohort=Everyone())
+
+
+VARIANTS: dict[str, Algorithm] = {
+    **{name: make(batch=8, lr=0.05, **({"examples": 16} if name == "fedvc" else {})) for name, make in NAMED.items()},
+    "momentum, decay and clipping": replace(fedavg(batch=8), local=SGD(0.05, 0.9, 1e-3, clip=0.5)),
+    "adam that is kept": replace(fedavg(batch=8), local=Adam(1e-3, keep=True)),
+    "personal head": replace(fedavg(batch=8, lr=0.05), personal=Layers(("fc3.*",))),
+    "personal head, scaffold": replace(NAMED["scaffold"](batch=8, lr=0.05), personal=Layers(("fc3.*",))),
+}
+
+
+@pytest.mark.parametrize("engine", ["vector", "lanes"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_two_rounds_of_every_algorithm_equal_the_references(people: Population, engine: str, name: str) -> None:
+    algorithm = everyone(VARIANTS[name])
+    held = load(people.pooled() if isinstance(algorithm.cohort, Pooled) else people, CUDA)
+    module = build("lenet", 5, size=28, width=8)
+    wanted, report = rounds(held, module, algorithm, "reference", Means())
+    found, other = rounds(held, module, algorithm, engine, Means("float32", compile=False))
+    assert far(found, wanted) < 1e-4
+    assert other.loss == pytest.approx(report.loss, rel=1e-5)
+    assert other.norm == pytest.approx(report.norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["vector", "lanes"])
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-4), ("tf32", 3e-2), ("bf16", 0.15)])
+def test_compiled_steps_of_each_precision(people: Population, engine: str, precision: str, bound: float) -> None:
+    algorithm, module = everyone(fedavg(batch=8, lr=0.05)), build("lenet", 5, size=28, width=8)
+    wanted, _ = rounds(load(people, CUDA), module, algorithm, "reference", Means())
+    found, _ = rounds(load(people, CUDA), module, algorithm, engine, Means(precision))
+    assert far(found, wanted) < bound
+
+
+@pytest.mark.parametrize("norm", ["group", "frozen_batch", "batch"])
+def test_deep_models_with_every_norm(people: Population, norm: str) -> None:
+    algorithm = everyone(fedavg(batch=64, lr=0.01))  # one step a client: beyond, rounding grows through ReLUs
+    module = build("resnet18", 5, norm=norm)
+    wanted, _ = rounds(
+        load(people.where(people.owners(np.arange(len(people))) < 9), CUDA), module, algorithm, "reference", Means(), 1
+    )
+    found, _ = rounds(
+        load(people.where(people.owners(np.arange(len(people))) < 9), CUDA),
+        module,
+        algorithm,
+        "lanes",
+        Means("float32", compile=norm == "batch"),
+        1,
+    )
+    assert far(found, wanted) < 5e-3
+
+
+def test_several_labels(people: Population) -> None:
+    rng = np.random.default_rng(1)
+    tags = [np.flatnonzero(rng.random(6) < 0.3).tolist() for _ in range(len(people))]
+    several = replace(people, labels=MultiLabels.of(tags, tuple("abcdef")))
+    algorithm, module = everyone(fedavg(batch=8, lr=0.05)), build("lenet", 6, size=28, width=8)
+    wanted, _ = rounds(load(several, CUDA), module, algorithm, "reference", Means())
+    for engine in ("vector", "lanes"):
+        assert (
+            far(rounds(load(several, CUDA), module, algorithm, engine, Means("float32", compile=False))[0], wanted)
+            < 1e-4
+        )
+
+
+def test_images_that_are_streamed_train_as_those_that_are_resident(people: Population, monkeypatch: Any) -> None:
+    monkeypatch.setattr("manyeyes.engine.table.IMAGE_BYTES", 2**17)  # a few steps a piece: many pieces a round
+    algorithm, module = everyone(fedavg(batch=8, lr=0.05)), build("lenet", 5, size=28, width=8)
+    means = Means("float32", compile=False)
+    one, other = (rounds(held, module, algorithm, "lanes", means)[0] for held in (people, load(people, CUDA)))
+    assert torch.equal(one, other)
+
+
+def test_a_run_repeats_bit_for_bit_and_resumes_exactly(people: Population, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"test": people, "device": "cuda", "precision": "bf16", "checkpoint_seconds": 0}
+    algorithm = NAMED["scaffold"](cohort=5, batch=8)
+    straight = train(people, "lenet", algorithm, rounds=6, folder=tmp_path / "a", engine="lanes", **options)
+    train(people, "lenet", algorithm, rounds=3, folder=tmp_path / "b", engine="lanes", **options)
+    again = train(people, "lenet", algorithm, rounds=6, folder=tmp_path / "b", resume=True, engine="lanes", **options)
+    for one, other in zip(straight.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert [e["loss"] for e in straight.events if "loss" in e][-1] == [e["loss"] for e in again.events if "loss" in e][
+        -1
+    ]
+
+
+def test_evaluation_is_the_same_compiled_and_captured(people: Population) -> None:
+    many = replace(people, rows=people.rows)
+    rng = np.random.default_rng(2)
+    images = rng.integers(0, 256, (2500, 32, 32, 3), np.uint8)
+    test = Population.of(images, SingleLabels(rng.integers(0, 5, 2500), tuple("abcde")), rng.integers(0, 9, 2500))
+    ends = [
+        train(
+            many,
+            build("lenet", 5, size=32),
+            fedavg(cohort=4, batch=8),
+            rounds=1,
+            test=test,
+            device="cuda",
+            engine=e,
+            **how,
+        )
+        for e, how in (("reference", {}), ("lanes", {"precision": "float32"}), ("lanes", {"precision": "bf16"}))
+    ]
+    exact, fast, half = ([event["loss"] for event in end.events] for end in ends)
+    assert fast == pytest.approx(exact, rel=1e-5)
+    assert half == pytest.approx(exact, rel=1e-2)
+
+
+def test_a_client_whose_update_is_not_finite_is_left_out(people: Population) -> None:
+    algorithm, module = everyone(fedavg(batch=8, lr=3e38)), build("lenet", 5, size=28, width=8)
+    held = load(people, CUDA)
+    flat = FlatModel(module.to(CUDA))
+    engine = choose_engine("lanes", flat, held, AUGMENT, CUDA, Means("float32", compile=False))
+    with pytest.raises(RuntimeError, match="no client of round 1 returned a finite update"):
+        play_round(algorithm, start(algorithm, flat.read(), flat.trained), held, engine, {}, 0)

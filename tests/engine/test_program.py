@@ -1,0 +1,73 @@
+"""A round as work for lanes: everybody is in it once, little is padded, and no lane waits long."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyeyes.algorithm import Client
+from manyeyes.data.inhabitants import sizes
+from manyeyes.engine.program import ALIKE, WIDTHS, Group, bucket, cut, lengths, make_groups, share_out
+from manyeyes.parts import Epochs
+
+
+def client(key: int, held: int, epochs: int = 1, batch: int = 16) -> Client:
+    rows = Epochs(epochs, batch).rows(held, np.random.default_rng(key))
+    return Client(key, key, held, 1.0, rows, (rows >= 0).astype(np.float32), None, np.arange(len(rows)), None, None)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=90), st.sampled_from([1, 4, 64]), st.booleans())
+def test_every_client_is_in_one_group_and_every_example_in_a_batch(held: list[int], most: int, exact: bool) -> None:
+    clients = [client(k, n) for k, n in enumerate(held)]
+    groups = make_groups(clients, most, exact)
+    assert sorted(place for group in groups for place in group.places) == list(range(len(held)))
+    for group in groups:
+        assert len(group.places) <= group.width <= most
+        assert group.width in (*WIDTHS, most)
+        for place in group.places:
+            real = lengths(clients[place])
+            assert len(real) >= ALIKE * len(group.batches)
+            assert all(need <= size for need, size in zip(real, group.batches, strict=False))
+        if exact and most == 1:
+            assert group.batches == tuple(lengths(clients[group.places[0]]))
+
+
+def test_buckets_by_hand() -> None:
+    assert [bucket(n, 16) for n in (0, 1, 2, 3, 4, 5, 7, 9, 13, 16)] == [1, 1, 2, 3, 4, 6, 8, 12, 16, 16]
+    assert [bucket(n, 50) for n in (33, 49, 50)] == [48, 50, 50]
+
+
+def test_lengths_by_hand() -> None:
+    rows = np.array([[4, 5, 6], [7, -1, -1], [-1, -1, -1]])
+    one = Client(0, 0, 4, 1.0, rows, rows, None, np.arange(3), None, None)
+    assert lengths(one).tolist() == [3, 1, 0]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 9), st.integers(1, 12))
+def test_pieces_hold_every_step_once_and_in_order(steps: list[int], lanes: int, room: int) -> None:
+    groups = [Group((k,), 1, (1,) * n) for k, n in enumerate(steps)]
+    seen = []
+    for share in share_out(groups, lanes):
+        for piece in cut(share, room):
+            assert 0 < sum(stretch.last - stretch.first for stretch in piece) <= room
+            seen += [(s.group.places[0], step) for s in piece for step in range(s.first, s.last)]
+    assert len(seen) == len(set(seen)) == sum(steps)
+    assert all(b > a for (u, a), (v, b) in pairwise(seen) if u == v)
+
+
+def test_little_is_padded_and_no_lane_waits_long_with_flairs_users() -> None:
+    """200 users of FLAIR's sizes, two epochs in batches of 16."""
+    held = np.minimum(sizes(41_131, 0), 512)
+    for seed in range(5):
+        chosen = np.random.default_rng(seed).choice(held, 200, replace=False)
+        clients = [client(k, int(n), epochs=2) for k, n in enumerate(chosen)]
+        groups = make_groups(clients, 1, exact=False)
+        padded = sum(sum(group.batches) for group in groups)
+        assert padded <= 1.15 * 2 * chosen.sum()
+        loads = [sum(group.cost for group in share) for share in share_out(groups, 8)]
+        assert max(loads) <= max(1.05 * np.mean(loads), max(group.cost for group in groups))
