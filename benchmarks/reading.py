@@ -1,4 +1,4 @@
-"""Opening a store of FLAIR's size, planning a round on it, and reading a cohort's images from a cold disk.
+"""Opening a store of FLAIR's size, planning a round on it, reading a cohort's images from a cold disk, and training so.
 
 python benchmarks/reading.py [--gigabytes 2] [--repeats 5] [--folder DIR]
 """
@@ -10,26 +10,30 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from manyeyes.algorithm import plan_round
 from manyeyes.algorithms import fedavg
 from manyeyes.data import store
+from manyeyes.data.augment import Augment
 from manyeyes.data.inhabitants import sizes
 from manyeyes.data.listing import Listing
-from manyeyes.population import MultiLabels, Population
+from manyeyes.population import Ints, MultiLabels, Population
+from manyeyes.run.training import train
 
 USERS, IMAGES = 51_414, 429_078  # FLAIR
 COHORT, MOST = 200, 512
 SIDE = 256
+ROUNDS, MODEL, CROP = 6, "linear", 32  # trains for about as long as it waits for images without prefetch
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ def main() -> None:
         index(Path(folder) / "index")
         for encoding in ("raw", "jpeg"):
             reading(Path(folder) / encoding, encoding, int(args.gigabytes * 1e9 / (SIDE * SIDE * 3)), args.repeats)
+        ahead(Path(folder) / "raw", args.repeats)
 
 
 def index(path: Path) -> None:
@@ -108,6 +113,53 @@ def reading(path: Path, encoding: str, images: int, repeats: int) -> None:
     if encoding == "raw":
         for name in ("one stretch", "in sequence"):
             print(f"  cohort / {name}: {median(cold['cohort']) / median(cold[name]):.2f}")
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Other users every round, so that every image is read once and from a cold disk."""
+
+    cohorts: Iterator[Ints]
+
+    def select(self, population: Population, rng: np.random.Generator) -> Ints:
+        return next(self.cohorts)
+
+
+def ahead(path: Path, repeats: int) -> None:
+    """Rounds whose images are read while the one before trains, against rounds that wait for theirs."""
+    people = replace(store.open(path), columns={})  # without splits: everyone is trained on, nobody evaluated
+    file = next(path.glob("images.*"))
+    work: dict[str, Callable[[list[Ints]], list[float]]] = {
+        "only reading": lambda cohorts: [timed(partial(read, people, users))[0] for users in cohorts],
+        "only training": partial(rounds, replace(people, images=people.images[:])),
+        "no prefetch": partial(rounds, people, prefetch=0),
+        "prefetch": partial(rounds, people),
+    }
+    seconds = defaultdict(list)
+    torch.set_num_threads(1)  # a core is left to read with, as where a GPU trains
+    for repeat in range(repeats):
+        cohorts = np.array_split(np.random.default_rng(repeat).permutation(len(people.users)), ROUNDS)
+        for name in np.roll(list(work), repeat).tolist():
+            drop(file)
+            seconds[name] += work[name](cohorts)[1:-1]  # the first waits for its own images, the last reads no others
+    print(f"\ntraining {MODEL} from raw, {len(people) // ROUNDS:,} images a round, each read once and cold")
+    for name, each in seconds.items():
+        print(f"  {name:13} {median(each):6.3f} s a round ({min(each):.3f} to {max(each):.3f})")
+    reads, trains, waits, overlaps = (median(seconds[name]) for name in work)
+    print(f"  no prefetch / prefetch: {waits / overlaps:.2f}")
+    print(f"  ideal, only reading + only training / the longer: {(reads + trains) / max(reads, trains):.2f}")
+
+
+def read(people: Population, users: Ints) -> NDArray[np.uint8]:
+    return people.pixels(np.concatenate([people.examples(user) for user in users]))
+
+
+def rounds(people: Population, cohorts: list[Ints], **settings: Any) -> list[float]:
+    """The seconds of each round of a run."""
+    algorithm = replace(fedavg(), cohort=InTurn(iter(cohorts)))
+    settings |= {"engine": "reference", "device": "cpu", "rounds": ROUNDS, "progress": False}
+    result = train(people, MODEL, algorithm, augment=Augment(crop=CROP), **settings)
+    return [event["seconds"] for event in result.events[1:]]
 
 
 def in_sequence(file: Path, rows: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
