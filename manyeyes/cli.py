@@ -14,6 +14,8 @@ Federated visual classification: many people's photos train one model, and the p
 
   run      train; settings and sweeps in Hydra's manner (manyeyes run --help)
   data     prepare datasets, show what is in them, make stand-ins (manyeyes data --help)
+  privacy  plan differential privacy: noise, rounds, epsilon or delta from the others (manyeyes privacy plan --help)
+  bench    speed here, side by side with a plain loop and installed peers (manyeyes bench --help)
   demo     compare four algorithms on a small world, in two minutes on a CPU
   doctor   what this machine has, which engine it will use, what is missing and how to get it
 
@@ -60,6 +62,18 @@ def _data(words: list[str]) -> int:
     return data(words)
 
 
+def _bench(words: list[str]) -> int:
+    from manyeyes.bench.command import bench
+
+    return bench(words)
+
+
+def _privacy(words: list[str]) -> int:
+    from manyeyes.privacy_command import privacy
+
+    return privacy(words)
+
+
 def _demo(words: list[str]) -> int:
     from manyeyes.demo import demo
 
@@ -72,7 +86,14 @@ def _doctor(words: list[str]) -> int:
     return doctor(words)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": _run, "data": _data, "demo": _demo, "doctor": _doctor}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "data": _data,
+    "privacy": _privacy,
+    "bench": _bench,
+    "demo": _demo,
+    "doctor": _doctor,
+}
 
 
 def _complain(sentence: str, code: int) -> int:

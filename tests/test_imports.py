@@ -29,9 +29,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": BELOW_RUN | {"run"},
     "conf": BELOW_RUN | {"run", "algorithms"},
     "data_command": BELOW_TOP,
+    "privacy_command": BELOW_TOP | {"data_command"},  # whose parser it shares
+    "bench": BELOW_TOP,
     "demo": BELOW_TOP,
     "doctor": BELOW_TOP,
-    "cli": BELOW_TOP | {"data_command", "demo", "doctor"},
+    "cli": BELOW_TOP | {"data_command", "privacy_command", "bench", "demo", "doctor"},
     "__main__": {"cli"},
 }
 

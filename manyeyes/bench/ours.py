@@ -1,0 +1,26 @@
+"""Our engines, through `train`, as anybody would call it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from manyeyes.bench.case import Case, Played
+from manyeyes.bench.works import Workload
+from manyeyes.run.training import train
+
+
+def play(case: Case, work: Workload) -> Played:
+    asked = {"engine": case.engine, "precision": case.precision, "compile": case.compile, "workers": case.workers}
+    settings: dict[str, Any] = {name: value for name, value in asked.items() if value not in ("", None)}
+    result = train(
+        work.population(),
+        work.module(),
+        work.algorithm,
+        augment=work.augment,
+        rounds=case.warmup + case.rounds,
+        device=case.device,
+        progress=False,
+        **settings,
+    )
+    rounds = [event for event in result.events if event["round"] > 0]
+    return Played([event["seconds"] for event in rounds], [event["images"] for event in rounds], result.model)

@@ -1,0 +1,183 @@
+"""`manyeyes privacy plan`: what a promise costs in noise, and what other cohorts and rounds would make of it."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as TerminalTable
+
+from manyeyes.files import void, write_text, write_whole
+from manyeyes.parts.accounting import Account, Ledger
+from manyeyes.parts.calibration import Promise, Simulation, least_noise
+from manyeyes.parts.require import count, positive
+from manyeyes.report import privacy_figures as figures
+from manyeyes.report.page import Charts, Image, Section, Table, page
+from manyeyes.report.population_figures import Drawing, rendered
+
+POINTS = 50  # of the line of epsilon over rounds
+CALLED = {"rdp": "Renyi (moments)", "pld": "privacy loss distributions"}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A promise, what it does to the mean update, and the same promise kept by other cohorts."""
+
+    promise: Promise
+    simulation: Simulation
+    clip: float
+    parameters: int | None
+    noise: dict[int, float]  # that keeps the promise, by cohort
+
+    def mean_std(self, cohort: int) -> float:
+        """Standard deviation of the noise on each number of the mean."""
+        return self.noise[cohort] * self.clip / cohort
+
+    def signal(self, cohort: int) -> float:
+        """Clip, which the mean update cannot exceed in length, against the length of the noise on it."""
+        assert self.parameters is not None
+        return self.clip / (math.sqrt(self.parameters) * self.mean_std(cohort))
+
+
+def plan(promise: Promise, cohort: int, clip: float = 1.0, parameters: int | None = None) -> Plan:
+    """The outlook of a promise; `cohort` users train a round, with the noise of the account's, if that is more."""
+    simulation = Simulation(promise.account, cohort)
+    positive("clip", clip)
+    if parameters is not None:
+        count("parameters", parameters, 1)
+    account, chosen = promise.account, promise.account.cohort
+    noise = {
+        k: account.noise if k == chosen else least_noise(replace(account, cohort=k), promise.epsilon, promise.delta)
+        for k in _cohorts(account)
+    }
+    return Plan(promise, simulation, clip, parameters, noise)
+
+
+def show(found: Plan, out: Path) -> str:
+    """Write the pictures and `index.html` into the folder `out`; the text is for the terminal."""
+    out.mkdir(parents=True, exist_ok=True)
+    charts = []
+    for stem, drawing in _drawings(found).items():
+        svg, png = (rendered(drawing.figure, kind) for kind in ("svg", "png"))
+        _write(out / f"{stem}.svg", svg)
+        _write(out / f"{stem}.png", png)
+        charts.append((Image(svg, "svg+xml", f"Chart: {drawing.title}."), drawing.caption))
+    lead = found.simulation.words(found.promise.delta)
+    tables = [_glance(found), _rounds(found), *([_cohorts_table(found)] if len(found.noise) > 1 else [])]
+    sections = [
+        Section("At a glance", [tables[0]]),
+        Section("Other cohorts and rounds", [Charts(charts), *tables[1:]]),
+    ]
+    write_text(out / "index.html", page("A privacy plan", lead, sections))
+    return "\n".join([lead, *map(_printed, tables), f"pictures and page: {out / 'index.html'}"])
+
+
+def _drawings(found: Plan) -> dict[str, Drawing]:
+    """The figures by the names of their files."""
+    promise, account, drawings = found.promise, found.promise.account, {}
+    cohorts = list(found.noise)
+    if len(cohorts) > 1:
+        drawings["noise"] = figures.draw_noise(
+            cohorts, list(found.noise.values()), account.cohort, account.noise, promise.epsilon
+        )
+    ledger, spread = Ledger(account, promise.delta), np.linspace(0, 1, POINTS) ** 2  # epsilon rises fast at first
+    rounds = np.unique((account.rounds * spread).round().astype(int)).tolist()
+    spent = [ledger.spent(r) for r in rounds]
+    drawings["epsilon"] = figures.draw_epsilon(rounds, spent, account.rounds, spent[-1], account.noise)
+    if len(cohorts) > 1 and found.parameters is not None:
+        signal = [found.signal(k) for k in cohorts]
+        drawings["signal"] = figures.draw_signal(
+            cohorts, signal, account.cohort, found.signal(account.cohort), found.parameters
+        )
+    return drawings
+
+
+def _glance(found: Plan) -> Table:
+    promise, account, simulation = found.promise, found.promise.account, found.simulation
+    chosen = {
+        "poisson": f"each with probability {account.probability:.4g}",
+        "fixed": "drawn uniformly, none twice",
+        "none": "everyone",
+    }[account.sampling]
+    rows = {
+        "users": f"{account.users:,}",
+        "users a round": f"{account.cohort:,}, {chosen}",
+        "rounds": f"{account.rounds:,}",
+        "neighbours": account.adjacency,
+        "accountant": CALLED[account.accountant],
+        "epsilon": f"{promise.epsilon:.4g}",
+        "delta": f"{promise.delta:.3g}",
+        "noise": f"{account.noise:.4g} clips on the sum",
+        "noise on the mean": f"{found.mean_std(account.cohort):.3g} a number, at clip {found.clip:g}",
+    }
+    if simulation.cohort != account.cohort:
+        rows["simulated with"] = f"{simulation.cohort:,} users a round, {simulation.noise:.4g} clips on their sum"
+    if found.parameters is not None:
+        rows["signal to noise"] = f"at most {found.signal(account.cohort):.3g}, over {found.parameters:,} numbers"
+    label = {promise.solved: f"{promise.solved} (computed)"}
+    return Table("The plan", ["", ""], [[label.get(name, name), value] for name, value in rows.items()])
+
+
+def _rounds(found: Plan) -> Table:
+    account = found.promise.account
+    ledger = Ledger(account, found.promise.delta)
+    rounds = sorted({*_series(account.rounds / 50, account.rounds * 2), account.rounds})
+    return Table(
+        "Over rounds",
+        ["rounds", f"epsilon at noise {account.noise:.4g}"],
+        [[f"{r:,}", f"{ledger.spent(r):.3g}"] for r in rounds],
+    )
+
+
+def _cohorts_table(found: Plan) -> Table:
+    account, delta = found.promise.account, found.promise.delta
+    head = [
+        "users a round",
+        f"epsilon at noise {account.noise:.4g}",
+        f"noise for epsilon {found.promise.epsilon:.4g}",
+        "on the mean",
+        *(["signal to noise"] if found.parameters is not None else []),
+    ]
+    rows = [
+        [
+            f"{k:,}",
+            f"{replace(account, cohort=k).epsilon(delta):.3g}",
+            f"{noise:.4g}",
+            f"{found.mean_std(k):.3g}",
+            *([f"{found.signal(k):.3g}"] if found.parameters is not None else []),
+        ]
+        for k, noise in found.noise.items()
+    ]
+    return Table(f"Over cohort sizes, at {account.rounds:,} rounds", head, rows)
+
+
+def _cohorts(account: Account) -> list[int]:
+    """Round numbers about the account's own; without sampling there is no other."""
+    if account.sampling == "none":
+        return [account.cohort]
+    return sorted({*_series(account.cohort / 50, min(account.users, account.cohort * 10)), account.cohort})
+
+
+def _series(low: float, high: float) -> list[int]:
+    """1, 2, 5, 10, 20, ... between two numbers."""
+    return [n for power in range(13) for n in (10**power, 2 * 10**power, 5 * 10**power) if low <= n <= high]
+
+
+def _printed(table: Table) -> str:
+    lines = TerminalTable(*table.head, title=table.caption, title_justify="left", show_header=any(table.head))
+    for column in lines.columns:
+        column.justify = "right" if any(table.head) else "left"
+    for row in table.rows:
+        lines.add_row(*row)
+    console = Console(file=io.StringIO(), width=100, markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(lines, markup=False)
+    return captured.get().rstrip("\n")
+
+
+def _write(path: Path, data: bytes) -> None:
+    write_whole(path, lambda beside: void(beside.write_bytes(data)))
