@@ -188,7 +188,7 @@ def write(path: Path, users: NDArray[Any], side: int, encoding: str) -> None:
         {"coarse": labels, "fine": labels},
         {"image_id": np.char.mod("%011d", np.arange(len(users)))},
     )
-    store.write(listing, path, side, encoding=encoding)
+    store.write(listing, path, side, encoding=encoding, processes=1)  # Smooth is of this script, which no other imports
 
 
 def cohort(people: Population, seed: int) -> NDArray[np.int64]:

@@ -8,14 +8,15 @@ C classes, P trained parameters, W all shared numbers (P, then live BatchNorm st
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyeyes.chance import generator
 from manyeyes.chance import key as chance_key
@@ -24,6 +25,8 @@ from manyeyes.population import Floats, Ints, Population
 Clients = Mapping[int, dict[str, Tensor]]  # what clients keep between rounds, by their number in `users`
 ClientStore = MutableMapping[int, dict[str, Tensor]]
 STRIDE = 1_000_003  # between the seeds of two steps: more than a model has layers
+ALL, OWN, SHARED = 0, 1, 2  # what of the model moves in a step: everything, the personal layers alone, or the others
+BESIDE = "beside/"  # before the names of what a client keeps of the model of its own
 
 
 class Cohort(Protocol):
@@ -35,11 +38,17 @@ class Cohort(Protocol):
 class Draw(Protocol):
     """Which examples a client trains on, and in which batches."""
 
+    @property
+    def batch(self) -> int: ...
+
     def rows(self, held: int, rng: np.random.Generator) -> Ints:
         """Positions 0..held-1 in order of training [S, B]; -1 fills the last batch."""
 
     def size(self, held: int) -> int:
         """How many examples that counts as: the n_k of a client that holds so many."""
+
+    def only(self, steps: int) -> Ints | None:
+        """What of the model moves at each of so many steps [S]; None: always everything."""
 
 
 class Reweigh(Protocol):
@@ -91,6 +100,10 @@ class Correction(Protocol):
     def whole(self) -> bool:
         """Whether it needs the gradient of a client's whole data at theta_t."""
 
+    @property
+    def reports(self) -> bool:
+        """Whether clients report more than their update."""
+
     def start(self, theta: Tensor) -> Tensor | None:
         """What the server keeps for it."""
 
@@ -118,7 +131,58 @@ class Server(Protocol):
 class Personal(Protocol):
     """Which layers stay with the client."""
 
-    def keeps(self, name: str) -> bool: ...
+    def names(self, module: nn.Module) -> set[str]:
+        """Those of the module's parameters and buffers."""
+
+
+class Beside(Protocol):
+    """A model of each client's own, which trains on the same batches beside the shared one and is never sent."""
+
+    @property
+    def correct(self) -> Correction:
+        """What ties it to the server's weights."""
+
+    @property
+    def personal(self) -> Personal:
+        """Everything."""
+
+
+class Adapt(Protocol):
+    """What a client does with the model before it is evaluated on that client's own examples."""
+
+    def task(self, algorithm: Algorithm) -> Algorithm:
+        """A round in which every client trains everything for itself."""
+
+
+class Privacy(Protocol):
+    """What keeps anybody from reading a user's part off the model."""
+
+    @property
+    def reproducible_noise(self) -> bool:
+        """Whether the noise comes from the run's seed."""
+
+    def settled(self, algorithm: Algorithm, population: Population, rounds: int) -> Privacy:
+        """With all that follows from a run's users and rounds."""
+
+    def start(self) -> dict[str, Tensor]:
+        """What the server keeps for it."""
+
+    def bound(self, kept: dict[str, Tensor]) -> float:
+        """The length that no update of the round exceeds."""
+
+    def protect(
+        self, result: Aggregate, plan: Plan, work: Work, kept: dict[str, Tensor], secret: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean update [W] with noise that follows from `secret`, and what the server keeps."""
+
+    def spent(self, rounds: int, kept: dict[str, Tensor]) -> float:
+        """Epsilon after so many rounds."""
+
+    def affordable(self, rounds: int) -> int:
+        """How many of so many rounds the budget allows."""
+
+    def words(self) -> str:
+        """What is promised, for a report."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +197,9 @@ class Algorithm:
     reweigh: Reweigh | None = None  # how much an example counts; None: all alike
     correct: Correction | None = None  # what is added to each local gradient
     personal: Personal | None = None  # which layers stay with the client
+    privacy: Privacy | None = None  # what hides each user in the sum
+    beside: Beside | None = None  # a model of each client's own, beside the shared one
+    adapt: Adapt | None = None  # what a client does with the model before it is evaluated
 
     def check(self, population: Population) -> None:
         """Refuse, in one sentence, what has no meaning: asked of every part before round 1."""
@@ -156,6 +223,7 @@ class Client:
     seeds_S: Ints  # for the dropout of each step
     whole: Ints | None  # every example it holds, and their weights, where a correction needs them
     whole_weights: Floats | None
+    only_S: Ints | None = None  # what of the model moves at each step; None: everything
 
     @property
     def steps(self) -> int:
@@ -170,6 +238,11 @@ class Plan:
     round: int
     clients: tuple[Client, ...]
 
+    @property
+    def alternates(self) -> bool:
+        """Whether some steps move a part of the model alone."""
+        return any(client.only_S is not None for client in self.clients)
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -181,6 +254,7 @@ class Work:
     shared: Tensor | None  # what the server keeps for the correction [P]
     personal: Tensor | None  # true where a number stays with the client [W]
     bound: float = math.inf  # on the length of what a client sends: a longer update is scaled down to it
+    tied: bool = False  # whether the correction reaches personal layers too
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +293,7 @@ class State:
     weights: Tensor  # [W]
     server: dict[str, Tensor]
     correction: Tensor | None
+    privacy: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -230,8 +305,10 @@ class Report:
     norm: float  # mean length of a client's update
     clients: int
     images: int  # examples trained on
-    batches: int  # local batches of the largest client
+    batches: int  # local batches of the largest client; with privacy, which tells of no single one, of the mean client
     left_out: tuple[str, ...]  # names of the clients whose update was not finite
+    epsilon: float | None = None  # what privacy has spent so far
+    clip: float | None = None  # the bound that privacy set on the length of an update
 
 
 class Diverged(RuntimeError):
@@ -242,7 +319,8 @@ def start(algorithm: Algorithm, weights: Tensor, trained: int) -> State:
     """The state before round 1."""
     theta = weights[:trained]
     correction = None if algorithm.correct is None else algorithm.correct.start(theta)
-    return State(0, weights, algorithm.server.start(theta), correction)
+    privacy = {} if algorithm.privacy is None else algorithm.privacy.start()
+    return State(0, weights, algorithm.server.start(theta), correction, privacy)
 
 
 def plan_round(algorithm: Algorithm, population: Population, seed: int, round: int, dice: int = 0) -> Plan:
@@ -268,6 +346,7 @@ def plan_round(algorithm: Algorithm, population: Population, seed: int, round: i
             seeds_S=chance_key(seed, "dropout", round, key) % 2**40 + STRIDE * np.arange(len(rows)),
             whole=whole,
             whole_weights=ratios if ratios is not None or whole is None else np.ones(len(whole), np.float32),
+            only_S=algorithm.draw.only(len(rows)),
         )
         clients.append(client)
     return Plan(seed, round, tuple(clients))
@@ -289,45 +368,93 @@ def play_round(
     clients: ClientStore,
     seed: int,
     plan: Plan | None = None,
+    noise: int | None = None,
 ) -> tuple[State, Report]:
-    """One round: select clients, update locally, aggregate, step the server; a `plan` made ahead is not made again."""
+    """One round: select clients, update locally, aggregate, step the server; a `plan` made ahead is not made again.
+
+    `noise` decides what privacy adds, where several processes have to add the same; else the operating system does.
+    """
     plan = plan or plan_round(algorithm, population, seed, state.round, engine.dice)
     assert (plan.seed, plan.round) == (seed, state.round)
+    held = {client.key: found for client in plan.clients if (found := clients.get(client.key))}
     personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
-    lr = algorithm.local.rate(state.round)
-    work = Work(algorithm.local, lr, algorithm.correct, state.correction, personal)
+    lr, privacy = algorithm.local.rate(state.round), algorithm.privacy
+    bound = math.inf if privacy is None else privacy.bound(state.privacy)
+    work = Work(algorithm.local, lr, algorithm.correct, state.correction, personal, bound)
 
-    result = engine.train(state.weights, plan, work, clients)
+    result = engine.train(state.weights, plan, work, held) if plan.clients else nothing(state.weights)
 
     kept = [client for client, good in zip(plan.clients, result.kept_K, strict=True) if good]
     left_out = [population.name(c.user) for c, good in zip(plan.clients, result.kept_K, strict=True) if not good]
-    if not kept:
+    if plan.clients and not kept and privacy is None:  # to stop would tell of them: a private round goes on with noise
         raise Diverged(f"no client of round {state.round + 1} returned a finite update")
-    update = result.update_W / algorithm.weigh.total(algorithm, *_sizes(kept), state.round)
+    hidden: dict[str, Tensor] = {}
+    if privacy is None:
+        total = algorithm.weigh.total(algorithm, *_sizes(kept), state.round) if kept else 1.0  # chance chose nobody
+        update = result.update_W / total
+    else:
+        update, hidden = privacy.protect(result, plan, work, state.privacy, _secret(privacy, seed, state, noise))
+        left_out = ["(private)"] * len(left_out)  # that a user took part is not told
 
     theta, statistics = state.weights[: engine.trained], state.weights[engine.trained :]
     theta, server = algorithm.server.step(theta, update[: engine.trained], state.server, state.round)
     statistics = statistics - update[engine.trained :]  # BatchNorm statistics are averaged, not optimised
     correction = state.correction
-    if algorithm.correct is not None:
+    if algorithm.correct is not None and kept:
         correction = algorithm.correct.merge(correction, result.reports_P, len(kept), len(population.users))
 
-    good = result.kept_K
+    good, told = result.kept_K, len(kept) > (0 if privacy is None else 1)  # the mean of one is that one's own
+    steps = [c.steps for c in plan.clients] or [0]
     examples = np.array([(c.rows_SB >= 0).sum() for c in plan.clients])
     report = Report(
         round=state.round + 1,
-        loss=float(np.average(result.loss_K[good], weights=examples[good])),
-        norm=float(result.norm_K[good].mean()),
+        loss=float(np.average(result.loss_K[good], weights=examples[good])) if told else math.nan,
+        norm=float(result.norm_K[good].mean()) if told else math.nan,
         clients=len(plan.clients),
         images=int(examples.sum()),
-        batches=max(c.steps for c in plan.clients),
+        batches=max(steps) if privacy is None else math.ceil(np.mean(steps)),
         left_out=tuple(left_out),
+        epsilon=None if privacy is None else privacy.spent(state.round + 1, hidden),
+        clip=None if privacy is None else bound,
     )
     weights = torch.cat([theta, statistics])
-    if not (np.isfinite(report.loss) and bool(torch.isfinite(weights).all())):
+    if (told and not np.isfinite(report.loss)) or not bool(torch.isfinite(weights).all()):
         raise Diverged(f"the weights after round {report.round} are no longer finite")
-    clients.update(result.keeps)
-    return State(state.round + 1, weights, server, correction), report
+    keeps = result.keeps
+    if algorithm.beside is not None and plan.clients:
+        own = _train_beside(algorithm, state, plan, engine, held, lr)
+        keeps = {k: held.get(k, {}) | own.get(k, {}) | keeps.get(k, {}) for k in sorted(own.keys() | keeps.keys())}
+    clients.update(keeps)
+    return State(state.round + 1, weights, server, correction, hidden), report
+
+
+def _train_beside(
+    algorithm: Algorithm, state: State, plan: Plan, engine: Engine, clients: Clients, lr: float
+) -> dict[int, dict[str, Tensor]]:
+    """What the clients keep of their own models, each from where it was or, at first, from the server's weights."""
+    assert algorithm.beside is not None
+    everything = engine.personal(algorithm.beside.personal)
+    work = Work(algorithm.local, lr, algorithm.beside.correct, None, everything, tied=True)
+    own = {
+        client.key: {name.removeprefix(BESIDE): t for name, t in kept.items() if name.startswith(BESIDE)}
+        for client in plan.clients
+        if (kept := clients.get(client.key))
+    }
+    keeps = engine.train(state.weights, plan, work, own).keeps
+    return {key: {BESIDE + name: tensor for name, tensor in kept.items()} for key, kept in keeps.items()}
+
+
+def nothing(weights: Tensor) -> Aggregate:
+    """The result of a round in which chance has chosen nobody."""
+    none = np.zeros(0)
+    return Aggregate(torch.zeros_like(weights), None, none.astype(bool), none, none, {})
+
+
+def _secret(privacy: Privacy, seed: int, state: State, noise: int | None) -> int:
+    """What noise follows from: the run's seed, or 128 bits that the operating system draws and nobody keeps."""
+    if privacy.reproducible_noise:
+        return chance_key(seed, "noise", state.round)
+    return secrets.randbits(128) if noise is None else noise
 
 
 def _sizes(clients: list[Client]) -> tuple[Ints, Ints]:

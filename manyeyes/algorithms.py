@@ -17,12 +17,16 @@ from manyeyes.parts import (
     BySize,
     ByWalk,
     ControlVariates,
+    Ditto,
     Epochs,
     Equally,
     Everyone,
+    FineTune,
     FixedSize,
+    Head,
     ImportanceRatio,
     Layers,
+    Norms,
     Pooled,
     Proximal,
     ServerAdaptive,
@@ -105,6 +109,31 @@ def local_only(**fedavg_options: Any) -> Algorithm:
     return replace(fedavg(**fedavg_options), cohort=Everyone(), personal=Layers(("*",)))
 
 
+def fedper(layers: int = 2, **fedavg_options: Any) -> Algorithm:
+    """Arivazhagan et al. 2019, "Federated learning with personalization layers": the head stays with the client."""
+    return replace(fedavg(**fedavg_options), personal=Head(layers))
+
+
+def fedrep(layers: int = 1, head_epochs: int = 10, epochs: int = 1, batch: int = 64, **options: Any) -> Algorithm:
+    """Collins et al. 2021, "Exploiting shared representations for personalized federated learning"."""
+    return replace(fedper(layers, **options), draw=Epochs(epochs, batch, head=head_epochs))
+
+
+def fedbn(**fedavg_options: Any) -> Algorithm:
+    """Li et al. 2021, "FedBN: federated learning on non-IID features via local batch normalization"."""
+    return replace(fedavg(**fedavg_options), personal=Norms())
+
+
+def ditto(pull: float = 0.1, **fedavg_options: Any) -> Algorithm:
+    """Li et al. 2021, "Ditto: fair and robust federated learning through personalization"; `pull` is lambda."""
+    return replace(fedavg(**fedavg_options), beside=Ditto(pull))
+
+
+def finetuned(adapt_epochs: int = 1, **fedavg_options: Any) -> Algorithm:
+    """FedAvg, then local fine-tuning: Yu et al. 2020, "Salvaging federated learning by local adaptation"."""
+    return replace(fedavg(**fedavg_options), adapt=FineTune(adapt_epochs))
+
+
 NAMED: dict[str, Callable[..., Algorithm]] = {
     make.__name__: make
     for make in (
@@ -121,5 +150,10 @@ NAMED: dict[str, Callable[..., Algorithm]] = {
         mimelite,
         centralised,
         local_only,
+        fedper,
+        fedrep,
+        fedbn,
+        ditto,
+        finetuned,
     )
 }

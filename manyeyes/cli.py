@@ -12,12 +12,15 @@ USAGE = """usage: manyeyes COMMAND ...
 
 Federated visual classification: many people's photos train one model, and the photos stay where they are.
 
-  run      train; settings and sweeps in Hydra's manner (manyeyes run --help)
-  data     prepare datasets, show what is in them, make stand-ins (manyeyes data --help)
-  privacy  plan differential privacy: noise, rounds, epsilon or delta from the others (manyeyes privacy plan --help)
-  bench    speed here, side by side with a plain loop and installed peers (manyeyes bench --help)
-  demo     compare four algorithms on a small world, in two minutes on a CPU
-  doctor   what this machine has, which engine it will use, what is missing and how to get it
+  run        train; settings and sweeps in Hydra's manner (manyeyes run --help)
+  reproduce  a table or figure of a paper, its numbers beside ours (manyeyes reproduce --list)
+  fedper     FedPer against FedAvg, with the words of its baseline (manyeyes fedper --help)
+  users      every user's own result in some runs: a table and a picture (manyeyes users --help)
+  data       prepare datasets, show what is in them, make stand-ins (manyeyes data --help)
+  privacy    plan differential privacy, or attack our own to see it kept (manyeyes privacy plan --help, audit --help)
+  bench      speed here, side by side with a plain loop and installed peers (manyeyes bench --help)
+  demo       compare four algorithms on a small world, in two minutes on a CPU
+  doctor     what this machine has, which engine it will use, what is missing and how to get it
 
   manyeyes --version
 """
@@ -36,10 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command is None:
         return _complain(f"{words[0]!r} is no command: choose {', '.join(COMMANDS)}", 2)
     from manyeyes.algorithm import Diverged
+    from manyeyes.engine.distributed import Lost
 
     try:
         return command(words[1:])
     except (ValueError, Diverged) as error:
+        return _complain(str(error), 1, once=True)
+    except Lost as error:
         return _complain(str(error), 1)
     except BrokenPipeError:  # whoever read our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -47,13 +53,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _complain(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
     except KeyboardInterrupt as stopped:
-        return _complain(str(stopped) or "stopped", 130)
+        return _complain(str(stopped) or "stopped", 130, once=True)
 
 
 def _run(words: list[str]) -> int:
     from manyeyes.conf.command import run
 
     return run(words)
+
+
+def _reproduce(words: list[str]) -> int:
+    from manyeyes.reproduce import reproduce
+
+    return reproduce(words)
+
+
+def _fedper(words: list[str]) -> int:
+    from manyeyes.fedper_command import fedper
+
+    return fedper(words)
+
+
+def _users(words: list[str]) -> int:
+    from manyeyes.users_command import users
+
+    return users(words)
 
 
 def _data(words: list[str]) -> int:
@@ -88,6 +112,9 @@ def _doctor(words: list[str]) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
+    "reproduce": _reproduce,
+    "fedper": _fedper,
+    "users": _users,
     "data": _data,
     "privacy": _privacy,
     "bench": _bench,
@@ -96,10 +123,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def _complain(sentence: str, code: int) -> int:
-    print(f"manyeyes: {sentence}", file=sys.stderr)
+def _complain(sentence: str, code: int, once: bool = False) -> int:
+    """Say what is wrong; of several processes of one training only the first says what all of them would."""
+    if not once or os.environ.get("RANK", "0") == "0":
+        print(f"manyeyes: {sentence}", file=sys.stderr)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 import types
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from argparse import BooleanOptionalAction, Namespace
 from pathlib import Path
-from typing import Any, NoReturn, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from manyeyes.data import store
 from manyeyes.data.opening import open_population
 from manyeyes.data.registry import DATASETS, Dataset, dataset
 from manyeyes.data.world import World
+from manyeyes.parser import Parser
 from manyeyes.report.population import show
 from manyeyes.run.progress import counting
 
@@ -31,13 +32,6 @@ MEANINGS = {  # of the options that a dataset's listing takes
     "least_per_score": "fewest images a rater gave each score",
     "seed": "decides every random choice",
 }
-
-
-class Parser(ArgumentParser):
-    """An argument parser whose complaints are one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message} (see {self.prog} --help)")
 
 
 def data(words: list[str]) -> int:

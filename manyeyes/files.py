@@ -1,11 +1,12 @@
-"""Files that are whole or not there, written beside, flushed to disk, then renamed; folders that one process holds."""
+"""Files that are whole or not there, written beside, flushed to disk, then renamed; paths that one process holds."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -42,15 +43,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def hold(path: Path, lock: Path) -> IO[str]:
-    """Lock a folder until the file that is returned is closed; refuse one that another process holds, by its number."""
-    file = lock.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
-        file.close()
-        raise ValueError(f"{path} is in use by process {owner}: wait for it, or choose another folder") from None
+    """Lock a path until the file that is returned is closed; refuse one that another process holds, by its number."""
+    while True:
+        file = lock.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            file.close()
+            raise ValueError(f"{path} is in use by process {owner}: wait for it, or choose another folder") from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                break
+        file.close()  # its former holder removed the lock between our two calls
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
@@ -58,8 +64,19 @@ def hold(path: Path, lock: Path) -> IO[str]:
     return file
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold a path by a lock beside it, of which nothing is left behind."""
+    lock = path.with_name(f".{path.name}.lock")
+    with hold(path, lock):
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
 def _let_go() -> None:
-    """A process that is forked holds no folder: it may outlive the one that does."""
+    """A process that is forked holds nothing: it may outlive the one that does."""
     for file in list(HELD):
         file.close()
 

@@ -1,10 +1,11 @@
-"""`manyeyes privacy plan`: noise, rounds, epsilon or delta from the others, before anything is trained."""
+"""`manyeyes privacy`: plan what is promised before anything is trained, and attack our own training to see it kept."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from manyeyes.data_command import Parser
+from manyeyes.audit import audit
+from manyeyes.parser import Parser
 from manyeyes.parts.calibration import solve
 from manyeyes.report.privacy import plan, show
 
@@ -15,8 +16,12 @@ asked for, by giving the other three."""
 
 
 def privacy(words: list[str]) -> int:
-    """Print a plan, and write its pictures and page."""
+    """Print a plan, and write its pictures and page; or print an audit."""
     given = _parser().parse_args(words)
+    if given.action == "audit":
+        found = audit(given.epsilon, given.delta, given.users, given.canaries, given.rounds, given.seed, given.engine)
+        print(found.words())
+        return 0 if found.kept else 1
     delta = given.delta
     if delta is None and None in (given.rounds, given.noise, given.epsilon):
         delta = "auto"
@@ -59,4 +64,12 @@ def _parser() -> Parser:
     planned.add_argument("--clip", type=float, default=1.0, help="longest update of a user (%(default)s)")
     planned.add_argument("--parameters", type=int, help="P, trained numbers of the model: shows signal to noise")
     planned.add_argument("--out", type=Path, default=Path("privacy_plan"), help="the folder to write (%(default)s)")
+    audited = actions.add_parser("audit", help="attack our own private training: what can be proved of epsilon")
+    audited.add_argument("--epsilon", type=float, default=2.0, help="what is promised (%(default)s)")
+    audited.add_argument("--delta", type=float, default=1e-5, help="(%(default)s)")
+    audited.add_argument("--users", type=int, default=200, help="beside the canaries (%(default)s)")
+    audited.add_argument("--canaries", type=int, default=4000, help="users who may be there or not (%(default)s)")
+    audited.add_argument("--rounds", type=int, default=8, help="of training (%(default)s)")
+    audited.add_argument("--seed", type=int, default=0, help="decides who is there; the noise does not follow from it")
+    audited.add_argument("--engine", default="reference", help="reference, ranks, vector or lanes (%(default)s)")
     return parser

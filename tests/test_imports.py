@@ -28,12 +28,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": BELOW_RUN,
     "report": BELOW_RUN | {"run"},
     "conf": BELOW_RUN | {"run", "algorithms"},
-    "data_command": BELOW_TOP,
-    "privacy_command": BELOW_TOP | {"data_command"},  # whose parser it shares
-    "bench": BELOW_TOP,
+    "audit": BELOW_RUN,
+    "papers": BELOW_TOP,
+    "reproduce": BELOW_TOP | {"papers"},
+    "parser": set(),
+    "data_command": BELOW_TOP | {"parser"},
+    "privacy_command": BELOW_TOP | {"parser", "audit"},
+    "bench": BELOW_TOP | {"parser"},
+    "fedper_command": BELOW_TOP | {"data_command"},
+    "fedper": {"cli"},
+    "users_command": BELOW_TOP | {"parser"},
     "demo": BELOW_TOP,
     "doctor": BELOW_TOP,
-    "cli": BELOW_TOP | {"data_command", "privacy_command", "bench", "demo", "doctor"},
+    "cli": BELOW_TOP
+    | {"data_command", "privacy_command", "fedper_command", "users_command", "reproduce", "bench", "demo", "doctor"},
     "__main__": {"cli"},
 }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
+from argparse import BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
@@ -18,18 +18,13 @@ from manyeyes.bench.process import measure
 from manyeyes.bench.table import line, record, table
 from manyeyes.bench.works import SCALING, WORKS
 from manyeyes.engine.choice import choose_device
+from manyeyes.engine.workers import cores
 from manyeyes.files import write_text
+from manyeyes.parser import Parser
 from manyeyes.run.folder import environment
 
 PEERS = tuple(name for name in RUNNERS if name != "ours")
 DEFAULT = {"cpu": ["small"], "cuda": ["hsu", "pflcifar"]}
-
-
-class Parser(ArgumentParser):
-    """An argument parser whose complaints are one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message} (see {self.prog} --help)")
 
 
 def bench(words: list[str]) -> int:
@@ -73,13 +68,13 @@ def cases(given: Namespace) -> Iterator[Case]:
 
 def variants(peer: str, device: str) -> list[dict[str, Any]]:
     """The settings in which a peer may be fastest: which one is, is for the machine to say."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if peer == "flower":
         return [{}]
     if device == "cuda":
         return [{"precision": p} for p in (("autocast", "cast") if peer == "handwritten" else ("tf32", "bf16"))]
-    threads = [{"threads": count} for count in sorted({1, cores})]
-    return [*threads, {"threads": 1, "processes": cores}] if peer == "pfl" and cores > 1 else threads
+    count = cores()
+    threads = [{"threads": number} for number in sorted({1, count})]
+    return [*threads, {"threads": 1, "processes": count}] if peer == "pfl" and count > 1 else threads
 
 
 def _sizes(given: Namespace, device: str) -> Iterator[tuple[str, int, int]]:

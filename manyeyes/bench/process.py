@@ -34,10 +34,11 @@ def measure(case: Case, python: str = sys.executable, limit: float = 900.0) -> M
     idle, host, gpu = _gpu_used(case.device), 0, 0
     ends = time.monotonic() + limit
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
+        asked: list[int] = []
+        before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))  # so that it does not outlive us
         process = subprocess.Popen(command, stdout=out, stderr=log, text=True, env=env, start_new_session=True)
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it does not outlive us
         try:
-            while process.poll() is None and time.monotonic() < ends:
+            while process.poll() is None and time.monotonic() < ends and not asked:
                 host, gpu = max(host, host_bytes(process.pid)), max(gpu, _gpu_used(case.device) - idle)
                 time.sleep(LOOK)
             late = process.poll() is None
@@ -46,6 +47,8 @@ def measure(case: Case, python: str = sys.executable, limit: float = 900.0) -> M
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             signal.signal(signal.SIGTERM, before)
+        if asked:
+            sys.exit(143)
         out.seek(0)
         log.seek(0)
         said = [line for line in out.read().splitlines() if line.startswith("{")]

@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from manyeyes.algorithm import Algorithm, Cohort, Correction, Draw, Local, Server, Weigh
+from manyeyes.algorithm import Algorithm, Cohort, Correction, Draw, Local, Personal, Privacy, Server, Weigh
 from manyeyes.chance import key
-from manyeyes.conf.schema import AlgorithmConfig, AugmentConfig, ModelConfig, ScheduleConfig
+from manyeyes.conf.schema import AlgorithmConfig, AugmentConfig, ModelConfig, PrivacyConfig, ScheduleConfig
 from manyeyes.data import world
 from manyeyes.data.augment import Augment
+from manyeyes.data.dealing import deal
 from manyeyes.data.opening import open_population
 from manyeyes.models import build as build_named_model
 from manyeyes.parts import (
@@ -22,12 +23,17 @@ from manyeyes.parts import (
     BySize,
     ByWalk,
     ControlVariates,
+    Ditto,
     Epochs,
     Equally,
     Everyone,
+    FineTune,
     FixedSize,
+    Head,
     ImportanceRatio,
     Layers,
+    Norms,
+    Poisson,
     Pooled,
     Proximal,
     Schedule,
@@ -36,10 +42,12 @@ from manyeyes.parts import (
     ServerSGD,
     Uniform,
 )
+from manyeyes.parts.privacy import AdaptiveClip, CentralDP, Clip, LocalDP
 from manyeyes.population import Population
 
 COHORTS: dict[str, Callable[[AlgorithmConfig], Cohort]] = {
     "uniform": lambda c: Uniform(c.cohort),
+    "poisson": lambda c: Poisson(c.cohort),
     "by_size": lambda c: BySize(c.cohort),
     "everyone": lambda c: Everyone(),
     "pooled": lambda c: Pooled(),
@@ -51,6 +59,12 @@ CORRECTIONS: dict[str, Callable[[AlgorithmConfig], Correction | None]] = {
     "control_variates": lambda c: ControlVariates(),
     "server_momentum": lambda c: ServerMomentum(c.beta),
 }
+PERSONAL: dict[str, Callable[[AlgorithmConfig], Personal | None]] = {
+    "none": lambda c: None,
+    "head": lambda c: Head(c.head_layers),
+    "norms": lambda c: Norms(),
+    "layers": lambda c: Layers(tuple(c.layers)),
+}
 LOCALS: dict[str, Callable[[AlgorithmConfig, Schedule], Local]] = {
     "sgd": lambda c, s: SGD(c.lr, c.momentum, c.weight_decay, c.clip, c.keep, s),
     "adam": lambda c, s: Adam(c.lr, (c.beta1, c.beta2), c.eps, c.weight_decay, c.clip, c.keep, s),
@@ -60,7 +74,7 @@ ADAPTIVE = ("adam", "yogi", "adagrad")
 
 def build_algorithm(config: AlgorithmConfig, rounds: int) -> Algorithm:
     """The algorithm that the settings describe, for a run of so many rounds."""
-    draw: Draw = Epochs(config.epochs, config.batch, config.limit)
+    draw: Draw = Epochs(config.epochs, config.batch, config.limit, config.head_epochs)
     if config.examples:
         draw = FixedSize(config.examples, config.batch)
     return Algorithm(
@@ -71,7 +85,29 @@ def build_algorithm(config: AlgorithmConfig, rounds: int) -> Algorithm:
         server=_server(config, _schedule(config.server_schedule, rounds)),
         reweigh=ImportanceRatio(tuple(config.target) or None) if config.importance else None,
         correct=_chosen("algorithm.correction", config.correction, CORRECTIONS)(config),
-        personal=Layers(tuple(config.personal)) if config.personal else None,
+        personal=_chosen("algorithm.personal", config.personal, PERSONAL)(config),
+        beside=Ditto(config.ditto) if config.ditto else None,
+        adapt=FineTune(config.adapt_epochs) if config.adapt_epochs else None,
+    )
+
+
+def build_privacy(config: PrivacyConfig) -> Privacy | None:
+    """What hides each user, as the settings describe it."""
+    if config.name == "none":
+        return None
+    if config.name == "local":
+        return LocalDP(config.noise, config.clip, config.delta, config.reproducible_noise)
+    if config.name != "central":
+        raise ValueError(f"privacy.name is {config.name!r}: choose none, central or local")
+    clip = AdaptiveClip(config.clip, config.quantile, config.clip_rate) if config.quantile else Clip(config.clip)
+    return CentralDP(
+        config.epsilon,
+        config.noise,
+        config.delta,
+        clip,
+        config.noise_cohort,
+        config.accountant,
+        config.reproducible_noise,
     )
 
 
@@ -79,7 +115,8 @@ def describe_algorithm(name: str, algorithm: Algorithm) -> AlgorithmConfig:
     """The settings that describe an algorithm: the inverse of `build_algorithm`."""
     config = AlgorithmConfig(name=name)
     cohort, draw, local, server = algorithm.cohort, algorithm.draw, algorithm.local, algorithm.server
-    config.select = {Uniform: "uniform", BySize: "by_size", Everyone: "everyone", Pooled: "pooled"}[type(cohort)]
+    names = {Uniform: "uniform", Poisson: "poisson", BySize: "by_size", Everyone: "everyone", Pooled: "pooled"}
+    config.select = names[type(cohort)]
     config.cohort = getattr(cohort, "clients", config.cohort)
     for field in ("epochs", "batch", "limit", "examples"):
         setattr(config, field, getattr(draw, field, getattr(config, field)))
@@ -97,7 +134,13 @@ def describe_algorithm(name: str, algorithm: Algorithm) -> AlgorithmConfig:
         config.correction, config.beta = "server_momentum", algorithm.correct.beta
     elif isinstance(algorithm.correct, ControlVariates):
         config.correction = "control_variates"
-    config.personal = list(getattr(algorithm.personal, "patterns", ()))
+    words = {type(None): "none", Head: "head", Norms: "norms", Layers: "layers"}
+    config.personal = words[type(algorithm.personal)]
+    config.head_layers = getattr(algorithm.personal, "layers", config.head_layers)
+    config.layers = list(getattr(algorithm.personal, "patterns", ()))
+    config.head_epochs = getattr(draw, "head", 0)
+    config.ditto = getattr(algorithm.beside, "pull", 0.0)
+    config.adapt_epochs = getattr(algorithm.adapt, "epochs", 0)
     config.server = server.rule if isinstance(server, ServerAdaptive) else "sgd"
     for field in ("lr", "momentum", "beta1", "beta2", "tau", "bias_correction"):
         setattr(config, f"server_{field}", getattr(server, field, getattr(config, f"server_{field}")))
@@ -105,10 +148,11 @@ def describe_algorithm(name: str, algorithm: Algorithm) -> AlgorithmConfig:
     return config
 
 
-def build_population(config: Any) -> Population:
-    """The population that the settings describe."""
+def build_population(config: Any, seed: int = 0) -> Population:
+    """The population that the settings describe; the seed decides who holds what is dealt out anew."""
     if config.name != "world":
-        return open_population(Path(config.path), config.task or None)
+        found = open_population(Path(config.path), config.task or None)
+        return deal(found, config.users, config.classes_per_client, seed) if config.users else found
     options = {name: value for name, value in config.items() if name not in ("name", "task")}
     return world.make(world.World(**options)).task(config.task)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -17,16 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from manyeyes.algorithm import Diverged
-from manyeyes.conf.build import build_algorithm, build_augment, build_model, build_population
+from manyeyes.conf.build import build_algorithm, build_augment, build_model, build_population, build_privacy
 from manyeyes.conf.errors import check_names, is_about_settings, sentence
 from manyeyes.conf.help import run_help
 from manyeyes.conf.presets import register
+from manyeyes.engine.distributed import Lost
 from manyeyes.run.folder import unused
 from manyeyes.run.interrupt import Stopped
 from manyeyes.run.result import Result
 from manyeyes.run.training import train
 
 SHOWN = ("accuracy", "macro_accuracy", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
+OF_USERS = ("user_mean", "adapted_user_mean")
 CHANGEABLE = ("rounds", "evaluate_every", "checkpoint_seconds", "track", "engine")  # when a run is continued
 FLAGS = ("--multirun", "-m", "--resolve")
 VALUED = ("--cfg", "-c", "--config-dir", "-cd")
@@ -66,11 +69,12 @@ def _job(config: DictConfig, failures: list[Exception]) -> float | None:
         if resume:
             config = _continued(folder, config)
         result = train_from(config, folder, resume)
-    except (ValueError, Diverged, OSError, OmegaConfBaseException) as error:
+    except (ValueError, Diverged, Lost, OSError, OmegaConfBaseException) as error:
         failures.append(_named(ValueError(sentence(error)) if is_about_settings(error) else error))
         return None
-    shown = ", ".join(f"{name} {value:.4f}" for name, value in result.final.items() if name in SHOWN)
-    print(f"{result.folder}: {shown}")
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in result.final.items() if name in SHOWN + OF_USERS)
+    if result.folder is not None:  # of several processes of one training the first alone keeps it
+        print(f"{result.folder}: {shown}")
     return result.final.get(result.metric)
 
 
@@ -85,8 +89,8 @@ def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     augment = build_augment(config.augment)
-    algorithm = build_algorithm(config.algorithm, config.rounds)
-    population = build_population(config.data)
+    algorithm = replace(build_algorithm(config.algorithm, config.rounds), privacy=build_privacy(config.privacy))
+    population = build_population(config.data, config.seed)
     model = build_model(config.model, population, augment, config.seed)
     try:
         return train(
@@ -110,6 +114,7 @@ def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
             lanes=config.engine.lanes,
             resident=config.engine.resident,
             prefetch=config.engine.prefetch,
+            client_memory=config.client_memory,
             trackers=tuple(config.track.to),
             title=config.algorithm.name,
         )

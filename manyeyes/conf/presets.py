@@ -8,7 +8,7 @@ from hydra.core.config_store import ConfigStore
 
 from manyeyes.algorithms import NAMED
 from manyeyes.conf.build import describe_algorithm
-from manyeyes.conf.schema import Config, EngineConfig, ModelConfig, StoreConfig, TrackConfig, WorldConfig
+from manyeyes.conf.schema import Config, EngineConfig, ModelConfig, PrivacyConfig, StoreConfig, TrackConfig, WorldConfig
 from manyeyes.data.registry import DATASETS
 from manyeyes.engine.choice import ENGINES
 from manyeyes.models import MODELS
@@ -22,10 +22,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "model": {name: ModelConfig(name=name) for name in MODELS},
     "algorithm": {name: describe_algorithm(name, make()) for name, make in NAMED.items()},
+    "privacy": {
+        "none": PrivacyConfig(),
+        "central": PrivacyConfig(name="central"),
+        "local": PrivacyConfig(name="local", noise=1.0),
+        "flair": PrivacyConfig(name="central", clip=0.1, quantile=0.1, noise_cohort=5000),  # as the paper's PFL rows
+    },
     "engine": {name: EngineConfig(name=name) for name in ("auto", *ENGINES)},
     "track": {"none": TrackConfig(), **{name: TrackConfig(to=[name]) for name in TRACKERS}},
 }
-DEFAULTS = {"data": "world", "model": "lenet", "algorithm": "fedavg", "engine": "auto", "track": "none"}
+DEFAULTS = {
+    "data": "world",
+    "model": "lenet",
+    "algorithm": "fedavg",
+    "privacy": "none",
+    "engine": "auto",
+    "track": "none",
+}
 
 
 def register() -> None:

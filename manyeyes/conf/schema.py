@@ -28,8 +28,8 @@ class ScheduleConfig:
 @dataclass
 class AlgorithmConfig:
     name: str = setting("fedavg", "what it is called in tables")
-    select: str = setting("uniform", "who takes part: uniform, by_size, everyone or pooled (centralised)")
-    cohort: int = setting(10, "clients a round, for uniform and by_size")
+    select: str = setting("uniform", "who takes part: uniform, poisson, by_size, everyone or pooled (centralised)")
+    cohort: int = setting(10, "clients a round, for uniform, by_size and (on average) poisson")
     epochs: int = setting(1, "passes over a client's examples in a round")
     batch: int = setting(64, "examples a local step")
     limit: int = setting(0, "at most so many of a client's examples, drawn anew each round; 0: all")
@@ -50,7 +50,12 @@ class AlgorithmConfig:
     correction: str = setting("none", "of local gradients: none, proximal, control_variates or server_momentum")
     mu: float = setting(0.01, "strength of the proximal correction (FedProx)")
     beta: float = setting(0.9, "momentum of the server_momentum correction (Mime-lite)")
-    personal: list[str] = setting([], "name patterns of the layers that stay with each client, such as fc.*")
+    personal: str = setting("none", "which layers stay with each client: none, head (FedPer), norms (FedBN) or layers")
+    head_layers: int = setting(2, "with personal=head: how many layers the head has, the classifier first")
+    layers: list[str] = setting([], "with personal=layers: name patterns, such as [fc.*]")
+    head_epochs: int = setting(0, "FedRep: so many epochs of the personal layers alone before those of the others")
+    ditto: float = setting(0.0, "strength that ties a model of each client's own to the server's; 0: there is none")
+    adapt_epochs: int = setting(0, "epochs that a client fine-tunes the model for before it is evaluated; 0: none")
     server: str = setting("sgd", "how the server steps: sgd, adam, yogi or adagrad")
     server_lr: float = setting(1.0, "server learning rate")
     server_momentum: float = setting(0.0, "server momentum, for sgd (FedAvgM)")
@@ -59,6 +64,20 @@ class AlgorithmConfig:
     server_tau: float = setting(1e-3, "adaptive servers: added to the root of the square")
     server_bias_correction: bool = setting(False, "adam and yogi: correct for bias as Adam does; Reddi et al. do not")
     server_schedule: ScheduleConfig = setting(ScheduleConfig, "server learning rate over rounds")
+
+
+@dataclass
+class PrivacyConfig:
+    name: str = setting("none", "none, central (noise by the server) or local (noise by each client)")
+    epsilon: float = setting(2.0, "central: the budget, which ends the run; 0: none")
+    noise: float = setting(0.0, "deviation of the noise in clips; central, 0: the least that keeps within epsilon")
+    delta: float = setting(0.0, "0: users^-1.1")
+    clip: float = setting(1.0, "length of the longest update, of the first round where it adapts")
+    quantile: float = setting(0.0, "central: the clip follows this quantile of the updates' lengths; 0: it is fixed")
+    clip_rate: float = setting(0.2, "central: how fast the clip follows")
+    noise_cohort: int = setting(0, "central: simulate the noise of so many clients a round; 0: of those that train")
+    accountant: str = setting("rdp", "central: rdp (moments) or pld (tighter, slower)")
+    reproducible_noise: bool = setting(False, "draw the noise from the seed: repeats, and protects nobody")
 
 
 @dataclass
@@ -81,6 +100,8 @@ class StoreConfig:
     name: str = setting("store", "a dataset that manyeyes data prepare made, or an HDF5 file of FLAIR")
     path: str = setting(MISSING, "its folder or file")
     task: str = setting("", "which of its labels are predicted; empty: those that come first")
+    users: int = setting(0, "deal its images out anew to so many clients, as the run's seed decides; 0: do not")
+    classes_per_client: int = setting(4, "with data.users: classes that each client holds")
 
 
 @dataclass
@@ -131,6 +152,7 @@ class Config:
     model: ModelConfig = setting(ModelConfig, "what is trained")
     algorithm: AlgorithmConfig = setting(AlgorithmConfig, "how it is trained")
     augment: AugmentConfig = setting(AugmentConfig, "what training does to images")
+    privacy: PrivacyConfig = setting(PrivacyConfig, "what hides each user")
     engine: EngineConfig = setting(EngineConfig, "what computes it")
     track: TrackConfig = setting(TrackConfig, "who follows it")
     rounds: int = setting(100, "how many rounds")
@@ -138,5 +160,6 @@ class Config:
     evaluate_every: int = setting(10, "rounds between evaluations; 0: only the first and the last")
     evaluate_on: str = setting("test", "which split is evaluated: test or val")
     checkpoint_seconds: float = setting(60.0, "at most so many seconds of work are lost by a crash")
+    client_memory: int = setting(1024, "MiB of what clients keep that stay in memory; the rest is in the run's folder")
     folder: str = setting("", "where the run is kept; empty: runs/ and the time")
     resume: str = setting("", "the folder of a run to continue")

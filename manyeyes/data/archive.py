@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import multiprocessing
 import os
 import shutil
 import stat
@@ -17,7 +16,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, Any
 
-from manyeyes.data.download import CHUNK, Progress, alone, need_space
+from manyeyes.data.download import CHUNK, Progress, need_space
+from manyeyes.data.spawning import Context
+from manyeyes.files import alone
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 MARKS = ".extracted"  # holds a file for each archive that is wholly in the folder
@@ -31,7 +32,7 @@ def extract(archive: Path, into: Path, progress: Progress | None = None) -> None
         raise ValueError(f"Archive {archive} does not exist; check the path.")
     mark = into / MARKS / archive.name
     mark.parent.mkdir(parents=True, exist_ok=True)
-    with alone(mark, "extracted"):
+    with alone(mark):
         if _read(mark) == _print(archive):
             return
         _check_space(archive, into)
@@ -50,10 +51,7 @@ def extract(archive: Path, into: Path, progress: Progress | None = None) -> None
 def extract_all(
     archives: Sequence[Path], into: Path, processes: int | None = None, progress: Progress | None = None
 ) -> None:
-    """Extract many archives into one folder, several at a time; the first that fails stops the rest.
-
-    Several processes are spawned: a script needs `if __name__ == "__main__":` around the call, as Python asks.
-    """
+    """Extract many archives into one folder, several at a time; the first that fails stops the rest."""
     sizes = {archive: archive.stat().st_size if archive.is_file() else 0 for archive in archives}
     done, total = 0, sum(sizes.values())
     workers = min(processes or os.cpu_count() or 1, len(archives))
@@ -64,7 +62,7 @@ def extract_all(
             if progress:
                 progress(done, total)
         return
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, Context()) as pool:
         jobs = {pool.submit(extract, archive, into): archive for archive in archives}
         try:
             for job in as_completed(jobs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import pickle
 import signal
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -16,6 +16,7 @@ import simplejpeg
 from manyeyes.data.decode import Decoded, Unreadable, decode, fit
 from manyeyes.data.encoded import encode
 from manyeyes.data.listing import Source
+from manyeyes.data.spawning import Context, hidden_main
 from manyeyes.population import Ints
 
 CHUNK = 128  # images; what a kill loses at most, and what a process holds in memory
@@ -94,22 +95,24 @@ def chunks(job: Job, first: int, processes: int) -> Generator[Chunk, None, None]
     if processes == 1:
         yield from map(job.chunk, range(first, job.count))
         return
-    context = multiprocessing.get_context("spawn")
+    context, packed = Context(), _packed(job)
     workers, pipes = [], []
     try:
-        for number in range(processes):
-            ours, theirs = context.Pipe(duplex=False)
-            numbers = range(first + number, job.count, processes)
-            workers.append(context.Process(target=_serve, args=(job, numbers, theirs), daemon=True))
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            workers.append(context.Process(target=_serve, args=(theirs,), daemon=True))
             pipes.append(ours)
             workers[-1].start()
             theirs.close()  # so that the end of the process is the end of the pipe
+        for number, pipe in enumerate(pipes):  # not with its start, which would wait for ever for one that died
+            _alive(pipe.send, range(first + number, job.count, processes))
+            _alive(pipe.send_bytes, packed)
         for number in range(job.count - first):
             pipe = pipes[number % processes]
-            made = _received(pipe.recv)
+            made = _alive(pipe.recv)
             if isinstance(made, BaseException):
                 raise made
-            yield replace(made, data=_received(pipe.recv_bytes))
+            yield replace(made, data=_alive(pipe.recv_bytes))
     finally:
         for worker in workers:
             if worker.pid is not None:
@@ -117,10 +120,23 @@ def chunks(job: Job, first: int, processes: int) -> Generator[Chunk, None, None]
                 worker.join()
 
 
-def _serve(job: Job, numbers: range, pipe: Connection) -> None:
+def _packed(job: Job) -> bytes:
+    try:
+        with hidden_main():
+            return pickle.dumps(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"images of a {type(job.source).__name__} cannot be prepared by several processes ({error}): define its "
+            "class at the top of a module that is not the script, or give processes=1"
+        ) from error
+
+
+def _serve(pipe: Connection) -> None:
     """What a process does: it ends when its parent has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
-    with suppress(BrokenPipeError):
+    with suppress(EOFError, ConnectionError):
+        numbers: range = pipe.recv()
+        job: Job = pickle.loads(pipe.recv_bytes())
         for number in numbers:
             try:
                 made = job.chunk(number)
@@ -131,10 +147,10 @@ def _serve(job: Job, numbers: range, pipe: Connection) -> None:
             pipe.send_bytes(made.data)  # without pickling, which would take as long again
 
 
-def _received(receive: Callable[[], Any]) -> Any:
-    """What a worker sent; its end may come before a message or in the middle of one."""
+def _alive(call: Callable[..., Any], *given: Any) -> Any:
+    """What a pipe's method returns; the worker's end may come before a message or in the middle of one."""
     try:
-        return receive()
+        return call(*given)
     except (EOFError, OSError):
         raise ValueError(
             "a process that prepares images was ended, perhaps because memory ran out: give the same command again, "

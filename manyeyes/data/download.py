@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import http.client
 import json
@@ -13,10 +12,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from manyeyes.files import alone
 
 Progress = Callable[[int, int | None], None]  # bytes done, and of how many where that is known
 
@@ -59,7 +60,7 @@ def download(
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"Download address {url!r} is neither http nor https; give one that is.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with alone(path, "downloaded"):
+    with alone(path):
         if path.exists():
             if wrong := _wrong(path, md5, sha256, size):
                 raise ValueError(f"File {path} is there already, but {wrong}; move it away to download it anew.")
@@ -71,28 +72,6 @@ def download(
             raise ValueError(f"Download of {url} is not the published file: {wrong}; try again, or check the address.")
         os.replace(part, path)
         _forget(part)
-
-
-@contextmanager
-def alone(path: Path, doing: str) -> Iterator[None]:
-    """Hold a lock beside the path, or say that another process holds it; nothing of it is left behind."""
-    lock = path.with_name(f".{path.name}.lock")
-    while True:
-        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise ValueError(f"File {path} is being {doing} by another process; wait for it, or stop it.") from None
-        with suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == os.stat(lock).st_ino:
-                break
-        os.close(descriptor)  # its former holder removed the file between our two calls
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from manyeyes.data.inhabitants import Album, Ints, album, geography, sizes, taxo
 from manyeyes.data.painter import Objects, Scene, paint
 from manyeyes.data.scene import compose
 from manyeyes.data.silhouettes import MOST_CLASSES
+from manyeyes.data.spawning import Context
 from manyeyes.population import MultiLabels, Population, SingleLabels
 
 
@@ -52,10 +52,7 @@ class World:
 
 
 def make(world: World, processes: int | None = None) -> Population:
-    """Take the world's photographs; by default with one process a core, or with one where the world is small.
-
-    Several processes are spawned: a script needs `if __name__ == "__main__":` around the call, as Python asks.
-    """
+    """Take the world's photographs; by default with one process a core, or with one where the world is small."""
     counts = user_sizes(world)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     images = np.empty((int(offsets[-1]), world.size, world.size, 3), np.uint8)
@@ -67,7 +64,7 @@ def make(world: World, processes: int | None = None) -> Population:
     jobs = [(world, counts[first:last], first) for first, last in parts]
     albums: list[Album] = []
     ratings: list[Ints] = []
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:  # starts none before it is used
+    with ProcessPoolExecutor(processes, Context()) as pool:  # starts none before it is used
         done = map(photograph, jobs) if min(processes, len(jobs)) == 1 else pool.map(photograph, jobs)
         for (first, last), (some, rated, pixels) in zip(parts, done, strict=True):
             images[offsets[first] : offsets[last]] = pixels

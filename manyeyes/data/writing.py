@@ -52,8 +52,7 @@ def write(
 ) -> Summary:
     """Prepare a store, its images `size` pixels a side (None: as they are, all alike); go on where it was stopped.
 
-    `progress` is told how many images of how many are done. Several processes are spawned where there is enough to do:
-    a script needs `if __name__ == "__main__":` around the call, as Python asks.
+    `progress` is told how many images of how many are done. Several processes are started where there is enough to do.
     """
     _check(listing, size, encoding, processes)
     out = Path(os.path.abspath(out))

@@ -44,13 +44,16 @@ def choose_device(name: str) -> torch.device:
     """`auto`: the GPU where there is one."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # or lanes would wait for each other in 8 queues
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"device {name!r} is unknown: choose auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda is asked for and this machine has none that PyTorch can use: choose cpu")
+    if device == torch.device("cuda") and "LOCAL_RANK" in os.environ:  # each process that torchrun started has its own
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     return device
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from manyeyes.algorithm import Clients, Diverged
 from manyeyes.data.augment import Augment
 from manyeyes.engine.batch import fetch, losses
 from manyeyes.engine.compiling import compiled, compiling
+from manyeyes.engine.distributed import World
 from manyeyes.engine.precision import arithmetic, number_type
 from manyeyes.metrics import Accuracy, MultiLabelScores
 from manyeyes.models.flat import FlatModel
@@ -20,6 +21,7 @@ from manyeyes.population import Ints, Population
 
 Score = Accuracy | MultiLabelScores
 LARGE = 1024  # images of up to 64 px a batch on a GPU
+ALONE = World()
 
 
 class Evaluator:
@@ -37,34 +39,44 @@ class Evaluator:
         precision: str = "float32",
         compile: bool = False,
         batch: int = 0,
+        here: World = ALONE,
     ) -> None:
         self.model, self.population, self.augment, self.device = model, population, augment, device
         self.precision, self.compile, self.dtype = precision, compile, number_type(precision)
+        self.here = here
         large = LARGE if max(population.image_shape[:2]) <= 64 else LARGE // 4
         self.batch = batch or (large if device.type == "cuda" else LARGE // 4)
         self._captured: Captured | None = None
 
     def shared(self, weights: Tensor) -> Score:
         """The shared model on every example."""
-        return self._total(self._parts(weights, np.arange(len(self.population))))
+        return self._total(self._parts(weights, self.here.my_part(np.arange(len(self.population)))))
 
     def personal(self, weights: Tensor, mask: Tensor, clients: Clients) -> Score:
-        """Every client's own model: on its own examples here or, where no client has any, on all of them."""
-        mine = {int(key): user for user, key in enumerate(self.population.users) if int(key) in clients}
+        """Every user on its own examples, with its own layers or, where it has none yet, with the shared ones.
+
+        Where no user here has any, every client's model is scored on all examples, and the scores are added up.
+        """
+        if any(key in clients for key in self.population.users.tolist()):
+            keys = self.here.my_part(self.population.users).tolist()
+            return self.own((key, with_own(weights, mask, clients.get(key))) for key in keys)
+        keys = self.here.my_part(np.array(sorted(clients))).tolist()
+        models = (with_own(weights, mask, clients.get(key)) for key in keys)
         everything = np.arange(len(self.population))
-        parts = (
-            self._parts(
-                _with_own(weights, mask, clients[key]), self.population.examples(mine[key]) if mine else everything
-            )
-            for key in (mine or sorted(clients))
+        return self._total(part for model in models for part in self._parts(model, everything))
+
+    def own(self, models: Iterable[tuple[int, Tensor]]) -> Score:
+        """Users by key, each with a model of its own, on their own examples; every process brings others."""
+        place = {key: user for user, key in enumerate(self.population.users.tolist())}
+        return self._total(
+            part for key, model in models for part in self._parts(model, self.population.examples(place[key]))
         )
-        return self._total(part for some in parts for part in some)
 
     def _total(self, parts: Iterable[Score]) -> Score:
         empty: Any = (MultiLabelScores if self.population.labels.multi else Accuracy).empty(
             len(self.population.classes)
         )
-        return cast(Score, sum(parts, empty))
+        return cast(Score, sum(self.here.everyones(sum(parts, empty)), empty))
 
     @torch.no_grad()
     def _parts(self, weights: Tensor, examples: Ints) -> Iterator[Score]:
@@ -92,12 +104,13 @@ class Evaluator:
 
     def _outputs(self, weights: Tensor, examples: Ints) -> tuple[Tensor, Tensor]:
         images, targets = fetch(self.population, examples, self.device)
-        if self.device.type != "cuda" or len(self.population) < self.batch:
+        if self.device.type != "cuda" or 2 * len(examples) <= self.batch:  # a graph would compute mostly padding
             return self._forward(weights, images), targets
         if self._captured is None:
             forward = compiled(self._forward) if self.compile else self._forward
+            full = images.new_zeros(self.batch, *images.shape[1:])
             with compiling("evaluation" if self.compile else ""):
-                self._captured = Captured(forward, weights, images)
+                self._captured = Captured(forward, weights, full)
         return self._captured(weights, images)[: len(examples)].clone(), targets
 
     def _forward(self, weights: Tensor, images: Tensor) -> Tensor:
@@ -127,7 +140,6 @@ class Captured:
         return self._outputs
 
 
-def _with_own(weights: Tensor, mask: Tensor, own: dict[str, Tensor]) -> Tensor:
-    mine = weights.clone()
-    mine[mask] = own["personal"]
-    return mine
+def with_own(weights: Tensor, mask: Tensor, kept: Mapping[str, Tensor] | None) -> Tensor:
+    """A client's model: the shared numbers, and its own where it has kept any."""
+    return weights.masked_scatter(mask, kept["personal"]) if kept else weights

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from manyeyes.algorithm import Work
-from manyeyes.parts.local import descend
+from manyeyes.engine.batch import lengths
+from manyeyes.parts.local import descend, moving
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +91,24 @@ class Lane:
         for mine, kept in zip(self.slots, slots, strict=False):
             mine[k] = kept
 
-    def descend(self, gradient_KP: Tensor, losses_K: Tensor, active_K: Tensor) -> None:
-        """One step of the first K clients; those whose own steps are over stand still."""
+    def descend(
+        self,
+        gradient_KP: Tensor,
+        losses_K: Tensor,
+        active_K: Tensor,
+        only_K: Tensor | None = None,
+        before_KS: Tensor | None = None,
+    ) -> None:
+        """One step of the first K clients; those whose own steps are over stand still.
+
+        Where steps move a part of the model alone, `before_KS` are the statistics as they were.
+        """
         width = len(losses_K)
         trained, theta = self.shared.trained, self.theta[:width]
-        start = self.shared.weights[:trained] if self.start is None else self.start[:width, :trained]
         shift = None if self.shift is None else self.shift[:width]
         slots = tuple(slot[:width] for slot in self.slots)
         work = replace(self.work, lr=self.shared.lr)
-        moved, slid = descend(work, theta, start, gradient_KP.float(), shift, slots)
+        moved, slid = descend(work, theta, self.shared.weights[:trained], gradient_KP.float(), shift, slots, only_K)
         if width > 1:
             moved = torch.where(active_K[:, None], moved, theta)
             slid = tuple(torch.where(active_K[:, None], new, old) for new, old in zip(slid, slots, strict=True))
@@ -107,6 +117,9 @@ class Lane:
         theta.copy_(moved)
         if self.copy is not self.theta:
             self.copy[:width] = moved.to(self.dtype)
+        if only_K is not None and before_KS is not None:
+            statistics = self.statistics[:width]
+            statistics.copy_(torch.where(moving(self.work, only_K)[:, trained:], statistics, before_KS))
         self.losses[:width] += torch.where(active_K, losses_K.double(), 0)
         self.cursor += 1
 
@@ -122,9 +135,9 @@ class Lane:
     def finish(self, width: int, share: Tensor, results: Tensor) -> None:
         """Add what the finite clients send to the lane's sum, none longer than the bound, and note how each went."""
         update_KW = self.update(width)
-        whole_K = torch.linalg.vector_norm(update_KW, dim=1)
+        whole_K = lengths(update_KW)
         sent_KW = update_KW if self.shared.mask is None else update_KW * self.shared.mask
-        norm_K = whole_K if self.shared.mask is None else torch.linalg.vector_norm(sent_KW, dim=1)
+        norm_K = whole_K if self.shared.mask is None else lengths(sent_KW)
         kept_K = torch.isfinite(whole_K) & torch.isfinite(self.losses[:width]) & self.sound[:width]
         weight_K = share.index_select(0, self.turn)[0, :width] * (self.shared.bound / norm_K).clamp_max(1)
         self.total += torch.where(kept_K[:, None], sent_KW * weight_K[:, None], 0).sum(0)

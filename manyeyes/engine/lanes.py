@@ -27,8 +27,9 @@ from manyeyes.engine.compiling import compiled, compiling, wrong_parameter
 from manyeyes.engine.keeping import Keeping
 from manyeyes.engine.lane import Lane, Shared, lanes_in_turn
 from manyeyes.engine.precision import arithmetic, number_type
-from manyeyes.engine.program import Stretch, cut, make_groups, share_out
+from manyeyes.engine.program import Stretch, cut, make_groups
 from manyeyes.engine.reference import Reference
+from manyeyes.engine.sharing import share_out
 from manyeyes.engine.table import Piece, Table
 from manyeyes.models import has_live_batch_norm
 from manyeyes.models.flat import FlatModel
@@ -74,7 +75,10 @@ class Lanes:
         self.compile = compile
         self._kind: tuple[Any, ...] | None = None  # what the lanes were made for
         self._steps: dict[Shape, Made] = {}
-        self._ready: dict[int, tuple[Program, list[Piece]]] = {}  # rounds to come
+        self._ready: dict[tuple[int, int], tuple[Program, list[Piece]]] = {}  # the next round, by seed and number
+        self._others: dict[tuple[Any, ...], Lanes] = {}  # for work of other kinds
+        how = {"lanes": lanes, "width": width, "precision": precision, "compile": compile}
+        self._another: Callable[[], Lanes] = lambda: Lanes(model, population, augment, device, **how)  # type: ignore[arg-type]
         self.meanwhile: Callable[[], None] = lambda: None  # what the host does while the device works
 
     def personal(self, personal: Personal) -> Tensor:
@@ -84,11 +88,22 @@ class Lanes:
         """Pack a plan before its round."""
         if self._kind is not None:
             program = self._program(plan)
-            self._ready[plan.round] = program, [self.table.pack(plan, stretches) for stretches in program]
+            self._ready = {
+                (plan.seed, plan.round): (program, [self.table.pack(plan, stretches) for stretches in program])
+            }
 
     def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
-        self._settle(weights, plan, work)
-        program, packed = self._ready.pop(plan.round) if plan.round in self._ready else (self._program(plan), [])
+        batch = max(client.rows_SB.shape[1] for client in plan.clients)
+        kind = (work.local, work.correct, id(work.personal), work.tied, plan.alternates, batch)
+        if self._kind not in (None, kind):
+            if kind not in self._others:
+                self._others[kind] = self._another()
+            return self._others[kind].train(weights, plan, work, clients)
+        if self._kind is None:
+            self._settle(weights, plan, work, batch)
+            self._kind = kind
+        program, packed = self._ready.pop((plan.seed, plan.round), (None, list[Piece]()))
+        program = program or self._program(plan)
         pieces = iter(packed or (self.table.pack(plan, stretches) for stretches in program))  # each while others run
         self._tell(weights, work)
         with arithmetic(self.precision):
@@ -100,12 +115,8 @@ class Lanes:
             self.meanwhile()
         return self._gather(plan, program, notes, keeping)
 
-    def _settle(self, weights: Tensor, plan: Plan, work: Work) -> None:
+    def _settle(self, weights: Tensor, plan: Plan, work: Work, batch: int) -> None:
         """Make lanes and table for this kind of work; one round makes them for all that follow."""
-        batch = max(client.rows_SB.shape[1] for client in plan.clients)
-        kind = (work.local, work.correct, work.personal is None, batch)
-        if self._kind == kind:
-            return
         width = min(self.width, max(group.width for group in make_groups(plan.clients, self.width, self.exact)))
         number = weights.new_zeros
         self.shared = Shared(
@@ -120,13 +131,13 @@ class Lanes:
         self.lanes = [Lane(self.shared, work, n, width, self.dtype) for n in range(self.count)]
         self.most = width
         self.table = Table(self.population, self.device, self.count, width, batch, self.dice)
-        self._steps, self._ready = {}, {}
         self._captured = [set[Shape]() for _ in self.lanes]
-        self._kind = kind
+        self._alternates = plan.alternates
 
     def _program(self, plan: Plan) -> Program:
         groups = make_groups(plan.clients, self.most, self.exact)
-        cuts = [cut(share, self.table.room) for share in share_out(groups, self.count)]
+        shares = share_out([group.cost for group in groups], self.count)
+        cuts = [cut([groups[place] for place in share], self.table.room) for share in shares]
         return [[lane or [] for lane in lanes] for lanes in zip_longest(*cuts)]
 
     def _tell(self, weights: Tensor, work: Work) -> None:
@@ -164,12 +175,15 @@ class Lanes:
         width, made = shape[0], self._steps[shape]
         ready: Callable[[Callable[..., Any]], Callable[..., Any]] = compiled if self.compile else lambda plain: plain
         descend, finish = ready(lane.descend), ready(lane.finish)
-        active, share = (self.table.columns[name][:, lane.number] for name in ("active", "share"))
+        active, only, share = (self.table.columns[name][:, lane.number] for name in ("active", "only", "share"))
         results = self.table.results[:, lane.number]
 
         def step() -> None:
+            parts: tuple[Tensor, ...] = ()
+            if self._alternates:
+                parts = only.index_select(0, lane.cursor)[0, :width], lane.statistics[:width].clone()
             loss_K, gradient_KP = self._gradient(lane, shape, made)
-            descend(gradient_KP, loss_K, active.index_select(0, lane.cursor)[0, :width])
+            descend(gradient_KP, loss_K, active.index_select(0, lane.cursor)[0, :width], *parts)
 
         return {
             shape: step,

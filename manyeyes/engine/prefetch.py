@@ -128,7 +128,7 @@ def needs_reading(images: Any) -> bool:
 
 def _in_order(plan: Plan, population: Population) -> Ints:
     """The rows of all images of a round, each once, in the order in which they are first asked for."""
-    asked: list[Ints] = []
+    asked: list[Ints] = [np.empty(0, np.int64)]  # chance may have chosen nobody
     for client in plan.clients:
         asked += [client.rows_SB[client.rows_SB >= 0]] if client.whole is None else [client.whole]
     rows = population.rows[np.concatenate(asked)]

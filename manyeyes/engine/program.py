@@ -80,16 +80,6 @@ def bucket(need: int, full: int) -> int:
     return min(full, power * 3 // 4 if need <= power * 3 // 4 else power)
 
 
-def share_out(groups: Sequence[Group], lanes: int) -> list[list[Group]]:
-    """Groups for each lane, longest first, each to the lane that is free first."""
-    loads, shares = [0.0] * lanes, [list[Group]() for _ in range(lanes)]
-    for group in sorted(groups, key=lambda group: -group.cost):
-        lane = loads.index(min(loads))
-        shares[lane].append(group)
-        loads[lane] += group.cost
-    return shares
-
-
 def cut(share: Sequence[Group], room: int) -> Iterator[list[Stretch]]:
     """A lane's steps in pieces of at most `room`; a group may run over from one into the next."""
     piece, left = list[Stretch](), room

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Client, Clients, Plan, Work
+from manyeyes.algorithm import Aggregate, Clients, Plan, Work
 from manyeyes.data.augment import Augment
 from manyeyes.engine.prefetch import Prefetch, Shelf
 from manyeyes.engine.reference import Reference
+from manyeyes.engine.sharing import share_clients
 from manyeyes.engine.workers import Worker, available, cores, packed
 from manyeyes.models.flat import FlatModel
 from manyeyes.population import Population
@@ -74,7 +75,7 @@ class Ranks:
         self._weights.copy_(weights)
         if work.shared is not None:
             self._shared.copy_(work.shared)
-        shares = [share for share in share_out(plan.clients, len(self._updates)) if share]
+        shares = [share for share in share_clients(plan.clients, len(self._updates)) if share]
         tasks = [self._task(plan, share, work, clients) for share in shares]
         try:
             for place, task in enumerate(tasks):
@@ -164,17 +165,6 @@ class Ranks:
     def _ahead(self) -> Prefetch | None:
         images = self._reference.population.images
         return images if isinstance(images, Prefetch) else None
-
-
-def share_out(clients: tuple[Client, ...], shares: int) -> list[list[int]]:
-    """The clients of each share, the most work first and each to the share that has the least of it so far."""
-    costs = [int((c.rows_SB >= 0).sum()) + (0 if c.whole is None else len(c.whole)) for c in clients]
-    loads, found = [0] * shares, [list[int]() for _ in range(shares)]
-    for client in sorted(range(len(clients)), key=lambda i: -costs[i]):
-        least = loads.index(min(loads))
-        loads[least] += costs[client]
-        found[least].append(client)
-    return [sorted(share) for share in found]
 
 
 def _shared_memory(dtype: torch.dtype, *shape: int) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor
 from manyeyes.algorithm import Aggregate, Client, Clients, Personal, Plan, Work
 from manyeyes.chance import key
 from manyeyes.data.augment import Augment
-from manyeyes.engine.batch import LEAST, fetch, losses, weighted_mean
+from manyeyes.engine.batch import LEAST, fetch, lengths, losses, weighted_mean
 from manyeyes.models.flat import FlatModel
-from manyeyes.parts.local import descend
+from manyeyes.parts.local import descend, moving
 from manyeyes.population import Population
 
 
@@ -25,12 +25,16 @@ class Reference:
     def __init__(self, model: FlatModel, population: Population, augment: Augment, device: torch.device) -> None:
         self.model, self.population, self.augment, self.device = model, population, augment, device
         self.trained, self.dice = model.trained, augment.dice
+        self._masks: dict[Personal, Tensor] = {}
 
     def personal(self, personal: Personal) -> Tensor:
-        mask = self.model.mask(personal.keeps)
-        if not mask.any():
-            raise ValueError(f"no layer of the model matches {personal}: see its parameter names")
-        return mask
+        """True where a number stays with the client [W]; asked again, the same tensor."""
+        if personal not in self._masks:
+            mask = self.model.mask(personal.names(self.model.module).__contains__)
+            if not mask.any():
+                raise ValueError(f"no layer of the model matches {personal}: see its parameter names")
+            self._masks[personal] = mask
+        return self._masks[personal]
 
     def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
         """Every client's local training, and the sum of what the finite ones send."""
@@ -44,7 +48,7 @@ class Reference:
                 update, loss, keeps[client.key], report = self._client(weights, client, work, own)
             kept.append(np.isfinite(loss) and all(map(_finite, (update, report, *keeps[client.key].values()))))
             loss_K.append(loss)
-            norm_K.append(float(torch.linalg.vector_norm(update)))
+            norm_K.append(float(lengths(update)))
             update *= min(1.0, work.bound / norm_K[-1]) if norm_K[-1] else 1.0
             if not kept[-1] or not keeps[client.key]:
                 del keeps[client.key]
@@ -70,8 +74,12 @@ class Reference:
         theta, slots = start, kept_slots(own) or work.local.start(start)
         loss_sum = 0.0
         for step in range(client.steps):
+            only = None if client.only_S is None else torch.tensor(client.only_S[step], device=self.device)
+            before = None if only is None else statistics.clone()
             loss, slope = self._gradient(theta, statistics, client, step)
-            theta, slots = descend(work, theta, start, slope, shift, slots)
+            theta, slots = descend(work, theta, weights[: self.trained], slope, shift, slots, only)
+            if only is not None and before is not None:
+                statistics = torch.where(moving(work, only)[self.trained :], statistics, before)
             loss_sum += loss
         end = torch.cat([theta, statistics])
 

@@ -58,6 +58,7 @@ class Table:
             "targets": make(batch, classes, dtype=torch.uint8) if several else make(batch, dtype=torch.int64),
             "seeds": make(dtype=torch.int64),
             "active": make(dtype=torch.bool),
+            "only": make(dtype=torch.int8),
             "share": make(),
         }
         self.results = make(3, dtype=torch.float64)  # of the clients that end in a piece: sum of losses, norm, kept
@@ -75,6 +76,7 @@ class Table:
             "dice": np.zeros((*shape, *self.columns["dice"].shape[3:]), np.float32),
             "seeds": np.zeros(shape, np.int64),
             "active": np.zeros(shape, np.bool_),
+            "only": np.zeros(shape, np.int8),
             "share": np.zeros(shape, np.float32),
         }
         examples = np.full((*shape, self.batch), -1, np.int64)
@@ -92,6 +94,8 @@ class Table:
                         arrays["dice"][here, lane, k, :batch] = client.dice_SBD[part]
                     arrays["seeds"][here, lane, k] = client.seeds_S[part]
                     arrays["active"][here, lane, k] = True
+                    if client.only_S is not None:
+                        arrays["only"][here, lane, k] = client.only_S[part]
                     if stretch.ends:
                         arrays["share"][ended, lane, k] = client.weight
                 at, ended = at + stretch.last - stretch.first, ended + stretch.ends

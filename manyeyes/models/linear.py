@@ -8,6 +8,8 @@ from torch import Tensor, nn
 class Linear(nn.Module):
     """One linear layer on the flattened pixels; torch's default initialisation."""
 
+    head = ("fc",)  # from the classifier on, as all heads
+
     def __init__(self, classes: int, size: int) -> None:
         super().__init__()
         self.fc = nn.Linear(3 * size * size, classes)

@@ -33,6 +33,7 @@ class MobileNetV1(nn.Module):
     """
 
     channels_last = ("cpu", "cuda")  # where it is faster
+    head = ("fc", "blocks.12", "blocks.11", "blocks.10")
 
     def __init__(self, classes: int, norm: Norm) -> None:
         super().__init__()

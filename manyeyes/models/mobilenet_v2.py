@@ -49,6 +49,7 @@ class MobileNetV2(nn.Module):
         self.bottleneck = nn.Linear(1280, bottleneck) if bottleneck else nn.Identity()
         # torchvision has dropout at index 0; we draw nothing behind the caller's back, and keep the index.
         self.classifier = nn.Sequential(nn.Identity(), nn.Linear(bottleneck or 1280, classes))
+        self.head = ("classifier", *(["bottleneck"] if bottleneck else []), "features.18", "features.17", "features.16")
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out")

@@ -46,6 +46,8 @@ class ResNet(nn.Module):
         self.layer3 = _stage(third, 128, 256, 2, norm)
         self.layer4 = _stage(fourth, 256, 512, 2, norm)
         self.fc = nn.Linear(512, classes)
+        before = [f"layer{stage}.{block}" for stage in (3, 4) for block in range(BLOCKS[architecture][stage - 1])]
+        self.head = ("fc", *reversed(before[-3:]))  # 1 to 4 layers
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

@@ -28,6 +28,23 @@ class Uniform:
 
 
 @dataclass(frozen=True)
+class Poisson:
+    """Each user on its own, with the probability that gives K of them on average: what private accounts like best."""
+
+    clients: int
+
+    def __post_init__(self) -> None:
+        count("cohort", self.clients, 1)
+
+    def refuse(self, algorithm: Algorithm, population: Population) -> str | None:
+        return _too_many(self.clients, population)
+
+    def select(self, population: Population, rng: np.random.Generator) -> Ints:
+        users = len(population.users)  # as many as a coin for each would choose, and then any of them
+        return rng.choice(users, rng.binomial(users, self.clients / users), replace=False)
+
+
+@dataclass(frozen=True)
 class BySize:
     """K users, one after another, each with probability proportional to n_k among those not yet chosen.
 

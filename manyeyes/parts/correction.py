@@ -21,6 +21,7 @@ class Proximal:
     pull: float
     scale = 1.0
     whole = False
+    reports = False
 
     def __post_init__(self) -> None:
         positive("proximal strength", self.pull)
@@ -47,6 +48,7 @@ class ControlVariates:
     scale = 1.0
     pull = 0.0
     whole = False
+    reports = True
 
     def refuse(self, algorithm: Algorithm, population: Population) -> str | None:
         if not isinstance(algorithm.local, SGD) or algorithm.local.momentum:
@@ -87,6 +89,7 @@ class ServerMomentum:
     beta: float = 0.9
     pull = 0.0
     whole = True
+    reports = True
 
     def __post_init__(self) -> None:
         fraction("Mime's beta", self.beta)

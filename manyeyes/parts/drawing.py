@@ -6,29 +6,50 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from manyeyes.algorithm import OWN, SHARED, Algorithm
+from manyeyes.parts.local import SGD
 from manyeyes.parts.require import count
-from manyeyes.population import Ints
+from manyeyes.parts.weighing import ByWalk
+from manyeyes.population import Ints, Population
 
 
 @dataclass(frozen=True)
 class Epochs:
-    """E passes over a client's examples, each in a new order; a large client draws `limit` of them anew each round."""
+    """E passes over a client's examples, each in a new order; a large client draws `limit` of them anew each round.
+
+    With `head`, so many passes before these move the personal layers alone, and these the others alone: FedRep.
+    """
 
     epochs: int
     batch: int
     limit: int = 0  # 0: all
+    head: int = 0
 
     def __post_init__(self) -> None:
         count("epochs", self.epochs, 1)
         count("batch", self.batch, 1)
         count("limit", self.limit, 0)
+        count("head epochs", self.head, 0)
+
+    def refuse(self, algorithm: Algorithm, population: Population) -> str | None:
+        if self.head and algorithm.personal is None:
+            return "head epochs train the personal layers alone, and no layers are personal: name some"
+        if self.head and not isinstance(algorithm.local, SGD):
+            return "the two parts of FedRep take steps of their own, which local Adam counts together: use local SGD"
+        if self.head and (isinstance(algorithm.weigh, ByWalk) or (algorithm.correct and algorithm.correct.reports)):
+            return "FedNova and SCAFFOLD take every step to move every layer, and head epochs do not: choose one"
+        return None
 
     def size(self, held: int) -> int:
         return min(held, self.limit or held)
 
     def rows(self, held: int, rng: np.random.Generator) -> Ints:
         chosen = rng.choice(held, self.size(held), replace=False)
-        return np.concatenate([batches(rng.permutation(chosen), self.batch) for _ in range(self.epochs)])
+        return np.concatenate([batches(rng.permutation(chosen), self.batch) for _ in range(self.head + self.epochs)])
+
+    def only(self, steps: int) -> Ints | None:
+        alone = steps // (self.head + self.epochs) * self.head
+        return np.repeat([OWN, SHARED], [alone, steps - alone]) if self.head else None
 
 
 @dataclass(frozen=True)
@@ -50,6 +71,9 @@ class FixedSize:
 
     def rows(self, held: int, rng: np.random.Generator) -> Ints:
         return batches(rng.choice(held, self.examples, replace=held < self.examples), self.batch)
+
+    def only(self, steps: int) -> None:
+        return None
 
 
 def batches(order: Ints, batch: int) -> Ints:

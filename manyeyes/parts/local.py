@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Work
+from manyeyes.algorithm import ALL, OWN, Work
 from manyeyes.parts.require import at_least, fraction, positive
 from manyeyes.parts.schedule import Schedule
 
@@ -81,24 +81,44 @@ class Adam:
 
 
 def descend(
-    work: Work, theta: Tensor, start: Tensor, gradient: Tensor, shift: Tensor | None, slots: Slots
+    work: Work,
+    theta: Tensor,
+    server: Tensor,
+    gradient: Tensor,
+    shift: Tensor | None,
+    slots: Slots,
+    only: Tensor | None = None,
 ) -> tuple[Tensor, Slots]:
-    """One local step of every algorithm: clip the gradient, correct it, step."""
+    """One local step of every algorithm: clip the gradient, correct it, step; `only` says what of the model moves."""
+    moves = None if only is None else moving(work, only)[..., : theta.shape[-1]]
+    if moves is not None:
+        gradient = gradient * moves
     if work.local.clip:
         length = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
         gradient = gradient * (work.local.clip / length.clamp_min(work.local.clip))
     if work.correct is not None:
-        gradient = corrected(work, theta, start, gradient, shift)
-    return work.local.step(theta, gradient, slots, work.lr)
+        gradient = corrected(work, theta, server, gradient, shift)
+    stepped, slid = work.local.step(theta, gradient, slots, work.lr)
+    if moves is None:
+        return stepped, slid
+    stay = tuple(torch.where(moves, new, old) for new, old in zip(slid, slots, strict=True))
+    return torch.where(moves, stepped, theta), stay
 
 
-def corrected(work: Work, theta: Tensor, start: Tensor, gradient: Tensor, shift: Tensor | None) -> Tensor:
-    """scale * g + pull * (theta - theta_t) + shift, the last two on the layers that are shared."""
+def moving(work: Work, only: Tensor) -> Tensor:
+    """True where a number moves in a step [W], or in the steps of several clients [K, W]."""
+    assert work.personal is not None
+    only = only[..., None]
+    return (only == ALL) | ((only == OWN) == work.personal)
+
+
+def corrected(work: Work, theta: Tensor, server: Tensor, gradient: Tensor, shift: Tensor | None) -> Tensor:
+    """scale * g + pull * (theta - theta_t) + shift; the last two on personal layers only where these are tied."""
     assert work.correct is not None
     extra = torch.zeros_like(gradient) if shift is None else shift
     if work.correct.pull:
-        extra = extra + work.correct.pull * (theta - start)
-    if work.personal is not None:
+        extra = extra + work.correct.pull * (theta - server)
+    if work.personal is not None and not work.tied:
         extra = extra * ~work.personal[: extra.shape[-1]]
     return work.correct.scale * gradient + extra
 

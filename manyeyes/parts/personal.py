@@ -1,14 +1,20 @@
-"""Which layers stay with the client."""
+"""Which layers stay with the client: it trains and keeps them, and never sends them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from manyeyes.parts.require import count
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers whose names match a pattern are trained and kept by each client, and never sent."""
+    """The layers whose names match a pattern; `fc.*` names the statistics of a BatchNorm in `fc` too."""
 
     patterns: tuple[str, ...]
 
@@ -20,5 +26,51 @@ class Layers:
         if not self.patterns:
             raise ValueError("personal layers need at least one name pattern, such as 'fc.*'")
 
-    def keeps(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
+    def names(self, module: nn.Module) -> set[str]:
+        return {name for name in _tensors(module) if any(fnmatchcase(name, pattern) for pattern in self.patterns)}
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last layers, counted as the FedPer baseline does: the classifier is 1, each block before it one more.
+
+    A model says in its `head` what these are, from the classifier on.
+    """
+
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        count("head layers", self.layers, 1)
+
+    def names(self, module: nn.Module) -> set[str]:
+        blocks: tuple[str, ...] = getattr(module, "head", ())
+        if not all(isinstance(block, str) for block in blocks) or not blocks:
+            raise ValueError(f"{type(module).__name__} does not say what its head is: name its layers with Layers(...)")
+        if self.layers > len(blocks):
+            raise ValueError(
+                f"a head of {self.layers} layers is asked of a model that has {len(blocks)} for it "
+                f"({', '.join(blocks)}): ask for fewer"
+            )
+        return _below(module, blocks[: self.layers])
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Every norm with its statistics: FedBN (Li et al. 2021)."""
+
+    def names(self, module: nn.Module) -> set[str]:
+        return _below(module, [name for name, part in module.named_modules() if _is_norm(part)])
+
+
+def _is_norm(part: nn.Module) -> bool:
+    return isinstance(part, _NormBase | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm) or hasattr(part, "running_mean")
+
+
+def _below(module: nn.Module, parts: Iterable[str]) -> set[str]:
+    """The tensors of those parts of a module."""
+    starts = tuple(f"{part}." for part in parts)
+    return {name for name in _tensors(module) if name.startswith(starts)}
+
+
+def _tensors(module: nn.Module) -> list[str]:
+    return [name for name, _ in (*module.named_parameters(), *module.named_buffers())]

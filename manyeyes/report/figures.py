@@ -1,18 +1,74 @@
-"""Figures of runs, as pictures."""
+"""Figures: of runs, and what all others begin and end with."""
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from manyeyes.files import write_whole
 from manyeyes.metrics import Curve
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # told apart by all eyes
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure, what is seen in it, and what stands below it."""
+
+    title: str
+    figure: Figure
+    caption: str
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The bytes of a picture, svg or png."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font lacks: boxes
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+def blank(height: float = 4.0) -> Figure:
+    margins = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
+    return Figure(figsize=(5.6, height), layout=margins, facecolor="white")
+
+
+def start(title: str, x: str, y: str, height: float = 4.0) -> tuple[Figure, Axes]:
+    """A figure of one pair of axes."""
+    figure = blank(height)
+    axes = figure.subplots()
+    axes.set_title(wrapped(title), fontsize=11, loc="left", parse_math=False)
+    axes.set(xlabel=x, ylabel=y)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def logarithmic(axes: Axes, which: str) -> None:
+    """Powers of ten along x or y, where there are few of them 1, 2 and 5 of each; after the last line is drawn."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(plain))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def wrapped(title: str) -> str:
+    return fill(title, 56)  # Matplotlib's own wrapping takes a $ in a name for mathematics
+
+
+def plain(value: float, _: int) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:g}"
 
 
 def draw_curves(path: Path, curves: Mapping[str, Curve], bound: float, target: float, title: str) -> None:

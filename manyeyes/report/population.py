@@ -16,6 +16,7 @@ from manyeyes import chance
 from manyeyes.files import void, write_text, write_whole
 from manyeyes.population import Ints, Population
 from manyeyes.report import population_figures as figures
+from manyeyes.report.figures import Drawing, rendered
 from manyeyes.report.page import Charts, Image, Section, Table, page, printable
 
 Doubles = NDArray[np.float64]
@@ -160,7 +161,7 @@ def show(population: Population, name: str, out: Path) -> str:
     out.mkdir(parents=True, exist_ok=True)
     charts = {}
     for stem, drawing in _drawings(population, found, pixels).items():
-        svg, png = (figures.rendered(drawing.figure, kind) for kind in ("svg", "png"))
+        svg, png = (rendered(drawing.figure, kind) for kind in ("svg", "png"))
         _write(out / f"{stem}.svg", svg)
         _write(out / f"{stem}.png", png)
         charts[stem] = (Image(svg, "svg+xml", f"Chart: {drawing.title}."), drawing.caption)
@@ -174,7 +175,7 @@ def show(population: Population, name: str, out: Path) -> str:
     return _terminal(f"{name}: {lead}", found, pixels, out)
 
 
-def _drawings(population: Population, found: list[Part], pixels: PixelSkew | None) -> dict[str, figures.Drawing]:
+def _drawings(population: Population, found: list[Part], pixels: PixelSkew | None) -> dict[str, Drawing]:
     """The figures by the names of their files."""
     whole, users = found[0], len(population.users)
     classes = [printable(c) for c in population.classes]

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import cycle
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from manyeyes import chance
 from manyeyes.population import Population
-from manyeyes.report.figures import COLOURS
+from manyeyes.report.figures import COLOURS, Drawing, blank, logarithmic, plain, start, wrapped
 from manyeyes.report.page import Image, Strip
 
 Array = NDArray[Any]
@@ -30,30 +26,12 @@ SHOWN_USERS, SHOWN_IMAGES, SHOWN_SIDE = 4, 6, 192  # in each third of the users,
 POINTS = 400  # of a line; more would not be seen and make the file large
 
 
-@dataclass(frozen=True, eq=False)
-class Drawing:
-    """A figure, what is seen in it, and what stands below it."""
-
-    title: str
-    figure: Figure
-    caption: str
-
-
-def rendered(figure: Figure, kind: str) -> bytes:
-    """The bytes of a picture, svg or png."""
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font lacks: boxes
-        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    return buffer.getvalue()
-
-
 def draw_quantity(shares: Mapping[str, Array], mark: float) -> Drawing:
     """Cumulative share of images against users in descending order (FLAIR, figure 2 left), `mark` of them marked."""
     first = next(iter(shares.values()))
     held = float(np.interp(mark, np.linspace(0, 1, len(first)), first))
     title = f"The largest {mark:.1%} of users hold {held:.0%} of the images"
-    figure, axes = _start(title, "users, those with most images first", "share of all images")
+    figure, axes = start(title, "users, those with most images first", "share of all images")
     for (name, share_U), colour, dash in zip(shares.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         users = np.linspace(0, 1, len(share_U))
         few = _few(len(share_U))
@@ -89,17 +67,17 @@ def draw_classes_by_rank(counts: Mapping[str, Array], classes: int) -> Drawing:
 
 
 def _ranks(counts: Mapping[str, Array], y: str, title: str) -> Figure:
-    figure, axes = _start(title, "rank of the user", y)
+    figure, axes = start(title, "rank of the user", y)
     for (name, count_U), colour, dash in zip(counts.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         few = _few(len(count_U))
         mark = "o" if len(count_U) == 1 else ""
         axes.plot(few + 1, np.sort(count_U)[::-1][few], color=colour, linestyle=dash, label=name, marker=mark)
     everything = np.concatenate(list(counts.values()))
     if max(map(len, counts.values())) > 100:
-        _logarithmic(axes, "x")
+        logarithmic(axes, "x")
     if everything.max() > 20 * max(1, everything.min()):
         axes.set_ylim(bottom=0.8)
-        _logarithmic(axes, "y")
+        logarithmic(axes, "y")
     else:
         axes.set_ylim(0, everything.max() * 1.08 + 0.1)
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -113,7 +91,7 @@ def draw_labels(classes: Sequence[str], counts_C: Array, users_C: Array, images:
     most = order[0]
     title = f"{_short(classes[most])} is in {counts_C[most] / images:.0%} of images, with {users_C[most]:.0%} of users"
     named = len(order) <= MOST_NAMED
-    figure, axes = _start(title, "" if named else "labels, the most common first", "images with the label (bars)")
+    figure, axes = start(title, "" if named else "labels, the most common first", "images with the label (bars)")
     place = np.arange(len(order))
     if named:
         axes.bar(place, counts_C[order], color="#9ecae1")
@@ -124,9 +102,9 @@ def draw_labels(classes: Sequence[str], counts_C: Array, users_C: Array, images:
         axes.set_xlim(-1, len(order))
     if counts_C.max() > 100 * max(1, counts_C.min()):
         axes.set_ylim(0.8, counts_C.max() * 2)
-        _logarithmic(axes, "y")
+        logarithmic(axes, "y")
     else:
-        axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
+        axes.yaxis.set_major_formatter(FuncFormatter(plain))
     axes.yaxis.label.set_color("#20669c")
     share = axes.twinx()
     if named:
@@ -146,8 +124,8 @@ def draw_labels(classes: Sequence[str], counts_C: Array, users_C: Array, images:
 def draw_label_emd(emds: Mapping[str, Array], means: Mapping[str, float], about: str) -> Drawing:
     """How the users' EMD is distributed, a row a part, the weighted mean marked (Hsu et al. 2020, figure 4 top)."""
     title = f"Mean distance of users' labels: {next(iter(means.values())):.2f} of at most 2"
-    figure = _sheet()
-    figure.suptitle(_lines(title), fontsize=11, x=0.02, ha="left", parse_math=False)
+    figure = blank()
+    figure.suptitle(wrapped(title), fontsize=11, x=0.02, ha="left", parse_math=False)
     rows = figure.subplots(len(emds), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, emd_U), colour in zip(rows, emds.items(), cycle(COLOURS), strict=False):
         weights = np.full(len(emd_U), 1 / max(1, len(emd_U)))
@@ -170,7 +148,7 @@ def draw_pixel_emd(actual: Array, real_sizes: Array, equal_sizes: Array, about: 
     """Share of users whose pixels are at most so far from everyone's (FLAIR, figure 2 right)."""
     middle, dealt = np.median(actual), np.median(real_sizes)
     title = f"Users' pixels are {middle:.1f} grey levels from everyone's; by chance {dealt:.1f} (medians)"
-    figure, axes = _start(title, "EMD of a user's pixels from everyone's, in grey levels", "share of users")
+    figure, axes = start(title, "EMD of a user's pixels from everyone's, in grey levels", "share of users")
     grid = np.linspace(0, 1, POINTS)
     lines = {
         "the actual users": (actual, COLOURS[3], "-"),
@@ -189,7 +167,7 @@ def draw_pixel_emd(actual: Array, real_sizes: Array, equal_sizes: Array, about: 
 def draw_places(latitude_N: Array, longitude_N: Array, images: int) -> Drawing:
     """Where the images were taken: a dot each, degrees as they are (equirectangular)."""
     title = f"{len(latitude_N):,} of {images:,} images say where they were taken"
-    figure, axes = _start(title, "longitude", "latitude", height=3.4)
+    figure, axes = start(title, "longitude", "latitude", height=3.4)
     size = 2.5 if len(latitude_N) < 20_000 else 1
     axes.plot(
         longitude_N, latitude_N, ".", color=COLOURS[0], markersize=size, alpha=0.5, markeredgewidth=0, rasterized=True
@@ -238,20 +216,6 @@ def _thumbnail(pixels_HWC: NDArray[np.uint8], alt: str) -> Image:
     return Image(buffer.getvalue(), kind, alt, picture.width)
 
 
-def _sheet(height: float = 4.0) -> Figure:
-    margins = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
-    return Figure(figsize=(5.6, height), layout=margins, facecolor="white")
-
-
-def _start(title: str, x: str, y: str, height: float = 4.0) -> tuple[Figure, Axes]:
-    figure = _sheet(height)
-    axes = figure.subplots()
-    axes.set_title(_lines(title), fontsize=11, loc="left", parse_math=False)
-    axes.set(xlabel=x, ylabel=y)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
 def _legend(axes: Axes, **where: Any) -> None:
     if len(axes.lines) > 1:
         for text in axes.legend(frameon=False, **where).get_texts():
@@ -264,20 +228,5 @@ def _few(count: int) -> NDArray[np.int64]:
     return np.unique(np.concatenate(spread).round().astype(np.int64))
 
 
-def _logarithmic(axes: Axes, which: str) -> None:
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    axis.set_major_locator(LogLocator(10))
-    axis.set_major_formatter(FuncFormatter(_thousands))
-
-
-def _lines(title: str) -> str:
-    return fill(title, 56)  # Matplotlib's own wrapping takes a $ in a name for mathematics
-
-
 def _short(name: str) -> str:
     return name if len(name) <= 20 else f"{name[:19]}…"
-
-
-def _thousands(value: float, _: int) -> str:
-    return f"{value:,.0f}"

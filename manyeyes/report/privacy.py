@@ -16,8 +16,8 @@ from manyeyes.parts.accounting import Account, Ledger
 from manyeyes.parts.calibration import Promise, Simulation, least_noise
 from manyeyes.parts.require import count, positive
 from manyeyes.report import privacy_figures as figures
+from manyeyes.report.figures import Drawing, rendered
 from manyeyes.report.page import Charts, Image, Section, Table, page
-from manyeyes.report.population_figures import Drawing, rendered
 
 POINTS = 50  # of the line of epsilon over rounds
 CALLED = {"rdp": "Renyi (moments)", "pld": "privacy loss distributions"}

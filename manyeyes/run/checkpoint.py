@@ -6,22 +6,24 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from manyeyes.algorithm import ClientStore, State
+from manyeyes.algorithm import State
+from manyeyes.run.clients import Index
 from manyeyes.run.tensors import write_tensors
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state, what the clients keep, how far the metrics file went, and what the run is a run of."""
+    """A state, where the clients' records are, how far the metrics file went, and what the run is a run of."""
 
     state: State
-    clients: ClientStore
+    clients: Index
     metrics_bytes: int
     fingerprint: str
 
@@ -30,15 +32,17 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write the whole checkpoint or leave the old one."""
     state = checkpoint.state
     tensors = {"weights": state.weights} | {f"server/{name}": t for name, t in state.server.items()}
+    tensors |= {f"privacy/{name}": t for name, t in state.privacy.items()}
     if state.correction is not None:
         tensors["correction"] = state.correction
-    for user, kept in checkpoint.clients.items():
-        tensors |= {f"client/{user}/{name}": t for name, t in kept.items()}
+    clients = checkpoint.clients
+    tensors |= {"clients/keys": torch.from_numpy(clients.keys), "clients/records": torch.from_numpy(clients.records)}
     about = {
         "version": VERSION,
         "round": state.round,
         "metrics_bytes": checkpoint.metrics_bytes,
         "fingerprint": checkpoint.fingerprint,
+        "clients": clients.kinds,
     }
     whole = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
     write_tensors(path, whole, {"manyeyes": json.dumps(about)})
@@ -54,14 +58,15 @@ def load(path: Path, device: torch.device) -> Checkpoint:
         raise ValueError(f"{path} is not a checkpoint of this program, or is damaged: start the run anew") from error
     if about["version"] != VERSION:
         raise ValueError(f"{path} has checkpoint version {about['version']}, and this program reads {VERSION}")
-    clients: dict[int, dict[str, Tensor]] = {}
     server: dict[str, Tensor] = {}
+    privacy: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
-        if kind == "client":
-            user, _, slot = rest.partition("/")
-            clients.setdefault(int(user), {})[slot] = tensor
-        elif kind == "server":
+        if kind == "server":
             server[rest] = tensor
-    state = State(about["round"], tensors["weights"], server, tensors.get("correction"))
-    return Checkpoint(state, clients, about["metrics_bytes"], about["fingerprint"])
+        elif kind == "privacy":
+            privacy[rest] = tensor.cpu()  # few numbers, which the host reads
+    state = State(about["round"], tensors["weights"], server, tensors.get("correction"), privacy)
+    kinds = tuple(tuple((name, dtype, tuple(shape)) for name, dtype, shape in kind) for kind in about["clients"])
+    keys, records = (np.asarray(tensors[f"clients/{name}"].cpu()) for name in ("keys", "records"))
+    return Checkpoint(state, Index(kinds, keys, records), about["metrics_bytes"], about["fingerprint"])

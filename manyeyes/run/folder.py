@@ -34,6 +34,10 @@ class RunFolder:
         return self.path / "checkpoint.safetensors"
 
     @property
+    def clients(self) -> Path:
+        return self.path / "clients.bin"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

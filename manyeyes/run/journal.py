@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from manyeyes.algorithm import ClientStore, State
+from manyeyes.algorithm import State
 from manyeyes.run import checkpoint as checkpoints
 from manyeyes.run.checkpoint import Checkpoint
+from manyeyes.run.clients import ClientRecords
 from manyeyes.run.events import TRACKERS, Event, MetricsFile, Tracker, read
 from manyeyes.run.folder import RunFolder
 
@@ -23,7 +24,7 @@ class Journal(Protocol):
 
     def write(self, event: Event) -> None: ...
 
-    def save(self, state: State, clients: ClientStore) -> None: ...
+    def save(self, state: State, clients: ClientRecords) -> None: ...
 
     def close(self) -> None: ...
 
@@ -39,7 +40,7 @@ class MemoryJournal:
     def write(self, event: Event) -> None:
         self.events.append(event)
 
-    def save(self, state: State, clients: ClientStore) -> None:
+    def save(self, state: State, clients: ClientRecords) -> None:
         pass
 
     def close(self) -> None:
@@ -64,10 +65,11 @@ class FolderJournal:
         for follower in (self._metrics, *self._trackers):
             follower.write(event)
 
-    def save(self, state: State, clients: ClientStore) -> None:
-        """First the events, then the checkpoint that counts on them."""
-        written = self._metrics.sync()
-        checkpoints.save(self._folder.checkpoint, Checkpoint(state, clients, written, self._fingerprint))
+    def save(self, state: State, clients: ClientRecords) -> None:
+        """First the events and the clients' records, then the checkpoint that counts on them."""
+        written, index = self._metrics.sync(), clients.flush()
+        checkpoints.save(self._folder.checkpoint, Checkpoint(state, index, written, self._fingerprint))
+        clients.settle()
 
     def close(self) -> None:
         for follower in (self._metrics, *self._trackers):

@@ -23,6 +23,7 @@ class Result:
     events: list[Event]  # one for each round, as in metrics.jsonl
     score: Accuracy | MultiLabelScores | None  # on the evaluated split, after the last round
     folder: Path | None
+    adapted: Accuracy | MultiLabelScores | None = None  # with the model that each client has made its own
 
     @property
     def metric(self) -> str:
@@ -32,11 +33,17 @@ class Result:
     @property
     def final(self) -> dict[str, float]:
         """Every metric after the last round."""
-        return {} if self.score is None else self.score.results()
+        return results(self.score, self.adapted)
 
     def curve(self, name: str | None = None) -> Curve:
         """A metric over rounds, with the local batches that they cost."""
         return curve(self.events, name or self.metric)
+
+
+def results(score: Accuracy | MultiLabelScores | None, adapted: Accuracy | MultiLabelScores | None) -> dict[str, float]:
+    """All metrics: of the model as it is sent, then `adapted_` of what each client has made of it."""
+    after = {} if adapted is None else adapted.results()
+    return ({} if score is None else score.results()) | {f"adapted_{name}": value for name, value in after.items()}
 
 
 def headline(score: Accuracy | MultiLabelScores | None) -> str:
@@ -56,8 +63,13 @@ def curve(events: list[Event], name: str) -> Curve:
     return Curve.of([event["round"] for event in seen], [event[name] for event in seen], batches)
 
 
-def write_tables(folder: Path, score: Accuracy | MultiLabelScores, population: Population) -> None:
-    """`per_class.csv` and `per_user.csv`: the final scores in detail."""
+def write_tables(
+    folder: Path,
+    score: Accuracy | MultiLabelScores,
+    population: Population,
+    adapted: Accuracy | MultiLabelScores | None = None,
+) -> None:
+    """`per_class.csv` and `per_user.csv`: the final scores in detail, each user's also with its adapted model."""
     if isinstance(score, MultiLabelScores):
         classes = score.per_class()
         head = ["class", "examples", "ap", "precision", "recall", "f1"]
@@ -69,9 +81,9 @@ def write_tables(folder: Path, score: Accuracy | MultiLabelScores, population: P
     rows = zip(population.classes, *(column.tolist() for column in columns), strict=True)
     write_text(folder / "per_class.csv", _csv(head, rows))
     names = dict(zip(population.users.tolist(), map(population.name, range(len(population.users))), strict=True))
-    each = zip(users.users_U.tolist(), users.counts_U.tolist(), users.values_U.tolist(), strict=True)
-    lines = ((names[user], count, value) for user, count, value in each)
-    write_text(folder / "per_user.csv", _csv(["user", "examples", measure], lines))
+    values = [users.values_U.tolist()] + ([] if adapted is None else [adapted.per_user().values_U.tolist()])
+    each = zip(map(names.get, users.users_U.tolist()), users.counts_U.tolist(), *values, strict=True)
+    write_text(folder / "per_user.csv", _csv(["user", "examples", measure, "adapted"][: 2 + len(values)], each))
 
 
 def _csv(head: list[str], rows: object) -> str:

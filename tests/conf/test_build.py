@@ -22,12 +22,16 @@ from manyeyes.parts import (
     BySize,
     ByWalk,
     ControlVariates,
+    Ditto,
     Epochs,
     Equally,
     Everyone,
+    FineTune,
     FixedSize,
+    Head,
     ImportanceRatio,
     Layers,
+    Norms,
     Pooled,
     Proximal,
     Schedule,
@@ -48,7 +52,9 @@ SCHEDULES = st.one_of(
 MIXES = st.builds(
     Algorithm,
     cohort=st.one_of(st.builds(Uniform, COUNTS), st.builds(BySize, COUNTS), st.just(Everyone()), st.just(Pooled())),
-    draw=st.one_of(st.builds(Epochs, COUNTS, COUNTS, st.integers(0, 99)), st.builds(FixedSize, COUNTS, COUNTS)),
+    draw=st.one_of(
+        st.builds(Epochs, COUNTS, COUNTS, st.integers(0, 99), st.integers(0, 9)), st.builds(FixedSize, COUNTS, COUNTS)
+    ),
     local=st.one_of(
         st.builds(SGD, RATES, SHARES, RATES, RATES, st.booleans(), SCHEDULES),
         st.builds(Adam, RATES, st.tuples(SHARES, SHARES), RATES, RATES, RATES, st.booleans(), SCHEDULES),
@@ -65,7 +71,9 @@ MIXES = st.builds(
     correct=st.one_of(
         st.sampled_from([None, ControlVariates()]), st.builds(Proximal, RATES), st.builds(ServerMomentum, SHARES)
     ),
-    personal=st.sampled_from([None, Layers(("fc.*",)), Layers(("conv?", "*.bias"))]),
+    personal=st.sampled_from([None, Layers(("fc.*",)), Layers(("conv?", "*.bias")), Head(3), Norms()]),
+    beside=st.one_of(st.none(), st.builds(Ditto, RATES)),
+    adapt=st.one_of(st.none(), st.builds(FineTune, COUNTS)),
 )
 
 
@@ -86,7 +94,7 @@ def test_a_schedule_without_a_length_takes_that_of_the_run() -> None:
     assert build_algorithm(config, rounds=70).local == SGD(0.01, schedule=Schedule("cosine", 70))
 
 
-@pytest.mark.parametrize("field", ["select", "optimizer", "weigh", "correction", "server"])
+@pytest.mark.parametrize("field", ["select", "optimizer", "weigh", "correction", "personal", "server"])
 def test_an_unknown_word_is_refused_with_the_known_ones(field: str) -> None:
     config = AlgorithmConfig()
     setattr(config, field, "best")

@@ -12,7 +12,17 @@ from manyeyes.conf.presets import DEFAULTS, OPTIONS
 from manyeyes.conf.schema import AlgorithmConfig
 
 LINES = [line.strip() for line in run_help().splitlines()]
-GROUPS = {"data", "model", "algorithm", "augment", "engine", "track", "algorithm.schedule", "algorithm.server_schedule"}
+GROUPS = {
+    "data",
+    "model",
+    "algorithm",
+    "augment",
+    "privacy",
+    "engine",
+    "track",
+    "algorithm.schedule",
+    "algorithm.server_schedule",
+}
 
 
 def test_every_setting_is_listed_with_a_meaning() -> None:
@@ -23,7 +33,7 @@ def test_every_setting_is_listed_with_a_meaning() -> None:
 
 
 def test_every_option_is_listed_with_its_default() -> None:
-    assert [f"{group}={'|'.join(OPTIONS[group])}   ({DEFAULTS[group]})" in LINES for group in OPTIONS] == [True] * 5
+    assert [f"{group}={'|'.join(OPTIONS[group])}   ({DEFAULTS[group]})" in LINES for group in OPTIONS] == [True] * 6
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_every_setting_has_a_meaning(node: Any) -> None:
 
 def test_lists_and_nested_settings_are_made_anew() -> None:
     one, other = AlgorithmConfig(), AlgorithmConfig()
-    one.personal.append("fc.*")
+    one.layers.append("fc.*")
     one.schedule.warmup = 3
-    assert (other.personal, other.schedule.warmup) == ([], 0)
+    assert (other.layers, other.schedule.warmup) == ([], 0)
     assert Config().model is not Config().model

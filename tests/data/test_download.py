@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from manyeyes.data import download as module
-from manyeyes.data.download import Remote, alone, bar, download, fetch, need_space
+from manyeyes.data.download import Remote, bar, download, fetch, need_space
+from manyeyes.files import alone
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
 MD5 = hashlib.md5(BODY).hexdigest()
@@ -278,7 +279,7 @@ def test_progress_ends_with_all_bytes(site: Site, path: Path) -> None:
 
 
 def hold(path: Path, held: object, release: object) -> None:
-    with alone(path, "downloaded"):
+    with alone(path):
         held.set()  # type: ignore[attr-defined]
         release.wait(30)  # type: ignore[attr-defined]
 
@@ -291,7 +292,7 @@ def test_a_second_process_is_refused_while_the_first_is_at_it(site: Site, path: 
     first.start()
     try:
         assert held.wait(30)
-        with pytest.raises(ValueError, match=r"file.zip is being downloaded by another process; wait for it"):
+        with pytest.raises(ValueError, match=r"file.zip is in use by process \d+: wait for it"):
             download(site.url, path)
     finally:
         release.set()

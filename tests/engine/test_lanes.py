@@ -22,7 +22,7 @@ from manyeyes.engine.reference import Reference
 from manyeyes.models import build
 from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.flat import FlatModel
-from manyeyes.parts import SGD, Adam, Everyone, Layers, Pooled
+from manyeyes.parts import SGD, Adam, Ditto, Everyone, Layers, Norms, Pooled
 from manyeyes.population import MultiLabels, Population, SingleLabels
 from manyeyes.run.training import train
 
@@ -101,7 +101,16 @@ def assert_same(
 
 
 VARIANTS: dict[str, Algorithm] = {
-    **{name: make(batch=8, lr=0.05, **({"examples": 12} if name == "fedvc" else {})) for name, make in NAMED.items()},
+    **{
+        name: make(batch=8, lr=0.05, **({"examples": 12} if name == "fedvc" else {}))
+        for name, make in NAMED.items()
+        if name != "fedbn"
+    },
+    "fedrep, momentum, decay and clipping": replace(
+        NAMED["fedrep"](batch=8, head_epochs=2), local=SGD(0.02, 0.9, 1e-3, clip=0.5)
+    ),
+    "ditto, momentum that is kept": replace(NAMED["ditto"](batch=8), local=SGD(0.02, 0.9, keep=True)),
+    "ditto, scaffold": replace(NAMED["scaffold"](batch=8, lr=0.05), beside=Ditto(0.5)),
     "momentum, decay and clipping": replace(fedavg(batch=8, epochs=2), local=SGD(0.02, 0.9, 1e-3, clip=0.5)),
     "momentum that is kept": replace(fedavg(batch=8), local=SGD(0.02, 0.9, keep=True)),
     "adam that is kept": replace(fedavg(batch=8), local=Adam(1e-3, keep=True)),
@@ -131,6 +140,40 @@ def test_live_batch_norm_gets_exact_batches_and_its_statistics_are_averaged() ->
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 5))
     assert_same("lanes", fedavg(batch=8, lr=0.05), module)
+
+
+@pytest.mark.parametrize("name", ["fedbn", "fedrep"])
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.GroupNorm(2, 4)], ids=["batch", "group"])
+def test_norms_and_their_statistics_follow_the_part_they_belong_to(norm: nn.Module, name: str) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(400, 5))
+    algorithm = NAMED[name](batch=8, lr=0.05, **({"head_epochs": 1} if name == "fedrep" else {}))
+    algorithm = replace(algorithm, personal=Layers(("4.*",))) if name == "fedrep" else algorithm
+    assert_same("lanes", algorithm, module)
+    moved, _, kept = game("lanes", algorithm, module)
+    flat = FlatModel(module)
+    theirs = flat.mask((Norms() if name == "fedbn" else Layers(("4.*",))).names(module).__contains__)
+    assert not moved[theirs].any()
+    assert all(len(things["personal"]) == int(theirs.sum()) for things in kept.values())
+
+
+def test_work_of_several_kinds_in_turn_is_done_as_if_each_were_alone() -> None:
+    """As an evaluation with fine-tuning between two rounds."""
+    algorithm, flat = (
+        replace(VARIANTS["personal head"], cohort=Everyone()),
+        FlatModel(build("lenet", 5, size=12, width=4)),
+    )
+    made = [Reference(flat, PEOPLE, AUGMENT, CPU), fast(flat, PEOPLE, "both")]
+    plans = [plan_round(algorithm, PEOPLE, seed, 0, AUGMENT.dice) for seed in (3, 4)]
+    for patterns in (("fc3.*",), ("*",), ("fc3.*",)):
+        for plan in plans:
+            found = []
+            for one in made:
+                work = Work(algorithm.local, 0.05, None, None, one.personal(Layers(patterns)))
+                found.append(one.train(flat.read(), plan, work, {}))
+            torch.testing.assert_close(found[1].update_W, found[0].update_W, rtol=1e-4, atol=1e-5)
+            for key, kept in found[0].keeps.items():
+                torch.testing.assert_close(found[1].keeps[key]["personal"], kept["personal"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])

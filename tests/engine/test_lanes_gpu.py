@@ -60,7 +60,15 @@ def everyone(algorithm: Algorithm) -> Algorithm:
 
 
 VARIANTS: dict[str, Algorithm] = {
-    **{name: make(batch=8, lr=0.05, **({"examples": 16} if name == "fedvc" else {})) for name, make in NAMED.items()},
+    **{
+        name: make(batch=8, lr=0.05, **({"examples": 16} if name == "fedvc" else {}))
+        for name, make in NAMED.items()
+        if name != "fedbn"
+    },
+    "fedrep, momentum, decay and clipping": replace(
+        NAMED["fedrep"](batch=8, head_epochs=2), local=SGD(0.05, 0.9, 1e-3, clip=0.5)
+    ),
+    "ditto, momentum that is kept": replace(NAMED["ditto"](batch=8), local=SGD(0.02, 0.9, keep=True)),
     "momentum, decay and clipping": replace(fedavg(batch=8), local=SGD(0.05, 0.9, 1e-3, clip=0.5)),
     "adam that is kept": replace(fedavg(batch=8), local=Adam(1e-3, keep=True)),
     "personal head": replace(fedavg(batch=8, lr=0.05), personal=Layers(("fc3.*",))),
@@ -106,6 +114,18 @@ def test_deep_models_with_every_norm(people: Population, norm: str) -> None:
         1,
     )
     assert far(found, wanted) < 5e-3
+
+
+@pytest.mark.parametrize("name", ["fedbn", "fedrep", "ditto"])
+@pytest.mark.parametrize("compile", [False, True])
+def test_personal_norms_heads_and_models_with_live_statistics(people: Population, name: str, compile: bool) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(2704, 5))
+    algorithm = everyone(NAMED[name](batch=8, lr=0.05, **({"head_epochs": 1} if name == "fedrep" else {})))
+    algorithm = replace(algorithm, personal=Layers(("4.*",))) if name == "fedrep" else algorithm
+    wanted, _ = rounds(load(people, CUDA), module, algorithm, "reference", Means())
+    found, _ = rounds(load(people, CUDA), module, algorithm, "lanes", Means("float32", compile=compile))
+    assert far(found, wanted) < 1e-3
 
 
 def test_several_labels(people: Population) -> None:

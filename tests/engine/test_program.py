@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from manyeyes.algorithm import Client
 from manyeyes.data.inhabitants import sizes
-from manyeyes.engine.program import ALIKE, WIDTHS, Group, bucket, cut, lengths, make_groups, share_out
+from manyeyes.engine.program import ALIKE, WIDTHS, Group, bucket, cut, lengths, make_groups
+from manyeyes.engine.sharing import share_out
 from manyeyes.parts import Epochs
 
 
@@ -52,8 +53,8 @@ def test_lengths_by_hand() -> None:
 def test_pieces_hold_every_step_once_and_in_order(steps: list[int], lanes: int, room: int) -> None:
     groups = [Group((k,), 1, (1,) * n) for k, n in enumerate(steps)]
     seen = []
-    for share in share_out(groups, lanes):
-        for piece in cut(share, room):
+    for share in share_out([group.cost for group in groups], lanes):
+        for piece in cut([groups[place] for place in share], room):
             assert 0 < sum(stretch.last - stretch.first for stretch in piece) <= room
             seen += [(s.group.places[0], step) for s in piece for step in range(s.first, s.last)]
     assert len(seen) == len(set(seen)) == sum(steps)
@@ -69,5 +70,6 @@ def test_little_is_padded_and_no_lane_waits_long_with_flairs_users() -> None:
         groups = make_groups(clients, 1, exact=False)
         padded = sum(sum(group.batches) for group in groups)
         assert padded <= 1.15 * 2 * chosen.sum()
-        loads = [sum(group.cost for group in share) for share in share_out(groups, 8)]
+        costs = [group.cost for group in groups]
+        loads = [sum(costs[place] for place in share) for share in share_out(costs, 8)]
         assert max(loads) <= max(1.05 * np.mean(loads), max(group.cost for group in groups))

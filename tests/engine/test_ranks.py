@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from manyeyes.algorithm import (
     Aggregate,
     Algorithm,
-    Client,
     ClientStore,
     Diverged,
     Engine,
@@ -41,7 +40,7 @@ from manyeyes.data.encoded import Encoded, encode
 from manyeyes.data.hdf5 import Images
 from manyeyes.data.raw import Raw
 from manyeyes.engine.prefetch import Prefetch
-from manyeyes.engine.ranks import Ranks, share_out
+from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.workers import available
 from manyeyes.models import build
@@ -117,7 +116,8 @@ def test_two_rounds_equal_those_of_the_reference(name: str, workers: int) -> Non
     pooled = isinstance(algorithm.cohort, Pooled)
     people = PEOPLE.pooled() if pooled else PEOPLE
     algorithm = algorithm if pooled else replace(algorithm, cohort=Everyone())
-    assert_same_game(algorithm, lenet(), people, workers)
+    normed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3))
+    assert_same_game(algorithm, normed if name == "fedbn" else lenet(), people, workers)
 
 
 def test_personal_layers_stay_with_their_clients() -> None:
@@ -361,19 +361,6 @@ def test_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(ValueError, match="cannot fork a process: use engine=reference"):
         ranks(linear())
-
-
-def client(examples: int, whole: int | None = None) -> Client:
-    rows = np.append(np.arange(examples), -1)[None]
-    return Client(0, 0, 0, 1.0, rows, rows, None, rows, None if whole is None else np.arange(whole), None)
-
-
-def test_clients_are_shared_out_by_what_they_cost() -> None:
-    """5 and 4 open the shares; 3 goes to the 4, 3 to the 5, and the last 3 to the 7."""
-    clients = tuple(client(examples) for examples in (3, 5, 3, 4, 3))
-    assert share_out(clients, 2) == [[1, 2], [0, 3, 4]]
-    assert share_out((client(3), client(1, whole=9), client(4)), 2) == [[1], [0, 2]]
-    assert share_out((client(3),), 3) == [[0], [], []]
 
 
 # --- real parents

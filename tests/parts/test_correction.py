@@ -24,8 +24,14 @@ ONES = torch.ones(3)
 def test_shared_layers_alone_are_pulled_and_shifted() -> None:
     personal = torch.tensor([False, True, False])
     work = Work(SGD(0.1), 0.1, Proximal(0.5), None, personal)
-    found = corrected(work, theta=3 * ONES, start=ONES, gradient=10 * ONES, shift=None)
+    found = corrected(work, theta=3 * ONES, server=ONES, gradient=10 * ONES, shift=None)
     assert found.tolist() == [11, 10, 11]
+
+
+def test_tied_personal_layers_are_pulled_too() -> None:
+    work = Work(SGD(0.1), 0.1, Proximal(0.5), None, torch.tensor([False, True, False]), tied=True)
+    found = corrected(work, theta=3 * ONES, server=ONES, gradient=10 * ONES, shift=None)
+    assert found.tolist() == [11, 11, 11]
 
 
 def test_mime_scales_the_gradient_and_adds_the_momentum_of_the_server() -> None:

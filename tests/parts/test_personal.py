@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
-from manyeyes.parts import Layers
+from manyeyes.models import MODELS, build
+from manyeyes.parts import Head, Layers, Norms
 
 
 @pytest.mark.parametrize(
@@ -18,13 +20,73 @@ from manyeyes.parts import Layers
     ],
 )
 def test_keeps_the_layers_that_match_any_pattern(patterns: tuple[str, ...], kept: set[str]) -> None:
-    names = ["conv1.weight", "conv1.bias", "fc.weight", "fc.bias"]
-    assert {name for name in names if Layers(patterns).keeps(name)} == kept
+    module = nn.Module()
+    module.conv1, module.fc = nn.Conv2d(3, 2, 1), nn.Linear(2, 2)
+    assert Layers(patterns).names(module) == kept
 
 
-def test_a_lone_pattern_does_not_keep_every_layer() -> None:
-    try:
-        layers = Layers("fc.*")
-    except (TypeError, ValueError):
-        return
-    assert not layers.keeps("conv1.weight")
+def test_a_lone_pattern_is_refused() -> None:
+    with pytest.raises(ValueError, match="put it in a list"):
+        Layers("fc.*")  # type: ignore[arg-type]
+
+
+HEADS = {  # what FedPer's baseline counts, and what we count alike
+    "resnet34": [
+        ("fc",),
+        ("fc", "layer4.2"),
+        ("fc", "layer4.2", "layer4.1"),
+        ("fc", "layer4.2", "layer4.1", "layer4.0"),
+    ],
+    "resnet18": [
+        ("fc",),
+        ("fc", "layer4.1"),
+        ("fc", "layer4.1", "layer4.0"),
+        ("fc", "layer4.1", "layer4.0", "layer3.1"),
+    ],
+    "mobilenet_v1": [("fc",), ("fc", "blocks.12"), ("fc", "blocks.12", "blocks.11")],
+    "mobilenet_v2": [("classifier",), ("classifier", "features.18"), ("classifier", "features.18", "features.17")],
+    "lenet": [("fc3",), ("fc3", "fc2"), ("fc3", "fc2", "fc1")],
+    "linear": [("fc",)],
+}
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_is_the_last_blocks_whole_with_their_statistics(name: str, norm: str) -> None:
+    module = build(name, 5, norm=norm)
+    for number, blocks in enumerate(HEADS[name], 1):
+        kept = Head(number).names(module)
+        assert kept == {key for key in module.state_dict() if key.startswith(tuple(f"{block}." for block in blocks))}
+
+
+def test_a_bottleneck_is_a_layer_of_the_head() -> None:
+    kept = Head(2).names(build("mobilenet_v2", 5, bottleneck=8))
+    assert kept == {"classifier.1.weight", "classifier.1.bias", "bottleneck.weight", "bottleneck.bias"}
+
+
+def test_every_model_has_a_head() -> None:
+    assert all(Head(1).names(build(name, 5)) for name in MODELS)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (nn.Linear(2, 2), "Linear does not say what its head is: name its layers with Layers"),
+        (build("linear", 5), r"a head of 2 layers is asked of a model that has 1 for it \(fc\): ask for fewer"),
+    ],
+)
+def test_a_head_that_is_not_there_is_refused(module: nn.Module, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Head(2).names(module)
+
+
+def test_norms_are_every_norm_with_its_statistics_and_nothing_else() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
+    kept = {f"1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert Norms().names(module) == kept | {"2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "frozen_batch"])
+def test_norms_of_a_resnet(norm: str) -> None:
+    module = build("resnet18", 5, norm=norm)
+    assert {name for name in module.state_dict() if "bn" in name or "downsample.1" in name} == Norms().names(module)

@@ -212,8 +212,8 @@ def test_the_contact_sheet_has_images_of_few_middling_and_many(world: Population
 @pytest.fixture
 def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the PNGs, which take half of the time and show the same."""
-    real = report.figures.rendered
-    monkeypatch.setattr(report.figures, "rendered", lambda figure, kind: real(figure, "svg") if kind == "svg" else b"")
+    real = report.rendered
+    monkeypatch.setattr(report, "rendered", lambda figure, kind: real(figure, "svg") if kind == "svg" else b"")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_failed_picture_leaves_no_page(tmp_path: Path, monkeypatch: pytest.Mon
     def fail(*_: Any) -> bytes:
         raise OSError("no space left")
 
-    monkeypatch.setattr(report.figures, "rendered", fail)
+    monkeypatch.setattr(report, "rendered", fail)
     with pytest.raises(OSError, match="no space left"):
         show(of([0, 1], [0, 1]), "x", tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from manyeyes.report import population_figures as figures
-from manyeyes.report.population_figures import Drawing, rendered
+from manyeyes.report.figures import Drawing, rendered
 
 
 def every(count: int) -> dict[str, Drawing]:

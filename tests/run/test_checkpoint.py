@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,13 +14,15 @@ from torch import Tensor
 from manyeyes.algorithm import State
 from manyeyes.run import checkpoint
 from manyeyes.run.checkpoint import Checkpoint
+from manyeyes.run.clients import Index
 
 CPU = torch.device("cpu")
 
 
 def whole() -> Checkpoint:
     server = {"mean": torch.rand(4), "square": torch.rand(4)}
-    clients = {3: {"control": torch.rand(4), "slot0": torch.rand(4)}, 17: {"personal": torch.rand(2)}}
+    kinds = ((("control", "float32", (4,)), ("slot0", "float32", (4,))), (("personal", "float32", (2,)),))
+    clients = Index(kinds, np.array([3, 17]), np.array([[0, 0, 2**32 - 1], [1, 32, 7]]))
     return Checkpoint(State(7, torch.rand(5), server, torch.rand(4)), clients, 123, "abc")
 
 
@@ -38,14 +41,15 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert found.state.correction is not None
     assert saved.state.correction is not None
     assert torch.equal(found.state.correction, saved.state.correction)
-    assert found.clients.keys() == {3, 17}
-    assert all(same(found.clients[user], saved.clients[user]) for user in (3, 17))
+    assert found.clients.kinds == saved.clients.kinds
+    assert found.clients.keys.tolist() == [3, 17]
+    assert found.clients.records.tolist() == saved.clients.records.tolist()
 
 
 def test_a_state_without_server_correction_and_clients_comes_back(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path / "c", Checkpoint(State(0, torch.rand(5), {}, None), {}, 0, ""))
+    checkpoint.save(tmp_path / "c", Checkpoint(State(0, torch.rand(5), {}, None), Index(), 0, ""))
     found = checkpoint.load(tmp_path / "c", CPU)
-    assert (found.state.server, found.state.correction, found.clients) == ({}, None, {})
+    assert (found.state.server, found.state.correction, len(found.clients.keys)) == ({}, None, 0)
 
 
 @pytest.mark.parametrize("length", [0, 5, 100, -1])
@@ -67,5 +71,5 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c"
     checkpoint.save(path, whole())
     save_file(load_file(path), path, {"manyeyes": json.dumps({"version": 99})})
-    with pytest.raises(ValueError, match=r"has checkpoint version 99, and this program reads 1$"):
+    with pytest.raises(ValueError, match=r"has checkpoint version 99, and this program reads 2$"):
         checkpoint.load(path, CPU)

@@ -8,6 +8,7 @@ import torch
 
 from manyeyes.algorithm import State
 from manyeyes.run import checkpoint
+from manyeyes.run.clients import ClientRecords
 from manyeyes.run.events import read
 from manyeyes.run.folder import RunFolder
 from manyeyes.run.journal import FolderJournal, MemoryJournal
@@ -15,10 +16,16 @@ from manyeyes.run.journal import FolderJournal, MemoryJournal
 STATE = State(1, torch.rand(3), {}, None)
 
 
+def clients(path: Path | None = None, kept: dict[int, dict[str, torch.Tensor]] | None = None) -> ClientRecords:
+    records = ClientRecords(path, torch.device("cpu"), 2**20)
+    records.update(kept or {})
+    return records
+
+
 def test_memory_keeps_events_and_writes_nothing() -> None:
     journal = MemoryJournal()
     journal.write({"round": 0})
-    journal.save(STATE, {})
+    journal.save(STATE, clients())
     journal.close()
     assert (journal.events, journal.path) == ([{"round": 0}], None)
 
@@ -26,20 +33,20 @@ def test_memory_keeps_events_and_writes_nothing() -> None:
 def test_a_checkpoint_counts_on_the_events_before_it(tmp_path: Path) -> None:
     journal = FolderJournal(RunFolder(tmp_path), (), "abc", None)
     journal.write({"round": 0})
-    journal.save(STATE, {5: {"personal": torch.rand(2)}})
+    journal.save(STATE, clients(tmp_path / "clients.bin", {5: {"personal": torch.rand(2)}}))
     journal.write({"round": 1})
     journal.close()
     found = checkpoint.load(tmp_path / "checkpoint.safetensors", torch.device("cpu"))
     assert found.metrics_bytes == len('{"round": 0}\n')
     assert found.fingerprint == "abc"
-    assert found.clients.keys() == {5}
+    assert found.clients.keys.tolist() == [5]
 
 
 def test_a_continued_journal_drops_the_events_after_its_checkpoint(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     journal = FolderJournal(folder, (), "abc", None)
     journal.write({"round": 0})
-    journal.save(STATE, {})
+    journal.save(STATE, clients())
     journal.write({"round": 1})
     journal.close()
     again = FolderJournal(folder, (), "abc", checkpoint.load(folder.checkpoint, torch.device("cpu")))

@@ -1,0 +1,87 @@
+"""The client store at 50,000 clients with a ResNet18 head of 17 classes: opening, a round, a checkpoint, what it takes.
+
+    python benchmarks/clients.py [FOLDER]          # writes 1.8 GB there, and removes it
+
+Prints a Markdown table; the committed one is in benchmarks/records/clients.md.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from manyeyes.algorithm import State
+from manyeyes.run import checkpoint
+from manyeyes.run.checkpoint import Checkpoint
+from manyeyes.run.clients import ClientRecords
+
+CLIENTS, NUMBERS, COHORT = 50_000, 512 * 17 + 17, 200
+CPU = torch.device("cpu")
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main(folder: Path) -> None:
+    path, state = folder / "clients.bin", State(1, torch.zeros(NUMBERS), {}, None)
+    rng = np.random.default_rng(0)
+    heads = torch.from_numpy(rng.standard_normal((COHORT, NUMBERS), np.float32))
+
+    def save(clients: ClientRecords) -> None:
+        checkpoint.save(folder / "checkpoint", Checkpoint(state, clients.flush(), 0, ""))
+        clients.settle()
+
+    def fill(clients: ClientRecords) -> None:
+        for key in range(CLIENTS):
+            clients[key] = {"personal": heads[key % COHORT]}
+        save(clients)
+
+    def play(clients: ClientRecords, chosen: list[int]) -> None:
+        held = [clients[key]["personal"] for key in chosen]
+        clients.update({key: {"personal": head + 1} for key, head in zip(chosen, held, strict=True)})
+
+    first = ClientRecords(path, CPU, 0)
+    filled = timed(lambda: fill(first))
+    size = path.stat().st_size
+    first.close()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    clients = ClientRecords.open(path, checkpoint.load(folder / "checkpoint", CPU).clients, CPU, 0)
+    clients[17]
+    opened = time.perf_counter() - began
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    rounds, saves = [], []
+    for _ in range(20):
+        chosen = rng.choice(CLIENTS, COHORT, replace=False).tolist()
+        rounds.append(timed(lambda chosen=chosen: play(clients, chosen)))  # type: ignore[misc]
+        saves.append(timed(lambda: save(clients)))
+    rows = {
+        "clients, numbers each": f"{CLIENTS:,}, {NUMBERS:,}",
+        "their bytes": f"{CLIENTS * NUMBERS * 4 / 1e9:.3f} GB",
+        "the file, filled": f"{size / 1e9:.3f} GB",
+        f"the file after 20 rounds of {COHORT}": f"{path.stat().st_size / 1e9:.3f} GB",
+        "write all, with a checkpoint": f"{filled:.1f} s",
+        "open, and read one": f"{opened * 1e3:.0f} ms",
+        "memory that opening takes": f"{grown:.0f} MiB",
+        f"read and write {COHORT} (median of 20)": f"{np.median(rounds) * 1e3:.0f} ms",
+        f"a checkpoint after {COHORT} changed (median)": f"{np.median(saves) * 1e3:.0f} ms",
+        "the checkpoint's index": f"{(folder / 'checkpoint').stat().st_size / 1e6:.1f} MB",
+    }
+    print("| | |\n|---|---:|")
+    for what, value in rows.items():
+        print(f"| {what} | {value} |")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as made:
+        main(Path(made))

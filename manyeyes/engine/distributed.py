@@ -1,0 +1,131 @@
+"""Many processes, one training: each rank trains its share of a round's clients on an engine of its own.
+
+The processes come from `torchrun`. Every rank plans the same rounds and steps the same server, so only sums travel: one
+all-reduce of the update a round, and what is known of each client.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from manyeyes.algorithm import Aggregate, Clients, Engine, Personal, Plan, Work, nothing
+from manyeyes.engine.sharing import share_clients
+from manyeyes.population import Ints
+
+T = TypeVar("T")
+
+
+class Lost(RuntimeError):
+    """Another process of the training has ended."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Which process this is, of how many."""
+
+    rank: int = 0
+    size: int = 1
+
+    def agree(self, wish: bool) -> bool:
+        """Whether any process wishes it."""
+        return any(self.everyones(wish)) if self.size > 1 else wish
+
+    def everyones(self, mine: T) -> list[T]:
+        """What every process has, in the order of ranks."""
+        if self.size == 1:
+            return [mine]
+        all_of_them: list[Any] = [None] * self.size
+        with losses_told():
+            dist.all_gather_object(all_of_them, mine)
+        return all_of_them
+
+    def my_part(self, things: Ints) -> Ints:
+        """Some of the things, so that each is of one process."""
+        return np.array_split(things, self.size)[self.rank]
+
+
+def world() -> World:
+    """As the environment says: `torchrun` sets RANK and WORLD_SIZE."""
+    return World(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def join(device: torch.device) -> None:
+    """Connect to the other processes, once for all the trainings of this one; one that is alone connects to nobody."""
+    if world().size == 1 or dist.is_initialized():
+        return
+    alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()  # NCCL wants a GPU for each
+    with losses_told():
+        dist.init_process_group("nccl" if device.type == "cuda" and alone else "gloo")
+    atexit.register(dist.destroy_process_group)
+
+
+@contextmanager
+def losses_told() -> Iterator[None]:
+    """What the network says when a process has gone is not what a person wants to read."""
+    try:
+        yield
+    except (RuntimeError, dist.DistError) as error:
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise Lost(f"another process of this training has ended ({line})") from error
+
+
+class Distributed:
+    """An engine whose clients train on all ranks; equal to the engine alone up to the order of its sums."""
+
+    def __init__(self, inner: Engine, here: World) -> None:
+        self.inner, self.here = inner, here
+        self.trained, self.dice = inner.trained, inner.dice
+
+    def personal(self, personal: Personal) -> Tensor:
+        return self.inner.personal(personal)
+
+    def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
+        mine = share_clients(plan.clients, self.here.size)[self.here.rank]
+        chosen = replace(plan, clients=tuple(plan.clients[place] for place in mine))
+        part = self.inner.train(weights, chosen, work, clients) if mine else nothing(weights)
+
+        reports = work.correct is not None and work.correct.reports
+        sums = [part.update_W]
+        if reports:
+            sums.append(torch.zeros_like(weights[: self.trained]) if part.reports_P is None else part.reports_P)
+        total = self._summed(torch.cat(sums))
+        notes = np.zeros((len(plan.clients), 3))
+        notes[mine] = np.stack([part.kept_K, part.loss_K, part.norm_K], 1)
+        notes = np.sum(self.here.everyones(notes), axis=0)
+        keeps = {key: kept for some in self.here.everyones(_on_host(part.keeps)) for key, kept in some.items()}
+        return Aggregate(
+            update_W=total[: len(weights)],
+            reports_P=total[len(weights) :] if reports else None,
+            kept_K=notes[:, 0] > 0,
+            loss_K=notes[:, 1],
+            norm_K=notes[:, 2],
+            keeps={
+                client.key: {name: tensor.to(weights.device) for name, tensor in keeps[client.key].items()}
+                for client in plan.clients
+                if client.key in keeps
+            },
+        )
+
+    def _summed(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks, the same bits on each."""
+        with losses_told():
+            if dist.get_backend() == "nccl":
+                dist.all_reduce(tensor)
+                return tensor
+            host = tensor.cpu()
+            dist.all_reduce(host)
+            return host.to(tensor.device)
+
+
+def _on_host(keeps: dict[int, dict[str, Tensor]]) -> dict[int, dict[str, Tensor]]:
+    return {key: {name: tensor.cpu() for name, tensor in kept.items()} for key, kept in keeps.items()}

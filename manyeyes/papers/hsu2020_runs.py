@@ -1,0 +1,138 @@
+"""The runs of Hsu, Qi and Brown 2020: sections 5, 6.5 and appendix A.1 as settings."""
+
+from __future__ import annotations
+
+from manyeyes.papers.item import Run, Store
+
+IMAGENET = ("augment.mean=[0.485,0.456,0.406]", "augment.std=[0.229,0.224,0.225]")
+LANDMARKS = Store("data/landmarks", ("landmarks", "--raw", "raw/landmarks", "--size", "224"))
+ALPHAS = {10: (100, 10, 1, 0.5, 0.2, 0.1, 0.05, 0), 100: (1000, 0.5, 0)}  # that were released
+
+
+def inaturalist(split: str) -> Store:
+    words = ("inaturalist", "--raw", "raw/inaturalist", "--size", "299", "--split", split)
+    return Store(f"data/inaturalist_{split}", words)
+
+
+def cifar(classes: int, alpha: float) -> Store:
+    """One of the released Dirichlet splits: 100 clients of 500 images."""
+    released = ("--partition", "released", "--alpha", f"{alpha:g}", "--splits", f"raw/cifar{classes}_v1.1.zip")
+    return Store(
+        f"data/cifar{classes}_alpha_{alpha:.2f}", (f"cifar{classes}", "--raw", f"raw/cifar{classes}", *released)
+    )
+
+
+def method(
+    name: str, cohort: int, vc: bool = False, ir: bool = False, lr: float = 0.01, beta: float = 0.9
+) -> list[str]:
+    """FedAvg or FedAvgM, with FedVC and FedIR where asked (sections 5 and 6.5)."""
+    words = [f"algorithm={name.lower()}", f"algorithm.cohort={cohort}", f"algorithm.lr={lr:g}"]
+    words += [f"algorithm.server_momentum={beta:g}"] if name == "FedAvgM" else []
+    words += ["algorithm.select=by_size", "algorithm.examples=256", "algorithm.weigh=equally"] if vc else []
+    return words + (["algorithm.importance=true"] if ir else [])
+
+
+def named(*parts: str) -> str:
+    """A run's name of the parts that are not empty."""
+    return "-".join(part for part in parts if part)
+
+
+def _species(split: str, start: str = "pretrained") -> tuple[str, ...]:
+    return (
+        "data=inaturalist",
+        f"data.path={inaturalist(split).path}",
+        "model=mobilenet_v2",
+        "model.norm=group",
+        *(("model.weights=imagenet",) if start == "pretrained" else ()),
+        "augment.crop=299",
+        "augment.scale_min=0.08",
+        *IMAGENET,
+        "algorithm.batch=64",
+        "algorithm.weight_decay=4e-5",
+    )
+
+
+def species(split: str, name: str, cohort: int, vc: bool, ir: bool = False, rounds: int = 0) -> Run:
+    """iNaturalist from pretrained weights; as long as table 2's batches last where it is in it."""
+    long = {("user_120k", False): 25_000, ("user_120k", True): 12_500, ("geo_3k", True): 12_500}
+    rounds = rounds or (long.get((split, vc), 5000) if cohort == 10 and not ir else 5000)
+    label = named(split, name, "FedVC" if vc else "", "FedIR" if ir else "", f"K{cohort}")
+    words = (*_species(split), *method(name, cohort, vc, ir), "algorithm.epochs=1", f"rounds={rounds}")
+    return Run(label, (*words, "evaluate_every=50"), inaturalist(split))
+
+
+def started(start: str, name: str, cohort: int) -> Run:
+    """Table 5's runs on Geo-3k, evaluated often enough to count rounds; by table 2's accuracies they use FedVC."""
+    rounds, every = (5000, 10) if start == "pretrained" else (50_000 if cohort == 10 else 20_000, 100)
+    words = (*_species("geo_3k", start), *method(name, cohort, vc=True), f"rounds={rounds}", f"evaluate_every={every}")
+    return Run(named("geo_3k", name, "FedVC", f"K{cohort}", start), words, inaturalist("geo_3k"))
+
+
+def species_bound(start: str = "pretrained") -> Run:
+    """The centralised run; the partition does not matter to it."""
+    words = (*_species("user_120k", start), "algorithm=centralised", "algorithm.lr=0.01", "algorithm.momentum=0.9")
+    name = named("inaturalist-centralised", "scratch" if start == "scratch" else "")
+    return Run(name, (*words, "rounds=100", "evaluate_every=5"), inaturalist("user_120k"))
+
+
+def _landmarks(layers: str) -> tuple[str, ...]:
+    return (
+        "data=landmarks",
+        f"data.path={LANDMARKS.path}",
+        "model=mobilenet_v2",
+        "model.norm=group",
+        "model.weights=imagenet",
+        "model.bottleneck=64",
+        f"model.train={'last:2' if layers == 'two' else 'all'}",
+        "augment.crop=224",
+        "augment.scale_min=0.08",
+        *IMAGENET,
+        "algorithm.batch=32",
+        "algorithm.weight_decay=4e-5",
+    )
+
+
+def landmarks(layers: str, name: str, ir: bool, cohort: int) -> Run:
+    words = (
+        *_landmarks(layers),
+        *method(name, cohort, ir=ir),
+        "algorithm.epochs=5",
+        "rounds=5000",
+        "evaluate_every=50",
+    )
+    return Run(named("landmarks", layers, name, "FedIR" if ir else "", f"K{cohort}"), words, LANDMARKS)
+
+
+def landmarks_bound(layers: str) -> Run:
+    words = (*_landmarks(layers), "algorithm=centralised", "algorithm.lr=0.01", "algorithm.momentum=0.9")
+    return Run(f"landmarks-{layers}-centralised", (*words, "rounds=100", "evaluate_every=5"), LANDMARKS)
+
+
+def _cifar(classes: int, alpha: float) -> tuple[str, ...]:
+    return (
+        f"data=cifar{classes}",
+        f"data.path={cifar(classes, alpha).path}",
+        "model=lenet",
+        "augment.crop=32",
+        "augment.pad=4",
+        "augment.flip_horizontal=true",
+        "algorithm.batch=64",
+        "algorithm.weight_decay=4e-4",
+    )
+
+
+def cifar_run(classes: int, alpha: float, cohort: int, epochs: int, rate: float, momentum: float) -> Run:
+    """One point of the grid: eta_eff = 10^rate and 1 - beta = 10^momentum (appendix A.1)."""
+    left = 10**momentum
+    how = method("FedAvgM" if left < 1 else "FedAvg", cohort, lr=10**rate * left, beta=1 - left)
+    rounds = 10_000 if classes == 10 else 20_000
+    words = (*_cifar(classes, alpha), *how, f"algorithm.epochs={epochs}", f"rounds={rounds}")
+    name = f"cifar{classes}-alpha_{alpha:.2f}-K{cohort}-E{epochs}-eta_eff_1e{rate:g}-left_1e{momentum:g}"
+    return Run(name, (*words, "evaluate_every=100"), cifar(classes, alpha))
+
+
+def cifar_bound(classes: int) -> Run:
+    """The centralised run; the partition does not matter to it."""
+    alpha = ALPHAS[classes][0]
+    words = (*_cifar(classes, alpha), "algorithm=centralised", "algorithm.lr=0.01", "algorithm.momentum=0.9")
+    return Run(f"cifar{classes}-centralised", (*words, "rounds=100", "evaluate_every=5"), cifar(classes, alpha))

@@ -1,0 +1,191 @@
+"""The metrics of the papers, of a finished run: relative accuracy, accuracy at a budget, rounds to a target, ..."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from manyeyes.metrics import Curve, relative_accuracy
+from manyeyes.run.events import Event, read
+from manyeyes.run.result import curve
+
+FIRST = 0.1  # the relative accuracy whose rounds are the unit of table 5's multiples (Hsu et al. 2020)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run left behind, and the accuracy of the centralised run that it is compared with."""
+
+    events: list[Event]
+    class_scores: Mapping[str, float] = field(default_factory=dict)  # AP, or accuracy where labels are single
+    class_counts: Mapping[str, int] = field(default_factory=dict)  # evaluated examples that have the class
+    user_scores: tuple[float, ...] = ()  # the same of each user
+    bound: float | None = None
+
+    @staticmethod
+    def of(folder: Path, bound: float | None = None) -> Outcome:
+        """From a run folder."""
+        classes = _table(folder / "per_class.csv")
+        return Outcome(
+            read(folder / "metrics.jsonl"),
+            {row[0]: float(row[2]) for row in classes},
+            {row[0]: int(row[1]) for row in classes},
+            tuple(float(row[2]) for row in _table(folder / "per_user.csv")),
+            bound,
+        )
+
+    def curve(self, metric: str) -> Curve:
+        return curve(self.events, metric)
+
+
+@dataclass(frozen=True)
+class Final:
+    """A metric after the last round."""
+
+    metric: str
+
+    def __str__(self) -> str:
+        return self.metric
+
+    def of(self, outcome: Outcome) -> float | None:
+        return float(outcome.curve(self.metric).values_E[-1])
+
+
+@dataclass(frozen=True)
+class AfterRounds:
+    """A metric after so many rounds."""
+
+    metric: str
+    rounds: int
+
+    def __str__(self) -> str:
+        return f"{self.metric} after {self.rounds:,} rounds"
+
+    def of(self, outcome: Outcome) -> float | None:
+        return outcome.curve(self.metric).value_at_round(self.rounds)
+
+
+@dataclass(frozen=True)
+class WithinBatches:
+    """A metric when the largest clients of the rounds so far have taken so many batches."""
+
+    metric: str
+    batches: int
+
+    def __str__(self) -> str:
+        return f"{self.metric} within {self.batches:,} batches"
+
+    def of(self, outcome: Outcome) -> float | None:
+        return outcome.curve(self.metric).value_at_batches(self.batches)
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Acc_federated / Acc_centralised, after so many rounds or (0) the last."""
+
+    rounds: int = 0
+
+    def __str__(self) -> str:
+        return "relative accuracy" + (f" after {self.rounds:,} rounds" if self.rounds else "")
+
+    def of(self, outcome: Outcome) -> float | None:
+        reached = AfterRounds("accuracy", self.rounds) if self.rounds else Final("accuracy")
+        value = reached.of(outcome)
+        return None if value is None or outcome.bound is None else relative_accuracy(value, outcome.bound)
+
+
+@dataclass(frozen=True)
+class RoundsTo:
+    """Rounds until the relative accuracy first reaches a share."""
+
+    share: float
+
+    def __str__(self) -> str:
+        return f"rounds to {self.share:.0%} relative accuracy"
+
+    def of(self, outcome: Outcome) -> float | None:
+        if outcome.bound is None:
+            return None
+        return outcome.curve("accuracy").rounds_to(self.share * outcome.bound)
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """Rounds to a relative accuracy, as a multiple of those to 10 %."""
+
+    share: float
+
+    def __str__(self) -> str:
+        return f"rounds to {self.share:.0%}, over those to {FIRST:.0%}"
+
+    def of(self, outcome: Outcome) -> float | None:
+        rounds, first = RoundsTo(self.share).of(outcome), RoundsTo(FIRST).of(outcome)
+        return rounds / first if rounds is not None and first else None
+
+
+@dataclass(frozen=True)
+class OfClass:
+    """The AP of one class."""
+
+    label: str
+
+    def __str__(self) -> str:
+        return f"AP of {self.label}"
+
+    def of(self, outcome: Outcome) -> float | None:
+        return outcome.class_scores.get(self.label)
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """How the AP of a class goes with how common it is: correlation of AP with the logarithm of the count."""
+
+    def __str__(self) -> str:
+        return "correlation of a class's AP and log count"
+
+    def of(self, outcome: Outcome) -> float | None:
+        seen = [label for label, count in outcome.class_counts.items() if count]
+        scores = [outcome.class_scores[label] for label in seen]
+        counts = np.log10([outcome.class_counts[label] for label in seen])
+        if len(seen) < 2 or np.ptp(scores) == 0 or np.ptp(counts) == 0:
+            return None
+        return float(np.corrcoef(scores, counts)[0, 1])
+
+
+@dataclass(frozen=True)
+class OfUsers:
+    """A quantile of the users' own scores."""
+
+    percent: int
+
+    def __str__(self) -> str:
+        return f"users' AP, {self.percent} % quantile"
+
+    def of(self, outcome: Outcome) -> float | None:
+        return float(np.percentile(outcome.user_scores, self.percent)) if outcome.user_scores else None
+
+
+Measure = Final | AfterRounds | WithinBatches | Relative | RoundsTo | Multiple | OfClass | Frequency | OfUsers
+
+
+def scaled(measure: Measure, factor: float) -> Measure:
+    """The same measure of a run whose rounds were multiplied by the factor: its budget is multiplied too."""
+    budgets = {name: shrunk(count, factor) for name in ("rounds", "batches") if (count := getattr(measure, name, 0))}
+    return replace(measure, **budgets)  # type: ignore[arg-type]  # those that have one
+
+
+def shrunk(count: int, factor: float) -> int:
+    """So many times the factor, and at least one."""
+    return max(1, round(count * factor))
+
+
+def _table(path: Path) -> list[list[str]]:
+    """The rows of a CSV without its head; none where a run wrote no such table."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.reader(file))[1:]

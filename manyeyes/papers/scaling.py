@@ -1,0 +1,108 @@
+"""Smaller, and without a download: what a recipe becomes on one machine, and the sentence that says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import sqrt
+
+from manyeyes.papers.item import Run, Store
+from manyeyes.papers.measure import shrunk
+
+# What is multiplied by the factor or its root, what it is called, and the least that something can be learnt from.
+BY_FACTOR = {
+    "rounds": ("rounds", 1),
+    "evaluate_every": ("", 1),
+    "algorithm.cohort": ("clients a round", 2),
+    "data.users": ("users", 20),
+}
+BY_ROOT = {"data.photos": ("photos a user", 12), "data.size": ("", 32), "augment.crop": ("pixels a side", 32)}
+# How each dataset is imitated: with its numbers of users and photos, and of classes where the world has so many (136).
+# A world splits users 80/10/10, so a quarter more of them leaves as many to train on. 0 photos: heavy-tailed.
+WORLDS = {
+    "flair": "users=51414 photos=0 size=256 coarse=17 fine=1628 taste=3 tail=1",
+    "cifar10": "users=125 photos=500 size=32 coarse=10 fine=10 tail=0",
+    "cifar10 classes": "users=10 photos=6000 size=32 coarse=10 fine=10 tail=0 split=within",
+    "cifar100": "users=125 photos=500 size=32 coarse=100 fine=100 tail=0",
+    "inaturalist user_120k": "users=11594 photos=0 size=256 coarse=100 fine=100 taste=0.3 tail=0",
+    "inaturalist geo_100": "users=4508 photos=33 size=256 coarse=100 fine=100 taste=0.3 tail=0",
+    "inaturalist geo_1k": "users=460 photos=327 size=256 coarse=100 fine=100 taste=0.5 tail=0",
+    "inaturalist geo_3k": "users=169 photos=891 size=256 coarse=100 fine=100 taste=0.7 tail=0",
+    "inaturalist geo_30k": "users=14 photos=10936 size=256 coarse=100 fine=100 taste=1 tail=0",
+    "landmarks": "users=1578 photos=130 size=224 coarse=100 fine=100 taste=0.1 tail=0",
+    "flickr_aes": "users=30 photos=140 size=224 split=within",
+}
+
+
+def scale(run: Run, factor: float) -> Run:
+    """The run, smaller: rounds and clients times the factor, photos of each client and pixels times its root.
+
+    Learning rates, batches and epochs stay, and so does the ratio of the cohort whose noise is simulated to the cohort.
+    """
+    if not 0 < factor <= 1:
+        raise ValueError(f"scale is {factor}: give a number above 0 and up to 1")
+    old = dict(word.split("=", 1) for word in run.settings)
+    new, said = dict(old), []
+    for share, names in ((factor, BY_FACTOR), (sqrt(factor), BY_ROOT)):
+        for name, (called, least) in names.items():
+            before = int(old.get(name, 0))
+            after = _smaller(before, share, least)
+            if after != before:
+                new[name] = str(after)
+                said += [f"{called} {before} to {after}"] if called else []
+    if "privacy.noise_cohort" in old:
+        ratio = int(old["privacy.noise_cohort"]) / int(old["algorithm.cohort"])
+        new["privacy.noise_cohort"] = str(round(ratio * int(new["algorithm.cohort"])))
+    store = None if run.store is None else _smaller_store(run.store, sqrt(factor))
+    if store is not None:
+        new["data.path"] = store.path
+    if not said:
+        return run
+    settings = tuple(f"{name}={value}" for name, value in new.items())
+    changes = (*run.changes, f"Scaled by {factor:g}: {', '.join(said)}.")
+    return replace(run, settings=settings, store=store, changes=changes)
+
+
+def stand_in(run: Run) -> Run:
+    """The run on a procedural world of the same kind: labels, users, photos a user, size of images and split.
+
+    Pretrained weights are left out, and with them frozen statistics, which mean nothing without.
+    """
+    settings = dict(word.split("=", 1) for word in run.settings)
+    dataset, path, task = (settings.pop(name, "") for name in ("data", "data.path", "data.task"))
+    few, _ = settings.pop("data.classes_per_client", ""), settings.pop("data.users", "")
+    options = _options(run.store)
+    kind = "classes" if few else options.get("split", "")
+    world = WORLDS.get(f"{dataset} {kind}") or WORLDS[dataset]
+    made = {"data": "world", "data.task": task or ("rating" if dataset == "flickr_aes" else "single")}
+    made |= {f"data.{name}": value for name, value in (word.split("=") for word in world.split())}
+    if few:
+        made["data.taste"] = str(int(few) / 10)
+    elif "alpha" in options:
+        made["data.taste"] = str(max(0.001, float(options["alpha"])))
+    sentence = f"Stand-in: {path} is replaced by a procedural world"
+    if settings.pop("model.weights", ""):
+        settings["model.norm"] = "group"
+        sentence += ", and pretrained weights by random ones"
+    words = tuple(f"{name}={value}" for name, value in (made | settings).items())
+    return replace(run, settings=words, store=None, changes=(*run.changes, sentence + "."))
+
+
+def _smaller(count: int, share: float, least: int) -> int:
+    return max(min(least, count), shrunk(count, share)) if count else 0
+
+
+def _smaller_store(store: Store, share: float) -> Store:
+    """The store in smaller pixels, under a name of its own; as it is where its images are."""
+    if "--size" not in store.words:
+        return store
+    place = store.words.index("--size") + 1
+    side = _smaller(int(store.words[place]), share, 32)
+    words = (*store.words[:place], str(side), *store.words[place + 1 :])
+    return store if words == store.words else replace(store, path=f"{store.path}_{side}px", words=words)
+
+
+def _options(store: Store | None) -> dict[str, str]:
+    """The options that a store is prepared with."""
+    words = () if store is None else store.words
+    return {word.removeprefix("--"): value for word, value in pairwise(words) if word[:2] == "--"}

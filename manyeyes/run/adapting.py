@@ -1,0 +1,76 @@
+"""Every client's own model, to be evaluated: kept beside the shared one, or fine-tuned from it and then forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from manyeyes.algorithm import BESIDE, Algorithm, Clients, Engine, State, Work, plan_round
+from manyeyes.chance import key as chance_key
+from manyeyes.engine.evaluation import Evaluator, Score, with_own
+from manyeyes.population import Ints, Population
+
+TOGETHER = 16  # clients whose whole models are in memory at the same time
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """These users."""
+
+    users: tuple[int, ...]
+
+    def select(self, population: Population, rng: np.random.Generator) -> Ints:
+        return np.array(self.users)
+
+
+def adapted(
+    algorithm: Algorithm,
+    state: State,
+    population: Population,
+    engine: Engine,
+    evaluator: Evaluator,
+    clients: Clients,
+    seed: int,
+) -> Score:
+    """Every user of the evaluated split with the model that it has made its own; nothing of it is kept."""
+    if algorithm.adapt is not None:
+        return evaluator.own(_fine_tuned(algorithm, state, population, engine, evaluator, clients, seed))
+    keys = evaluator.here.my_part(evaluator.population.users).tolist()
+    return evaluator.own((key, clients.get(key, {}).get(f"{BESIDE}personal", state.weights)) for key in keys)
+
+
+def _fine_tuned(
+    algorithm: Algorithm,
+    state: State,
+    population: Population,
+    engine: Engine,
+    evaluator: Evaluator,
+    clients: Clients,
+    seed: int,
+) -> Iterator[tuple[int, Tensor]]:
+    """What the users make of their models with their training parts; who has none is evaluated with what there is."""
+    assert algorithm.adapt is not None
+    task = algorithm.adapt.task(algorithm)
+    mask = None if algorithm.personal is None else engine.personal(algorithm.personal)
+    assert task.personal is not None
+    work = Work(task.local, task.local.rate(state.round), None, None, engine.personal(task.personal))
+    place = {key: user for user, key in enumerate(population.users.tolist())}
+    users = evaluator.population.users.tolist()
+    for first in range(0, len(users), TOGETHER):
+        keys = users[first : first + TOGETHER]
+        models = {
+            key: state.weights if mask is None else with_own(state.weights, mask, clients.get(key)) for key in keys
+        }
+        able = tuple(place[key] for key in keys if key in place)
+        if able:
+            plan = plan_round(
+                replace(task, cohort=Chosen(able)), population, chance_key(seed, "adapt"), state.round, engine.dice
+            )
+            begin = {key: {"personal": model} for key, model in models.items()}
+            keeps = engine.train(state.weights, plan, work, begin).keeps
+            models |= {key: kept["personal"] for key, kept in keeps.items()}
+        for key in evaluator.here.my_part(np.array(keys)).tolist():
+            yield key, models[key]

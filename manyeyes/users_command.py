@@ -1,0 +1,35 @@
+"""`manyeyes users`: every user's own result in some runs, printed and drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from manyeyes.files import void, write_text, write_whole
+from manyeyes.parser import Parser
+from manyeyes.report.figures import rendered
+from manyeyes.report.users import draw, load, markdown, table
+
+
+def users(words: list[str]) -> int:
+    """A row and a line for each run, two where its clients adapt the model."""
+    parser = Parser("manyeyes users", description="Every user's own result, runs side by side.")
+    parser.add_argument("runs", type=Path, nargs="+", help="run folders; NAME=FOLDER gives one a name")
+    parser.add_argument("--out", type=Path, default=Path("users.png"), help="the picture; a table goes beside it")
+    given = parser.parse_args(words)
+    found = {}
+    for run in given.runs:
+        name, _, folder = str(run).rpartition("=")
+        for which, scores in load(Path(folder)).items():
+            found[(name or Path(folder).name) + which] = scores
+    if len({one.measure for one in found.values()}) > 1:
+        raise ValueError(
+            "some of these runs are scored by accuracy and some by average precision: give runs of one kind"
+        )
+    Console(width=140).print(table(found))
+    picture = rendered(draw(found), given.out.suffix.lstrip(".") or "png")
+    write_whole(given.out, lambda beside: void(beside.write_bytes(picture)))
+    write_text(given.out.with_suffix(".md"), markdown(found))
+    print(f"{given.out} and {given.out.with_suffix('.md')}")
+    return 0

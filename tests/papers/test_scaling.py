@@ -1,0 +1,136 @@
+"""A smaller run says how much smaller, keeps its ratios, and trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyeyes.papers import ITEMS
+from manyeyes.papers.fedper import cifar_run as fedper_run
+from manyeyes.papers.fedper import flickr_run
+from manyeyes.papers.flair import run as flair_run
+from manyeyes.papers.hsu2020_runs import cifar_run, landmarks, species
+from manyeyes.papers.item import Run
+from manyeyes.papers.scaling import WORLDS, scale, stand_in
+from manyeyes.run.events import read
+
+
+def number(run: Run, name: str) -> int:
+    return int(run.setting(name) or 0)
+
+
+def test_rounds_and_clients_shrink_by_the_factor_and_pixels_by_its_root() -> None:
+    small = scale(flair_run("FL-F-17"), 0.25)
+    assert [number(small, name) for name in ("rounds", "evaluate_every", "algorithm.cohort")] == [1250, 25, 50]
+    assert number(small, "augment.crop") == 112
+    assert small.store is not None
+    assert small.store.path == small.setting("data.path") == "data/flair_128px"
+    assert small.store.words == ("flair", "--raw", "raw/flair", "--size", "128")
+
+
+def test_a_scaled_run_says_what_was_shrunk() -> None:
+    (sentence,) = scale(flair_run("FL-F-17"), 0.25).changes
+    assert sentence == "Scaled by 0.25: rounds 5000 to 1250, clients a round 200 to 50, pixels a side 224 to 112."
+
+
+def test_a_factor_of_one_changes_nothing() -> None:
+    assert scale(flair_run("FL-F-17"), 1) == flair_run("FL-F-17")
+
+
+@pytest.mark.parametrize("factor", [0, -1, 2, float("nan")])
+def test_a_factor_that_shrinks_nothing_is_refused(factor: float) -> None:
+    with pytest.raises(ValueError, match="scale is"):
+        scale(flair_run("FL-F-17"), factor)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.1, 0.05])
+def test_ratios_between_runs_are_kept(factor: float) -> None:
+    few, many = (scale(species("geo_3k", "FedAvg", cohort, vc=True), factor) for cohort in (40, 400))
+    assert number(many, "algorithm.cohort") == 10 * number(few, "algorithm.cohort")
+    long, short = (scale(species("geo_3k", "FedAvg", 10, True, rounds=n), factor) for n in (10_000, 1000))
+    assert number(long, "rounds") == 10 * number(short, "rounds")
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.1, 0.001])
+def test_simulated_noise_keeps_its_ratio_to_the_cohort(factor: float) -> None:
+    small = scale(flair_run("PFL-F-17"), factor)
+    assert number(small, "privacy.noise_cohort") == 25 * number(small, "algorithm.cohort")
+
+
+def test_what_is_learnt_from_does_not_vanish() -> None:
+    small = scale(stand_in(flair_run("FL-F-17")), 1e-6)
+    least = {"rounds": 1, "algorithm.cohort": 2, "data.users": 20, "data.size": 32, "augment.crop": 32}
+    assert {name: number(small, name) for name in least} == least
+
+
+def test_nothing_grows() -> None:
+    for run in ITEMS["fedper.figure2"].runs:
+        small = scale(stand_in(run), 0.9)
+        assert (number(small, "data.users"), number(small, "data.size")) == (10, 32)
+
+
+def test_how_learning_goes_is_left_alone() -> None:
+    run = landmarks("all", "FedAvgM", True, 100)
+    small = scale(stand_in(run), 0.01)
+    for name in (
+        "algorithm.lr",
+        "algorithm.batch",
+        "algorithm.epochs",
+        "algorithm.server_momentum",
+        "algorithm.importance",
+    ):
+        assert small.setting(name) == run.setting(name)
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (flair_run("FL-F-1628"), {"data.task": "fine", "data.fine": "1628", "data.split": None}),
+        (cifar_run(10, 0.1, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "10", "data.taste": "0.1"}),
+        (cifar_run(100, 0, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "100", "data.taste": "0.001"}),
+        (species("geo_3k", "FedAvg", 10, False), {"data.task": "single", "data.users": "169"}),
+        (fedper_run("ResNet34", 4, 2), {"data.split": "within", "data.users": "10", "data.taste": "0.4"}),
+        (flickr_run("ResNet34", 2), {"data.task": "rating", "data.split": "within", "data.users": "30"}),
+    ],
+    ids=lambda one: one.name if isinstance(one, Run) else "",
+)
+def test_a_stand_in_is_of_the_same_kind(run: Run, expected: dict[str, str | None]) -> None:
+    made = stand_in(run)
+    assert (made.setting("data"), made.setting("data.path"), made.store) == ("world", None, None)
+    assert {name: made.setting(name) for name in expected} == expected
+
+
+def test_a_stand_in_starts_from_random_weights_and_says_so() -> None:
+    made = stand_in(flair_run("FL-F-17"))
+    assert (made.setting("model.weights"), made.setting("model.norm")) == (None, "group")
+    assert made.changes == (
+        "Stand-in: data/flair is replaced by a procedural world, and pretrained weights by random ones.",
+    )
+
+
+def test_every_dataset_of_the_papers_has_a_stand_in() -> None:
+    used = {run.setting("data") for one in ITEMS.values() for run in one.runs}
+    assert used == {name.partition(" ")[0] for name in WORLDS}
+
+
+FEW = ("data.users=4", "data.photos=12", "algorithm.epochs=1")  # and smaller still where everyone takes part
+
+
+@pytest.mark.parametrize(
+    ("run", "more"),
+    [
+        (flair_run("PFL-F-17"), ()),
+        (cifar_run(10, 0.1, 10, 1, -2, -1), ()),
+        (fedper_run("MobileNet-v1", 4, 2), FEW),
+        (flickr_run("MobileNet-v1", 2), (*FEW, "algorithm.batch=16")),
+    ],
+    ids=lambda one: one.name if isinstance(one, Run) else "",
+)
+def test_a_small_stand_in_trains(tmp_path: Path, command: Any, run: Run, more: tuple[str, ...]) -> None:
+    small = scale(stand_in(run), 0.002)
+    words = ("rounds=1", "engine=reference", "engine.device=cpu", "folder=here")
+    found = command("run", *small.settings, *words, *more)
+    assert (found.code, found.err) == (0, "")
+    assert len(read(tmp_path / "here" / "metrics.jsonl")) == 2

@@ -1,0 +1,238 @@
+"""Personal runs: every user's own result, exact on resume wherever clients' records are, and blind to test images."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from manyeyes.algorithm import Algorithm
+from manyeyes.algorithms import ditto, fedavg, fedbn, fedper, fedrep, finetuned, local_only
+from manyeyes.data.augment import Augment
+from manyeyes.models.flat import FlatModel
+from manyeyes.parts import Layers
+from manyeyes.population import MultiLabels, Population, SingleLabels
+from manyeyes.run import checkpoint
+from manyeyes.run.clients import ClientRecords
+from manyeyes.run.events import read
+from manyeyes.run.result import Result
+from manyeyes.run.training import train
+
+CPU = torch.device("cpu")
+HEAD = Layers(("4.*",))
+PERSONAL: dict[str, Algorithm] = {
+    "fedper": replace(fedper(cohort=3, batch=4, momentum=0.5, lr=0.05), personal=HEAD),
+    "fedrep": replace(fedrep(cohort=3, batch=4, head_epochs=1, lr=0.05), personal=HEAD),
+    "fedbn": fedbn(cohort=3, batch=4, lr=0.05),
+    "ditto": ditto(cohort=3, batch=4, lr=0.05),
+    "finetuned": finetuned(cohort=3, batch=4, lr=0.05),
+    "fedper, finetuned": replace(finetuned(cohort=3, batch=4, lr=0.05), personal=HEAD),
+    "local_only": local_only(batch=4, lr=0.05),
+}
+
+
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+
+
+@pytest.fixture
+def people() -> Population:
+    """Six users of nine photos, three of them for testing, and one of a single photo to train on."""
+    rng = np.random.default_rng(0)
+    owners = np.append(np.repeat(np.arange(6), 9), 6)
+    labels = rng.integers(3, size=55)
+    pixels = rng.integers(0, 200, (55, 8, 8, 3))
+    pixels[np.arange(55), :, :, labels] += 55
+    split = np.append(np.tile(["train"] * 6 + ["test"] * 3, 6), "train")
+    return Population.of(pixels.astype(np.uint8), SingleLabels(labels, ("red", "green", "blue")), owners, split=split)
+
+
+def run(people: Population, algorithm: Algorithm, folder: Path | None = None, **settings: Any) -> Result:
+    settings = {"rounds": 4, "evaluate_every": 2, "checkpoint_seconds": 0, "progress": False, **settings}
+    settings.setdefault("engine", "reference")
+    return train(people, settings.pop("model", module()), algorithm, folder=folder, **settings)
+
+
+def kept(folder: Path) -> dict[int, dict[str, torch.Tensor]]:
+    found = checkpoint.load(folder / "checkpoint.safetensors", CPU)
+    return dict(ClientRecords.open(folder / "clients.bin", found.clients, CPU, 2**20, writes=False))
+
+
+def state(folder: Path) -> dict[str, torch.Tensor]:
+    """All numbers that a run has come to."""
+    found = checkpoint.load(folder / "checkpoint.safetensors", CPU).state
+    clients = {f"{key}/{name}": tensor for key, own in kept(folder).items() for name, tensor in own.items()}
+    return {"weights": found.weights, **found.server, **clients}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def timeless(folder: Path) -> list[dict[str, Any]]:
+    return [{name: v for name, v in event.items() if name != "seconds"} for event in read(folder / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("memory", [0, 1024], ids=["files", "memory"])
+@pytest.mark.parametrize("name", PERSONAL)
+def test_a_continued_run_equals_one_that_was_never_stopped(
+    tmp_path: Path, people: Population, name: str, memory: int
+) -> None:
+    run(people, PERSONAL[name], tmp_path / "straight", rounds=6)
+    run(people, PERSONAL[name], tmp_path / "parts", rounds=4, client_memory=memory)
+    run(people, PERSONAL[name], tmp_path / "parts", rounds=6, client_memory=memory, resume=True)
+    assert same(state(tmp_path / "parts"), state(tmp_path / "straight"))
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "straight")
+    for file in ("model.safetensors", "per_class.csv", "per_user.csv"):
+        assert (tmp_path / "parts" / file).read_bytes() == (tmp_path / "straight" / file).read_bytes()
+
+
+@pytest.mark.parametrize("memory", [0, 1024], ids=["files", "memory"])
+def test_a_run_killed_at_random_moments_equals_one_that_was_never_stopped(
+    tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], until: Callable[..., None], command: Any, memory: int
+) -> None:
+    words = "data.users=40 data.photos=12 data.split=within model=linear algorithm=fedper algorithm.head_layers=1"
+    more = "algorithm.cohort=4 algorithm.batch=6 engine=reference engine.threads=1 evaluate_every=5"
+    tiny = (*words.split(), *more.split(), "checkpoint_seconds=0", f"client_memory={memory}")
+    metrics, chance, played = tmp_path / "killed" / "metrics.jsonl", random.Random(memory), 0
+    start: tuple[str, ...] = (*tiny, "rounds=1000000", "folder=killed")
+    for _ in range(2):
+        process = spawn("-m", "manyeyes", "run", *start)
+        goal = played + chance.randint(2, 12)
+        until(lambda goal=goal: metrics.exists() and metrics.read_bytes().count(b"\n") > goal)  # type: ignore[misc]
+        time.sleep(chance.uniform(0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+        played = checkpoint.load(tmp_path / "killed" / "checkpoint.safetensors", CPU).state.round
+        start = ("resume=killed",)
+    assert command("run", "resume=killed", f"rounds={played + 5}").code == 0
+    assert command("run", *tiny, f"rounds={played + 5}", "folder=straight").code == 0
+    assert same(state(tmp_path / "killed"), state(tmp_path / "straight"))
+    assert timeless(tmp_path / "killed") == timeless(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("name", PERSONAL)
+def test_test_images_never_change_any_state(tmp_path: Path, people: Population, name: str) -> None:
+    pixels, split = people.images.copy(), np.asarray(people.columns["split"])
+    tested = people.rows[split == "test"]
+    pixels[tested] = np.random.default_rng(9).integers(0, 256, pixels[tested].shape)
+    run(people, PERSONAL[name], tmp_path / "one", evaluate_every=1)
+    run(replace(people, images=pixels), PERSONAL[name], tmp_path / "other", evaluate_every=2)
+    assert same(state(tmp_path / "one"), state(tmp_path / "other"))
+    assert (tmp_path / "one" / "per_user.csv").read_text() != (tmp_path / "other" / "per_user.csv").read_text()
+
+
+@pytest.mark.parametrize("engine", ["ranks", "lanes"])
+@pytest.mark.parametrize("name", PERSONAL)
+def test_every_engine_comes_to_the_same_results(people: Population, engine: str, name: str) -> None:
+    wanted = run(people, PERSONAL[name]).events[-1]
+    found = run(people, PERSONAL[name], engine=engine, workers=2 if engine == "ranks" else 0).events[-1]
+    assert found.keys() == wanted.keys()
+    assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-3)
+    if "adapted_loss" in wanted:
+        assert found["adapted_loss"] == pytest.approx(wanted["adapted_loss"], rel=1e-3)
+
+
+def accuracy(weights: torch.Tensor, people: Population, user: int) -> float:
+    """By hand: a model's accuracy on one user's photos."""
+    model = module()
+    FlatModel(model).write(weights)
+    examples = people.examples(user)
+    with torch.no_grad():
+        logits = model.eval()(Augment().evaluate(torch.from_numpy(people.pixels(examples))))
+    return float((logits.argmax(1).numpy() == people.labels.targets(examples)).mean())
+
+
+def test_every_user_is_scored_with_its_own_layers_and_a_new_one_with_the_shared(
+    tmp_path: Path, people: Population
+) -> None:
+    result = run(people, replace(PERSONAL["fedper"], cohort=fedavg(cohort=2).cohort), tmp_path, rounds=1)
+    test, mask = people.split("test"), FlatModel(module()).mask(HEAD.names(module()).__contains__)
+    weights, own = checkpoint.load(tmp_path / "checkpoint.safetensors", CPU).state.weights, kept(tmp_path)
+    assert len(own) == 2
+    wanted = []
+    for user, key in enumerate(test.users.tolist()):
+        mine = weights.clone()
+        if key in own:
+            mine[mask] = own[key]["personal"]
+        wanted.append(accuracy(mine, test, user))
+    assert result.final["user_mean"] == pytest.approx(np.mean(wanted))
+    lines = (tmp_path / "per_user.csv").read_text().splitlines()
+    assert [float(line.split(",")[2]) for line in lines[1:]] == pytest.approx(wanted)
+
+
+def test_ditto_is_scored_with_the_shared_model_and_with_each_clients_own(tmp_path: Path, people: Population) -> None:
+    result = run(people, PERSONAL["ditto"], tmp_path)
+    test, own = people.split("test"), kept(tmp_path)
+    weights = checkpoint.load(tmp_path / "checkpoint.safetensors", CPU).state.weights
+    shared = [accuracy(weights, test, user) for user in range(6)]
+    mine = [accuracy(own[u]["beside/personal"] if u in own else weights, test, u) for u in range(6)]
+    assert result.final["user_mean"] == pytest.approx(np.mean(shared))
+    assert result.final["adapted_user_mean"] == pytest.approx(np.mean(mine))
+    assert (tmp_path / "per_user.csv").read_text().splitlines()[0] == "user,examples,accuracy,adapted"
+
+
+def test_fine_tuning_is_sgd_on_the_users_own_training_part(people: Population) -> None:
+    """One step on all six photos, by hand."""
+    algorithm = finetuned(cohort=3, batch=6, lr=0.05)
+    result = run(people, algorithm, rounds=1, model=module())
+    train_part, test, scores = people.split("train"), people.split("test"), []
+    for user in range(6):
+        model = result.model.__class__(*module().children())
+        model.load_state_dict(result.model.state_dict())
+        examples = train_part.examples(user)
+        images = Augment().evaluate(torch.from_numpy(train_part.pixels(examples)))
+        targets = torch.from_numpy(train_part.labels.targets(examples))
+        loss = nn.functional.cross_entropy(model.train()(images), targets)
+        slopes = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, slope in zip(model.parameters(), slopes, strict=True):
+                parameter -= 0.05 * slope
+        scores.append(accuracy(FlatModel(model).read(), test, user))
+    assert result.final["adapted_user_mean"] == pytest.approx(np.mean(scores))
+
+
+def test_users_too_small_to_be_tested_are_counted(people: Population) -> None:
+    assert run(people, PERSONAL["fedper"]).events[-1]["user_untested"] == 1
+
+
+def test_users_without_a_positive_are_counted_and_the_others_scored(people: Population) -> None:
+    tags = [[] if owner == 2 else [int(i) % 3] for i, owner in enumerate(people.owners(np.arange(55)))]
+    several = replace(people, labels=MultiLabels.of(tags, ("red", "green", "blue")))
+    final = run(several, PERSONAL["fedper, finetuned"]).final
+    assert (final["user_scored"], final["user_too_small"]) == (5, 1)
+    assert (final["adapted_user_scored"], final["adapted_user_too_small"]) == (5, 1)
+
+
+def test_fine_tuning_without_users_to_tune_for_is_refused(people: Population) -> None:
+    with pytest.raises(ValueError, match="here none has both: split the data within users"):
+        run(
+            people.where(people.owners(np.arange(55)) < 3),
+            finetuned(cohort=3),
+            test=people.split("test").where(people.split("test").owners(np.arange(18)) >= 3),
+        )
+
+
+def test_a_damaged_record_costs_its_own_client_alone(
+    tmp_path: Path, people: Population, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(people, replace(PERSONAL["fedper"], cohort=local_only().cohort), tmp_path, client_memory=0)
+    data = bytearray((tmp_path / "clients.bin").read_bytes())
+    index = checkpoint.load(tmp_path / "checkpoint.safetensors", CPU).clients
+    data[int(index.records[index.keys.tolist().index(4), 1])] ^= 1
+    (tmp_path / "clients.bin").write_bytes(data)
+    run(people, replace(PERSONAL["fedper"], cohort=local_only().cohort), tmp_path, rounds=6, resume=True)
+    line = f"what client 4 kept is damaged in {tmp_path / 'clients.bin'}: it starts again from the shared model\n"
+    assert capsys.readouterr().err == line
+    assert len(kept(tmp_path)) == 7

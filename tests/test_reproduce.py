@@ -1,0 +1,159 @@
+"""`manyeyes reproduce`: what is missing is run, what is done is not, and the paper's numbers stand beside ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyeyes.papers import ITEMS, Item, Number, Row, Run, Store
+from manyeyes.papers.measure import AfterRounds, Final, Relative
+from manyeyes.papers.statistic import Count
+from manyeyes.reproduce import reproduce
+
+WORLD = ("data=world", "data.users=40", "data.photos=12", "model=linear", "algorithm.batch=6", "evaluate_every=1")
+HERE = ("engine=reference", "engine.device=cpu", "engine.threads=1")
+
+
+def small(name: str, *more: str) -> Run:
+    return Run(name, (*WORLD, "algorithm.cohort=4", "rounds=2", *more), None)
+
+
+BOUND = small("all", "algorithm=centralised")
+PRINTED = Number(50.0, "%", "Table 1, row one", spread=1.0)
+ONE = Row("one", (small("fedavg"),), {AfterRounds("accuracy", 1): PRINTED, Relative(): None}, BOUND)
+GRID = Row("grid", tuple(small(f"lr_{lr}", f"algorithm.lr={lr}") for lr in ("0.01", "1e30")), {Final("accuracy"): None})
+TABLE = Item("test", "table1", "A table", (ONE, GRID), "All is well.", "As it is.", seeds=2)
+FIGURE = Item("test", "figure1", "A figure", (ONE,), "")
+MISSING = Row(
+    "gone", (Run("gone", ("data=flair", "data.path=data/flair", "rounds=1"), Store("data/flair", ("flair",))),)
+)
+BROKEN = Item("test", "table2", "Half of a table", (MISSING, ONE), "")
+DATA = Item(
+    "test",
+    "figure2",
+    "Data",
+    (
+        Row(
+            "flair",
+            stores=(Store("data/flair", ("flair", "--raw", "raw")),),
+            expected={Count("users"): Number(51414, "users", "")},
+        ),
+    ),
+    "",
+)
+
+
+@pytest.fixture(autouse=True)
+def papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for one in (TABLE, FIGURE, BROKEN, DATA):
+        monkeypatch.setitem(ITEMS, one.key, one)
+
+
+def accuracy(folder: str, round: int = -1) -> float:
+    lines = Path("runs", folder, "metrics.jsonl").read_text().splitlines()
+    return float(json.loads(lines[round])["accuracy"])
+
+
+def test_all_runs_are_made_and_compared(capsys: Any) -> None:
+    assert reproduce(["test.table1", "row=one", *HERE]) == 0
+    assert sorted(str(p.parent) for p in Path("runs").rglob("model.safetensors")) == [
+        f"runs/test/{name}/{seed}" for name in ("all", "fedavg") for seed in (0, 1)
+    ]
+    first, second = (100 * accuracy(f"test/fedavg/{seed}", 1) for seed in (0, 1))
+    mean, deviation = (first + second) / 2, abs(first - second) / 2**0.5
+    report = Path("runs/test/table1.md").read_text()
+    assert f"| one | accuracy after 1 rounds | 50 ± 1 % | {mean:,.4g} ± {deviation:.2g} |" in report
+    relative = [accuracy(f"test/fedavg/{seed}") / accuracy(f"test/all/{seed}") for seed in (0, 1)]
+    assert f"| one | relative accuracy |  | {sum(relative) / 2:,.4g} ± " in report
+    assert "2 of 2 measured" in capsys.readouterr().out
+
+
+def test_what_is_done_is_not_run_again_and_is_shared_between_items(capsys: Any) -> None:
+    assert reproduce(["test.table1", "row=one", "seeds=1", *HERE]) == 0
+    before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("model.safetensors")}
+    capsys.readouterr()
+    assert reproduce(["test.figure1", *HERE]) == 0
+    assert {path: path.stat().st_mtime_ns for path in Path("runs").rglob("model.safetensors")} == before
+    assert capsys.readouterr().err == ""
+
+
+def test_what_was_stopped_goes_on_and_ends_the_same() -> None:
+    assert reproduce(["test.figure1", *HERE]) == 0
+    model = Path("runs/test/fedavg/0/model.safetensors")
+    whole = model.read_bytes()
+    model.unlink()
+    assert reproduce(["test.figure1", *HERE]) == 0
+    assert model.read_bytes() == whole
+
+
+def test_a_run_that_fails_is_named_and_stops_no_other(capsys: Any) -> None:
+    assert reproduce(["test.table2", *HERE]) == 1
+    said = capsys.readouterr()
+    make = "manyeyes data prepare flair --out data/flair"
+    expected = f"manyeyes: runs/test/gone/0: data/flair is not there; make it with: {make}"
+    assert expected in said.err
+    assert "2 of 2 measured" in said.out
+
+
+def test_of_several_runs_the_best_that_finished_counts() -> None:
+    assert reproduce(["test.table1", "row=grid", "seeds=1", *HERE]) == 1  # a rate of 1e30 diverges
+    best = 100 * accuracy("test/lr_0.01/0") / 100
+    assert f"| grid | accuracy |  | {best:,.4g} |" in Path("runs/test/table1.md").read_text()
+
+
+def test_what_is_not_the_papers_run_says_so_everywhere(capsys: Any) -> None:
+    assert reproduce(["test.table1", "row=one", "scale=0.5", "seeds=1", *HERE]) == 0
+    assert Path("runs/test/scaled_by_0.5/fedavg/0/model.safetensors").exists()
+    report = Path("runs/test/table1_scaled_by_0.5.md").read_text()
+    assert "**Measured scaled by 0.5: these are not the paper's runs.**" in report
+    assert "measured (scaled by 0.5)" in report
+    assert "(scaled by 0.5)" in capsys.readouterr().out
+
+
+def test_a_plan_runs_nothing(capsys: Any) -> None:
+    assert reproduce(["flair.table1", "row=FL-F-17", "seeds=1", "--plan"]) == 0
+    make, state, command = capsys.readouterr().out.splitlines()
+    assert make == "make  manyeyes data prepare flair --raw raw/flair --size 256 --out data/flair"
+    assert state == "missing runs/flair/FL-F-17/0  0/5000 rounds"
+    assert command.split()[:3] == ["manyeyes", "run", "data=flair"]
+    assert list(Path().iterdir()) == []
+
+
+def test_data_is_shown_and_counted_on_a_stand_in(capsys: Any) -> None:
+    assert reproduce(["test.figure2", "stand_in=true", "scale=0.001"]) == 0
+    report = next(Path("runs/test").glob("figure2*.md")).read_text()
+    assert "| flair | users | 51,414 users | 51 |" in report
+    assert "on stand-ins" in report
+
+
+def test_data_that_is_missing_says_how_to_make_it(capsys: Any) -> None:
+    assert reproduce(["test.figure2"]) == 1
+    assert "manyeyes: flair: data/flair is not there; make it with: " in capsys.readouterr().err
+
+
+def test_the_list_names_every_item(capsys: Any) -> None:
+    assert reproduce(["--list"]) == 0
+    out = capsys.readouterr().out
+    assert [key for key in ITEMS if key not in out] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nothing.table1"], "there is no 'nothing.table1' in the papers"),
+        (["test.table1", "row=two"], "test.table1 has no row like two: it has one, grid"),
+        (["test.table1", "scale=3"], "scale is 3.0"),
+        (["test.table1", "scale=x"], "scale is 'x': it must be a number"),
+        (["test.table1", "algorithm.lr=1"], "algorithm.lr is the paper's to set"),
+        (["test.table1", "--fast"], "--fast is no option"),
+        (["test.table1", "flair.table1"], "name one table or figure"),
+        (["test.table1", "stand_in=1"], "stand_in is '1'"),
+    ],
+)
+def test_a_wrong_word_is_refused_by_name(words: list[str], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        reproduce(words)
