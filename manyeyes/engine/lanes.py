@@ -77,8 +77,9 @@ class Lanes:
         self._steps: dict[Shape, Made] = {}
         self._ready: dict[tuple[int, int], tuple[Program, list[Piece]]] = {}  # the next round, by seed and number
         self._others: dict[tuple[Any, ...], Lanes] = {}  # for work of other kinds
-        how = {"lanes": lanes, "width": width, "precision": precision, "compile": compile}
-        self._another: Callable[[], Lanes] = lambda: Lanes(model, population, augment, device, **how)  # type: ignore[arg-type]
+        self._another: Callable[[], Lanes] = lambda: Lanes(
+            model, population, augment, device, lanes=lanes, width=width, precision=precision, compile=compile
+        )
         self.meanwhile: Callable[[], None] = lambda: None  # what the host does while the device works
 
     def personal(self, personal: Personal) -> Tensor:
