@@ -6,16 +6,22 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# Pages are tested in Debian's Chromium, where it is or can be installed; without it those tests are skipped.
+BROWSER := command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+	{ apt-get install -y -q chromium || { apt-get update -q && apt-get install -y -q chromium; }; } >/dev/null 2>&1 || \
+	echo "chromium cannot be installed here: the tests of pages in a browser are skipped"
+
 .PHONY: demo test clean
 
 demo: $(VENV)/ready
 	$(BIN)/manyeyes demo
 
 test: $(VENV)/ready
+	@$(BROWSER)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

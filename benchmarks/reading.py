@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from manyeyes.algorithm import plan_round
 from manyeyes.algorithms import fedavg
 from manyeyes.data import store
 from manyeyes.data.augment import Augment
 from manyeyes.data.inhabitants import sizes
 from manyeyes.data.listing import Listing
 from manyeyes.population import Ints, MultiLabels, Population
+from manyeyes.round import plan_round
 from manyeyes.run.training import train
 
 USERS, IMAGES = 51_414, 429_078  # FLAIR

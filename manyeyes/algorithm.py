@@ -1,4 +1,4 @@
-"""A federated algorithm: the slots that make it, and the round that is the same for all of them.
+"""A federated algorithm: the slots that make it, and what passes between them in a round (`manyeyes.round`).
 
 The round is Algorithm 1 of Hsu, Qi and Brown, "Federated Visual Classification with Real-World Data Distribution"
 (2020): select clients, update locally, aggregate, step the server. Axes: K clients, S steps, B examples a batch,
@@ -8,7 +8,6 @@ C classes, P trained parameters, W all shared numbers (P, then live BatchNorm st
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from typing import Protocol
@@ -18,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from manyeyes.chance import generator
-from manyeyes.chance import key as chance_key
 from manyeyes.population import Floats, Ints, Population
 
 Clients = Mapping[int, dict[str, Tensor]]  # what clients keep between rounds, by their number in `users`
 ClientStore = MutableMapping[int, dict[str, Tensor]]
+FLOAT = 4  # bytes of a number that travels as it is
 STRIDE = 1_000_003  # between the seeds of two steps: more than a model has layers
 ALL, OWN, SHARED = 0, 1, 2  # what of the model moves in a step: everything, the personal layers alone, or the others
 BESIDE = "beside/"  # before the names of what a client keeps of the model of its own
@@ -135,6 +133,28 @@ class Personal(Protocol):
         """Those of the module's parameters and buffers."""
 
 
+class Compress(Protocol):
+    """How a client packs what it sends: the arrays that travel, and what the server reads in them."""
+
+    @property
+    def feedback(self) -> bool:
+        """Whether what was lost on the way is kept by the client, and sent with its next update."""
+
+    def bytes(self, numbers: int) -> int:
+        """Of an update of so many numbers."""
+
+    def encode(self, update_N: Tensor, rng: np.random.Generator) -> dict[str, Tensor]: ...
+
+    def decode(self, arrays: dict[str, Tensor], numbers: int) -> Tensor: ...
+
+
+class Combine(Protocol):
+    """How the clients' updates become one."""
+
+    def combine(self, updates_KW: Tensor) -> Tensor:
+        """From those of the clients that are kept."""
+
+
 class Beside(Protocol):
     """A model of each client's own, which trains on the same batches beside the shared one and is never sent."""
 
@@ -200,6 +220,8 @@ class Algorithm:
     privacy: Privacy | None = None  # what hides each user in the sum
     beside: Beside | None = None  # a model of each client's own, beside the shared one
     adapt: Adapt | None = None  # what a client does with the model before it is evaluated
+    compress: Compress | None = None  # how an update is packed; None: as float32
+    aggregate: Combine | None = None  # how updates become one; None: their sum by weight
 
     def check(self, population: Population) -> None:
         """Refuse, in one sentence, what has no meaning: asked of every part before round 1."""
@@ -255,6 +277,8 @@ class Work:
     personal: Tensor | None  # true where a number stays with the client [W]
     bound: float = math.inf  # on the length of what a client sends: a longer update is scaled down to it
     tied: bool = False  # whether the correction reaches personal layers too
+    compress: Compress | None = None  # how an update is packed
+    apart: bool = False  # whether every client's update is wanted, and not their sum alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,6 +291,8 @@ class Aggregate:
     loss_K: NDArray[np.float64]
     norm_K: NDArray[np.float64]
     keeps: dict[int, dict[str, Tensor]]  # what the kept clients keep for their next round, by key
+    updates_KW: Tensor | None = None  # each client's own, where they are wanted apart
+    why: Mapping[int, str] = field(default_factory=dict)  # a client is left out, by key, if not for numbers not finite
 
 
 class Engine(Protocol):
@@ -309,153 +335,25 @@ class Report:
     left_out: tuple[str, ...]  # names of the clients whose update was not finite
     epsilon: float | None = None  # what privacy has spent so far
     clip: float | None = None  # the bound that privacy set on the length of an update
+    bytes_up: int = 0  # what all clients send: their updates, and what a correction reports
+    bytes_down: int = 0  # what they are sent: weights, and what the server keeps for a correction
+    why: Mapping[str, str] = field(default_factory=dict)  # a client is left out, by name, if not for numbers not finite
 
 
 class Diverged(RuntimeError):
     """Training has left the finite numbers."""
 
 
-def start(algorithm: Algorithm, weights: Tensor, trained: int) -> State:
-    """The state before round 1."""
-    theta = weights[:trained]
-    correction = None if algorithm.correct is None else algorithm.correct.start(theta)
-    privacy = {} if algorithm.privacy is None else algorithm.privacy.start()
-    return State(0, weights, algorithm.server.start(theta), correction, privacy)
-
-
-def plan_round(algorithm: Algorithm, population: Population, seed: int, round: int, dice: int = 0) -> Plan:
-    """Select clients and draw what each trains on, with `dice` random numbers for each example's augmentation."""
-    users = algorithm.cohort.select(population, generator(seed, "cohort", round))
-    keys, held = population.users[users].tolist(), population.sizes[users].tolist()
-    drawn = [algorithm.draw.rows(n, generator(seed, "draw", round, k)) for k, n in zip(keys, held, strict=True)]
-    sizes_K, steps_K = np.array([algorithm.draw.size(n) for n in held]), np.array([len(rows) for rows in drawn])
-    weights = algorithm.weigh.weights(algorithm, sizes_K, steps_K, round).tolist()
-    clients = []
-    for user, key, size, weight, rows in zip(users.tolist(), keys, sizes_K.tolist(), weights, drawn, strict=True):
-        real, first = rows >= 0, int(population.offsets[user])
-        ratios = example_weights(algorithm, population, user)
-        whole = population.examples(user) if algorithm.correct and algorithm.correct.whole else None
-        client = Client(
-            user=user,
-            key=key,
-            size=size,
-            weight=weight,
-            rows_SB=np.where(real, rows + first, -1),
-            weights_SB=real.astype(np.float32) if ratios is None else np.where(real, ratios[rows], np.float32(0)),
-            dice_SBD=generator(seed, "augment", round, key).random((*rows.shape, dice), np.float32) if dice else None,
-            seeds_S=chance_key(seed, "dropout", round, key) % 2**40 + STRIDE * np.arange(len(rows)),
-            whole=whole,
-            whole_weights=ratios if ratios is not None or whole is None else np.ones(len(whole), np.float32),
-            only_S=algorithm.draw.only(len(rows)),
-        )
-        clients.append(client)
-    return Plan(seed, round, tuple(clients))
-
-
-def example_weights(algorithm: Algorithm, population: Population, user: int) -> Floats | None:
-    """The weight of each example that a user holds; None where all count alike."""
-    if algorithm.reweigh is None:
-        return None
-    ratios = algorithm.reweigh.ratios(population.histogram(user), population.class_counts)
-    return ratios[population.labels.targets(population.examples(user))]
-
-
-def play_round(
-    algorithm: Algorithm,
-    state: State,
-    population: Population,
-    engine: Engine,
-    clients: ClientStore,
-    seed: int,
-    plan: Plan | None = None,
-    noise: int | None = None,
-) -> tuple[State, Report]:
-    """One round: select clients, update locally, aggregate, step the server; a `plan` made ahead is not made again.
-
-    `noise` decides what privacy adds, where several processes have to add the same; else the operating system does.
-    """
-    plan = plan or plan_round(algorithm, population, seed, state.round, engine.dice)
-    assert (plan.seed, plan.round) == (seed, state.round)
-    held = {client.key: found for client in plan.clients if (found := clients.get(client.key))}
-    personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
-    lr, privacy = algorithm.local.rate(state.round), algorithm.privacy
-    bound = math.inf if privacy is None else privacy.bound(state.privacy)
-    work = Work(algorithm.local, lr, algorithm.correct, state.correction, personal, bound)
-
-    result = engine.train(state.weights, plan, work, held) if plan.clients else nothing(state.weights)
-
-    kept = [client for client, good in zip(plan.clients, result.kept_K, strict=True) if good]
-    left_out = [population.name(c.user) for c, good in zip(plan.clients, result.kept_K, strict=True) if not good]
-    if plan.clients and not kept and privacy is None:  # to stop would tell of them: a private round goes on with noise
-        raise Diverged(f"no client of round {state.round + 1} returned a finite update")
-    hidden: dict[str, Tensor] = {}
-    if privacy is None:
-        total = algorithm.weigh.total(algorithm, *_sizes(kept), state.round) if kept else 1.0  # chance chose nobody
-        update = result.update_W / total
-    else:
-        update, hidden = privacy.protect(result, plan, work, state.privacy, _secret(privacy, seed, state, noise))
-        left_out = ["(private)"] * len(left_out)  # that a user took part is not told
-
-    theta, statistics = state.weights[: engine.trained], state.weights[engine.trained :]
-    theta, server = algorithm.server.step(theta, update[: engine.trained], state.server, state.round)
-    statistics = statistics - update[engine.trained :]  # BatchNorm statistics are averaged, not optimised
-    correction = state.correction
-    if algorithm.correct is not None and kept:
-        correction = algorithm.correct.merge(correction, result.reports_P, len(kept), len(population.users))
-
-    good, told = result.kept_K, len(kept) > (0 if privacy is None else 1)  # the mean of one is that one's own
-    steps = [c.steps for c in plan.clients] or [0]
-    examples = np.array([(c.rows_SB >= 0).sum() for c in plan.clients])
-    report = Report(
-        round=state.round + 1,
-        loss=float(np.average(result.loss_K[good], weights=examples[good])) if told else math.nan,
-        norm=float(result.norm_K[good].mean()) if told else math.nan,
-        clients=len(plan.clients),
-        images=int(examples.sum()),
-        batches=max(steps) if privacy is None else math.ceil(np.mean(steps)),
-        left_out=tuple(left_out),
-        epsilon=None if privacy is None else privacy.spent(state.round + 1, hidden),
-        clip=None if privacy is None else bound,
-    )
-    weights = torch.cat([theta, statistics])
-    if (told and not np.isfinite(report.loss)) or not bool(torch.isfinite(weights).all()):
-        raise Diverged(f"the weights after round {report.round} are no longer finite")
-    keeps = result.keeps
-    if algorithm.beside is not None and plan.clients:
-        own = _train_beside(algorithm, state, plan, engine, held, lr)
-        keeps = {k: held.get(k, {}) | own.get(k, {}) | keeps.get(k, {}) for k in sorted(own.keys() | keeps.keys())}
-    clients.update(keeps)
-    return State(state.round + 1, weights, server, correction, hidden), report
-
-
-def _train_beside(
-    algorithm: Algorithm, state: State, plan: Plan, engine: Engine, clients: Clients, lr: float
-) -> dict[int, dict[str, Tensor]]:
-    """What the clients keep of their own models, each from where it was or, at first, from the server's weights."""
-    assert algorithm.beside is not None
-    everything = engine.personal(algorithm.beside.personal)
-    work = Work(algorithm.local, lr, algorithm.beside.correct, None, everything, tied=True)
-    own = {
-        client.key: {name.removeprefix(BESIDE): t for name, t in kept.items() if name.startswith(BESIDE)}
-        for client in plan.clients
-        if (kept := clients.get(client.key))
-    }
-    keeps = engine.train(state.weights, plan, work, own).keeps
-    return {key: {BESIDE + name: tensor for name, tensor in kept.items()} for key, kept in keeps.items()}
+def traffic(algorithm: Algorithm, shared: int, trained: int) -> tuple[int, int]:
+    """Bytes that a client sends and is sent in a round, of a model that shares so many numbers and trains so many."""
+    correct = algorithm.correct
+    up = FLOAT * shared if algorithm.compress is None else algorithm.compress.bytes(shared)
+    told = correct is not None and correct.start(torch.zeros(0)) is not None
+    reported = correct is not None and correct.reports
+    return up + FLOAT * trained * reported, FLOAT * shared + FLOAT * trained * told
 
 
 def nothing(weights: Tensor) -> Aggregate:
     """The result of a round in which chance has chosen nobody."""
     none = np.zeros(0)
     return Aggregate(torch.zeros_like(weights), None, none.astype(bool), none, none, {})
-
-
-def _secret(privacy: Privacy, seed: int, state: State, noise: int | None) -> int:
-    """What noise follows from: the run's seed, or 128 bits that the operating system draws and nobody keeps."""
-    if privacy.reproducible_noise:
-        return chance_key(seed, "noise", state.round)
-    return secrets.randbits(128) if noise is None else noise
-
-
-def _sizes(clients: list[Client]) -> tuple[Ints, Ints]:
-    return np.array([c.size for c in clients]), np.array([c.steps for c in clients])

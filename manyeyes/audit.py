@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from manyeyes.algorithm import Algorithm, play_round, start
+from manyeyes.algorithm import Algorithm
 from manyeyes.chance import generator
 from manyeyes.data.augment import Augment
 from manyeyes.engine.choice import Means, choose_engine
@@ -26,6 +26,7 @@ from manyeyes.parts.auditing import least_epsilon, least_gaussian_epsilon
 from manyeyes.parts.privacy import CentralDP, Clip
 from manyeyes.parts.require import count
 from manyeyes.population import Population, SingleLabels
+from manyeyes.round import play_round, start
 
 CLIP = 0.01  # a canary's update is 70 times as long
 SHARE = 0.5  # of the users that take part in a round, on average

@@ -14,11 +14,16 @@ Federated visual classification: many people's photos train one model, and the p
 
   run        train; settings and sweeps in Hydra's manner (manyeyes run --help)
   reproduce  a table or figure of a paper, its numbers beside ours (manyeyes reproduce --list)
+  flair      FLAIR's federated benchmark, with the words of its baseline (manyeyes flair --help)
   fedper     FedPer against FedAvg, with the words of its baseline (manyeyes fedper --help)
+  report     runs on one page: curves, classes, users, data, privacy, speed (manyeyes report --help)
   users      every user's own result in some runs: a table and a picture (manyeyes users --help)
   data       prepare datasets, show what is in them, make stand-ins (manyeyes data --help)
   privacy    plan differential privacy, or attack our own to see it kept (manyeyes privacy plan --help, audit --help)
+  federate   the same training on separate clients, with Flower (manyeyes federate --help)
+  plan       what a run would take: seconds, bytes, memory (manyeyes plan --help)
   bench      speed here, side by side with a plain loop and installed peers (manyeyes bench --help)
+  board      a page that follows runs while they go, and compares them (manyeyes board --help)
   demo       compare four algorithms on a small world, in two minutes on a CPU
   doctor     what this machine has, which engine it will use, what is missing and how to get it
 
@@ -38,15 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS.get(words[0])
     if command is None:
         return _complain(f"{words[0]!r} is no command: choose {', '.join(COMMANDS)}", 2)
-    from manyeyes.algorithm import Diverged
-    from manyeyes.engine.distributed import Lost
-
     try:
         return command(words[1:])
-    except (ValueError, Diverged) as error:
+    except ValueError as error:
         return _complain(str(error), 1, once=True)
-    except Lost as error:
-        return _complain(str(error), 1)
+    except RuntimeError as error:
+        from manyeyes.algorithm import Diverged  # only now: they load torch, which not every command needs
+        from manyeyes.engine.distributed import Lost
+
+        if not isinstance(error, Diverged | Lost):
+            raise
+        return _complain(str(error), 1, once=isinstance(error, Diverged))
     except BrokenPipeError:  # whoever read our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -68,10 +75,22 @@ def _reproduce(words: list[str]) -> int:
     return reproduce(words)
 
 
+def _flair(words: list[str]) -> int:
+    from manyeyes.flair_command import flair
+
+    return flair(words)
+
+
 def _fedper(words: list[str]) -> int:
     from manyeyes.fedper_command import fedper
 
     return fedper(words)
+
+
+def _report(words: list[str]) -> int:
+    from manyeyes.report_command import report
+
+    return report(words)
 
 
 def _users(words: list[str]) -> int:
@@ -98,6 +117,26 @@ def _privacy(words: list[str]) -> int:
     return privacy(words)
 
 
+def _board(words: list[str]) -> int:
+    from manyeyes.board.command import board
+
+    return board(words)
+
+
+def _federate(words: list[str]) -> int:
+    try:
+        from manyeyes.federation.command import federate
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is not installed: pip install 'manyeyes[flower]'") from None
+    return federate(words)
+
+
+def _plan(words: list[str]) -> int:
+    from manyeyes.capacity.command import plan
+
+    return plan(words)
+
+
 def _demo(words: list[str]) -> int:
     from manyeyes.demo import demo
 
@@ -113,11 +152,16 @@ def _doctor(words: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "reproduce": _reproduce,
+    "flair": _flair,
     "fedper": _fedper,
+    "report": _report,
     "users": _users,
     "data": _data,
     "privacy": _privacy,
+    "federate": _federate,
+    "plan": _plan,
     "bench": _bench,
+    "board": _board,
     "demo": _demo,
     "doctor": _doctor,
 }

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from manyeyes.models import build
 from manyeyes.parts import Epochs, ImportanceRatio, Schedule
 from manyeyes.report.comparison import compare, markdown, table
 from manyeyes.report.figures import draw_curves
+from manyeyes.report.report import write
+from manyeyes.report.runs import find
 from manyeyes.run.events import read
 from manyeyes.run.folder import unused
 from manyeyes.run.result import curve
@@ -73,7 +75,9 @@ def demo(words: list[str]) -> int:
     Console().print(table(rows, bound, target))
     write_text(folder / "table.md", markdown(rows, bound, target))
     draw_curves(folder / "curves.png", compared, bound, target, f"{len(people.users)} people, {len(people):,} photos")
-    print(f"Report: {folder / 'curves.png'} and {folder / 'table.md'}, with every run beside them.")
+    write(find([f"{name}={place}" for name, place in places.items()]), folder / "report.html", "Four ways to train")
+    print(f"Report: {folder / 'report.html'}")
+    print(f"Beside it are {folder / 'curves.png'}, {folder / 'table.md'} and every run.")
     print(f"That took {time.monotonic() - began:.0f} s.")
     return 0
 
@@ -85,7 +89,9 @@ def _play(name: str, place: Path) -> None:
     algorithm, rounds = algorithms()[name]
     model = build("lenet", len(people.classes), size=WORLD.size, width=16)
     every = 1 if name == BOUND else 14
-    train(people, model, algorithm, rounds=rounds, evaluate_every=every, folder=place, progress=False)
+    about = {"algorithm": {"name": name, "parts": repr(algorithm)}, "model": {"name": "lenet", "width": 16}}
+    about |= {"data": {"name": "world", **asdict(WORLD)}, "rounds": rounds, "seed": 0}
+    train(people, model, algorithm, rounds=rounds, evaluate_every=every, folder=place, progress=False, about=about)
 
 
 def _watch(runs: Mapping[str, Future[None]], places: Mapping[str, Path]) -> None:

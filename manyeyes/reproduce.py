@@ -4,46 +4,52 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from rich.console import Console
 from rich.table import Table
 
-from manyeyes.algorithm import Diverged
 from manyeyes.conf.build import build_population
-from manyeyes.conf.command import train_from
-from manyeyes.conf.errors import is_about_settings, sentence
-from manyeyes.conf.presets import register
-from manyeyes.files import write_text
 from manyeyes.papers import ITEMS, Item, Store, item
-from manyeyes.papers.comparison import Line, compare, markdown
-from manyeyes.papers.plan import How, Job, jobs, shown, wanted
+from manyeyes.papers.comparison import Found, Line, compare
+from manyeyes.papers.document import HEAD, write
+from manyeyes.papers.estimate import estimate
+from manyeyes.papers.figures import figures
+from manyeyes.papers.margin import RULE
+from manyeyes.papers.plan import How, jobs, shown, wanted
+from manyeyes.papers.running import Means, missing, run_all, said, settings
 from manyeyes.population import Population
 from manyeyes.report.population import show
 
 HELP = """usage: manyeyes reproduce --list
-       manyeyes reproduce PAPER.ITEM [--plan] [row=NAME ...] [scale=F] [stand_in=true] [seeds=N] [folder=DIR] [...]
+       manyeyes reproduce PAPER.ITEM [--plan] [row=NAME ...] [scale=F] [stand_in=true] [seeds=N] [data=PATH] [...]
 
 Run what a table or figure of a paper needs, and print its numbers beside ours. What is done is not run again, and what
 was stopped goes on; a run that fails is named at the end and stops no other. Items of a paper share their runs.
 
   --list         every table and figure
-  --plan         say what would be run, and how far it is; run nothing
+  --plan         say what would be run, how far it is and about how long it takes; run nothing
   row=NAME       only this row, or those with this in their names; may be given several times
-  scale=F        smaller: rounds and clients times F, photos and pixels times its root
+  grid=NAME      of rows that are the best of a grid, only the runs whose names end so; * and ? stand for others
+  scale=F        smaller: rounds and clients times F, photos, pixels and centralised epochs times its root
   stand_in=true  on procedural worlds instead of the datasets
+  rounds=N       at most N rounds
   seeds=N        so many seeds instead of the paper's
+  data=PATH      where the prepared datasets are: the folder of their stores (data), or the one store that is needed
   folder=DIR     where runs are kept (runs)
+  parallel=N     N runs at a time, each in a process of its own with its share of the cores
+  launcher=NAME  by a launcher of Hydra: joblib, submitit_local or submitit_slurm; its settings are launcher.NAME=...
+  again=true     try runs that have diverged once more
 
-Settings of engine, track and checkpoint_seconds are those of manyeyes run; all others are the paper's.
+Settings of engine, track, evaluate_every and checkpoint_seconds are those of manyeyes run; all others are the paper's.
 """
-OURS = ("engine", "track", "checkpoint_seconds", "client_memory")  # what a recipe leaves to the person
-EXPECTED = (ValueError, Diverged, OSError)  # failures that say in a sentence what to do
+# What a recipe leaves to the person.
+OURS = ("engine", "track", "checkpoint_seconds", "client_memory", "evaluate_every", "launcher")
+KINDS = {"scale": float, "seeds": int, "rounds": int, "folder": Path, "data": Path, "parallel": int, "launcher": str}
+SWITCHES = ("stand_in", "again")
+OF_MEANS = ("parallel", "launcher", "again")
 
 
 def reproduce(words: list[str]) -> int:
@@ -60,17 +66,16 @@ def reproduce(words: list[str]) -> int:
             raise ValueError(f"{word} is no option: choose --list, --plan or --help")
     if len(named) != 1:
         raise ValueError(f"name one table or figure, such as hsu2020.table2, not {len(named)}: see --list")
-    how, extra = _how([word for word in words if "=" in word])
+    how, means = _how([word for word in words if "=" in word])
     one = wanted(item(named[0]), how)
     if "--plan" in words:
-        _plan(one, how)
+        _plan(one, how, means)
         return 0
-    failures = _run_all(one, how, extra)
+    failures = run_all(list(jobs(one, how)), means, lambda text: print(text, file=sys.stderr))
     populations = _open_all(one, how, failures)
-    lines = compare(one, how, populations)
-    report = Path(how.folder, one.paper, "_".join([one.name, *how.mark.replace(",", "").split()]) + ".md")
-    report.parent.mkdir(parents=True, exist_ok=True)
-    write_text(report, markdown(one, how, lines))
+    found = Found(one, how)
+    lines = compare(found, populations)
+    report = write(found, lines, figures(found, populations))
     Console().print(_table(one, how, lines))
     print(f"{report}: {sum(bool(line.measured) for line in lines)} of {len(lines)} measured")
     for failure in failures:
@@ -78,105 +83,71 @@ def reproduce(words: list[str]) -> int:
     return 1 if failures else 0
 
 
-def _how(words: list[str]) -> tuple[How, tuple[str, ...]]:
-    """What is wanted, and the settings of the machine."""
+def _how(words: list[str]) -> tuple[How, Means]:
+    """What is wanted, and what it is run with."""
     given: dict[str, Any] = {}
-    rows, extra = [], []
-    kinds = {"scale": float, "seeds": int, "folder": Path}
+    several: dict[str, list[str]] = {"row": [], "grid": [], "extra": []}
     for word in words:
         name, _, value = word.partition("=")
-        if name == "row":
-            rows.append(value)
-        elif name == "stand_in":
+        if name in ("row", "grid"):
+            several[name].append(value)
+        elif name in SWITCHES:
             if value not in ("true", "false"):
-                raise ValueError(f"stand_in is {value!r}: it must be true or false")
+                raise ValueError(f"{name} is {value!r}: it must be true or false")
             given[name] = value == "true"
-        elif name in kinds:
+        elif name in KINDS:
             try:
-                given[name] = kinds[name](value)
+                given[name] = KINDS[name](value)
             except ValueError:
                 raise ValueError(f"{name} is {value!r}: it must be a number") from None
         elif name.partition(".")[0] in OURS:
-            extra.append(word)
+            several["extra"].append(word)
         else:
             raise ValueError(f"{name} is the paper's to set: choose row, scale, stand_in, seeds, folder or engine...")
-    return How(**given, rows=tuple(rows)), tuple(extra)
+    means = Means(tuple(several["extra"]), **{name: given.pop(name) for name in OF_MEANS if name in given})
+    if not means.launcher and any(word.startswith("launcher.") for word in means.extra):
+        raise ValueError("launcher.* are settings of a launcher: choose one with launcher=joblib or another")
+    return How(**given, rows=tuple(several["row"]), grid=tuple(several["grid"])), means
 
 
-def _plan(one: Item, how: How) -> None:
+def _plan(one: Item, how: How, means: Means) -> None:
     """Say what would be run."""
-    for store in one.stores:
-        if not how.stand_in:
+    stores = [*_shown(one, how), *(how.apply(run).store for run in one.runs)]
+    for store in dict.fromkeys(stores):
+        if store is not None:
             print(f"{'have' if Path(store.path).exists() else 'make'}  {store.prepare}")
     for job in jobs(one, how):
-        print(f"{job.state:8}{job.folder}  {job.rounds}/{job.run.setting('rounds')} rounds")
-        print(f"        {shlex.join(['manyeyes', 'run', *job.settings, f'folder={job.folder}'])}")
+        print(f"{job.state:9}{job.folder}  {job.rounds}/{job.wanted} rounds")
+        print(f"         {shlex.join(['manyeyes', 'run', *job.settings, *means.extra, f'folder={job.folder}'])}")
         for change in job.run.changes:
-            print(f"        {change}")
+            print(f"         {change}")
+    if one.runs:
+        print(estimate(jobs(one, how), means.parallel))
 
 
-def _run_all(one: Item, how: How, extra: tuple[str, ...]) -> list[str]:
-    """Run what is missing; returns a sentence for each run that failed."""
-    failures = []
-    todo = list(jobs(one, how))
-    with _settings():
-        for number, job in enumerate(todo, 1):
-            if job.state == "done":
-                continue
-            print(f"{number} of {len(todo)}: {job.folder}", file=sys.stderr)
-            try:
-                _run(job, extra)
-            except Exception as error:  # a night of runs does not end with one of them
-                failures.append(f"{job.folder}: {_said(error)}")
-    return failures
-
-
-def _run(job: Job, extra: tuple[str, ...]) -> None:
-    if job.run.store is not None:
-        _there(job.run.store)
-    config = compose("config", overrides=[*job.settings, *extra])
-    train_from(config, job.folder, resume=job.state == "stopped")
+def _shown(one: Item, how: How) -> list[Store | None]:
+    return [shown(row, store, how).store for row in one.rows for store in row.stores]
 
 
 def _open_all(one: Item, how: How, failures: list[str]) -> dict[Store, Population]:
     """The datasets that rows show; each is shown as `manyeyes data show` does."""
     found: dict[Store, Population] = {}
-    with _settings():
+    with settings():
         for row in one.rows:
             for store in row.stores:
                 made = shown(row, store, how)
                 try:
-                    if made.store is not None:
-                        _there(made.store)
+                    if reason := missing(made.store):
+                        raise ValueError(reason)
                     people = build_population(compose("config", overrides=list(made.settings)).data)
                 except Exception as error:
-                    failures.append(f"{row.name}: {_said(error)}")
+                    failures.append(f"{row.name}: {said(error)}")
                     continue
                 found[store] = people
                 if not one.runs:
                     name = " ".join([Path(store.path).name, store.task, f"({how.mark})" if how.mark else ""]).strip()
                     show(people, name, Path(how.folder, one.paper, f"{one.name}_{name.replace(' ', '_')}"))
     return found
-
-
-def _said(error: Exception) -> str:
-    if is_about_settings(error):
-        return sentence(error)
-    return str(error) if isinstance(error, EXPECTED) else f"{type(error).__name__}: {error}"
-
-
-def _there(store: Store) -> None:
-    if not Path(store.path).exists():
-        raise ValueError(f"{store.path} is not there; make it with: {store.prepare}")
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    """Where settings are composed as `manyeyes run` composes them."""
-    register()
-    GlobalHydra.instance().clear()
-    with initialize(version_base="1.3", config_path=None):
-        yield
 
 
 def _listing() -> Table:
@@ -189,8 +160,9 @@ def _listing() -> Table:
 
 
 def _table(one: Item, how: How, lines: list[Line]) -> Table:
-    measured = f"measured\n({how.mark})" if how.mark else "measured"
-    table = Table("row", "measure", "paper", measured, title=f"{one.key}: {one.title}", caption=one.claim or None)
+    heads = [f"measured\n({how.mark})" if how.mark and name == "measured" else name for name in HEAD]
+    caption = "\n".join(filter(None, [one.claim, how.why or RULE]))
+    table = Table(*heads, title=f"{one.key}: {one.title}", caption=caption)
     for line in lines:
-        table.add_row(line.row, line.measure, str(line.printed or ""), line.words())
+        table.add_row(*line.cells())
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -95,3 +96,35 @@ def until() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.002)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, driven by Playwright, which brings none of its own here."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed (apt-get install chromium)")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def browser_page(browser: Any) -> Iterator[Any]:
+    """An empty page; what goes wrong on it is in `console_errors`, what it asks of any server in `asked`."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    page.console_errors, page.asked = [], []
+    page.on("console", lambda said: page.console_errors.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: page.console_errors.append(str(error)))
+    page.on("requestfailed", lambda request: page.console_errors.append(f"failed: {request.url}"))
+    page.on("request", lambda request: _asks(request.url) and page.asked.append(request.url))
+    yield page
+    context.close()
+
+
+def _asks(url: str) -> bool:
+    return not url.startswith(("file:", "data:", "blob:", "about:"))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from manyeyes.algorithm import Algorithm, Client, Diverged, State, plan_round, play_round, start
+from manyeyes.algorithm import Algorithm, Client, Diverged, State
 from manyeyes.algorithms import NAMED, fedavg, fedavgm, fedir, fednova, fedvc, local_only, mimelite, scaffold
 from manyeyes.data.augment import Augment
 from manyeyes.engine.reference import Reference
@@ -41,6 +41,7 @@ from manyeyes.parts import (
     Uniform,
 )
 from manyeyes.population import MultiLabels, Population, SingleLabels
+from manyeyes.round import plan_round, play_round, start
 
 SIZES = (5, 2, 4, 1)
 OWNERS = np.repeat(np.arange(4), SIZES)

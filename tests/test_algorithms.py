@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from manyeyes.algorithm import Algorithm, Client, Plan, Report, plan_round, play_round, start
+from manyeyes.algorithm import Algorithm, Client, Plan, Report
 from manyeyes.algorithms import (
     centralised,
     ditto,
@@ -39,6 +39,7 @@ from manyeyes.engine.reference import Reference
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import SGD, Adam, Everyone, ImportanceRatio, Layers, Proximal, Schedule, ServerAdaptive, ServerSGD
 from manyeyes.population import MultiLabels, Population, SingleLabels
+from manyeyes.round import plan_round, play_round, start
 
 Vector = NDArray[np.float64]
 

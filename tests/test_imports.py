@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "manyeyes"
-BELOW_ENGINE = {"files", "chance", "population", "algorithm", "parts", "models", "metrics", "data"}
+BELOW_ENGINE = {"files", "chance", "population", "algorithm", "round", "parts", "models", "metrics", "data"}
 BELOW_RUN = BELOW_ENGINE | {"engine"}
 BELOW_TOP = BELOW_RUN | {"algorithms", "run", "report", "conf"}
 MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "chance": set(),
     "population": set(),
-    "algorithm": {"chance", "population"},
+    "algorithm": {"population"},
+    "round": {"algorithm", "chance", "population"},
     "parts": {"algorithm", "population", "chance"},
     "models": set(),
     "metrics": set(),
@@ -29,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": BELOW_RUN | {"run"},
     "conf": BELOW_RUN | {"run", "algorithms"},
     "audit": BELOW_RUN,
+    "federation": BELOW_TOP | {"parser"},
     "papers": BELOW_TOP,
     "reproduce": BELOW_TOP | {"papers"},
     "parser": set(),
@@ -37,11 +39,28 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": BELOW_TOP | {"parser"},
     "fedper_command": BELOW_TOP | {"data_command"},
     "fedper": {"cli"},
+    "flair_command": BELOW_TOP | {"papers"},
+    "flair": {"cli"},
     "users_command": BELOW_TOP | {"parser"},
+    "report_command": BELOW_TOP | {"parser", "papers"},
+    "board": {"report", "parser"},
+    "capacity": BELOW_TOP | {"parser", "round"},
     "demo": BELOW_TOP,
     "doctor": BELOW_TOP,
     "cli": BELOW_TOP
-    | {"data_command", "privacy_command", "fedper_command", "users_command", "reproduce", "bench", "demo", "doctor"},
+    | {
+        "data_command",
+        "privacy_command",
+        "fedper_command",
+        "flair_command",
+        "users_command",
+        "report_command",
+        "reproduce",
+        "bench",
+        "demo",
+        "doctor",
+    }
+    | {"board", "capacity", "federation"},
     "__main__": {"cli"},
 }
 

@@ -27,11 +27,12 @@ class Case:
     workers: int | None = None
     threads: int = 0  # 0: PyTorch's choice
     processes: int = 1
+    private: bool = False  # clipped, with noise on the sum
 
     @property
     def label(self) -> str:
         """The runner as a table calls it."""
-        words = [self.engine, self.precision]
+        words = [self.engine, self.precision, "private" if self.private else ""]
         if self.processes > 1:
             words.append(f"{self.processes} processes")
         elif self.threads:

@@ -61,6 +61,8 @@ def cases(given: Namespace) -> Iterator[Case]:
         for engine in filter(None, given.engines.split(",")):
             own = {"precision": given.precision or "", "compile": given.compile, "workers": given.workers}
             yield Case(runner="ours", engine=engine, **shared, **own)
+            if given.private:
+                yield Case(runner="ours", engine=engine, private=True, **shared, **own)
         for peer in peers:
             if peer in one.peers:
                 yield from (Case(runner=peer, **shared, **how) for how in variants(peer, device))
@@ -143,6 +145,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--scaling", action="store_true", help="what users and clients cost: the work crowd at three sizes"
     )
+    parser.add_argument("--private", action="store_true", help="ours with differential privacy too: what it costs")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
     parser.add_argument("--precision", help="of ours (the engine's choice)")
     parser.add_argument("--compile", action=BooleanOptionalAction, help="ours compiled or not (the engine's choice)")

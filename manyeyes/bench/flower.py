@@ -35,7 +35,7 @@ def play(case: Case, work: Workload) -> Played:
     def looked(round: int, arrays: ArrayRecord) -> None:
         times.append(time.perf_counter())
 
-    def summed(replies: list[RecordDict], key: str) -> MetricRecord:
+    def summed(replies: list[Any], key: str) -> MetricRecord:
         images.append(work.epochs * sum(int(reply["metrics"][key]) for reply in replies))
         return MetricRecord()
 
@@ -47,7 +47,8 @@ def play(case: Case, work: Workload) -> Played:
 
     def train(message: Message, context: Context) -> Message:
         held, model = kept(case, work)
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        arrived: Any = message.content["arrays"]
+        model.load_state_dict(arrived.to_torch_state_dict())
         rows, targets = held.user(int(context.node_config["partition-id"]))
         train_client(work, model, local_optimizer(work, model.parameters()), held.images, rows, targets, case)
         arrays, metrics = ArrayRecord(model.state_dict()), MetricRecord({"num-examples": len(rows)})
@@ -58,7 +59,7 @@ def play(case: Case, work: Workload) -> Played:
     client.train()(train)
     cores = os.cpu_count() or 1
     share = 1 / min(ACTORS, cores, work.cohort) if case.device == "cuda" else 0.0
-    resources = {"num_cpus": cores * share if share else 1, "num_gpus": share}
+    resources: dict[str, Any] = {"num_cpus": cores * share if share else 1, "num_gpus": share}
     run_simulation(server, client, work.users, backend_config={"client_resources": resources})
     if len(images) < rounds or min(images) < work.cohort:  # a round whose clients failed counts as done
         raise RuntimeError("Flower's clients failed: see its log on standard error")

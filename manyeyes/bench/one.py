@@ -14,7 +14,7 @@ from typing import Any
 RUNNERS = {  # the package that each needs, and how to get it
     "ours": ("torch", ""),
     "plain": ("torch", ""),
-    # pfl 0.6.0 wants dp-accounting < 0.6 and flwr 1.41 rich < 15: neither lives beside us
+    # pfl 0.6.0 wants dp-accounting < 0.6 and does not live beside us; Ray, for Flower's simulation, is large
     "pfl": ("pfl", "make an environment with torch and pfl, and give its python: --python pfl=PATH"),
     "flower": (
         "flwr",
@@ -24,11 +24,15 @@ RUNNERS = {  # the package that each needs, and how to get it
 }
 
 
+ALSO = {"flower": ("ray",)}  # packages that a runner needs beside its own
+
+
 def main(words: list[str]) -> int:
     given = json.loads(words[0])
     package, remedy = RUNNERS[given["runner"]]
-    if importlib.util.find_spec(package) is None:
-        return _tell(failure="not installed", reason=f"{package} is not installed for {sys.executable}: {remedy}")
+    for needed in (package, *ALSO.get(given["runner"], ())):
+        if importlib.util.find_spec(needed) is None:
+            return _tell(failure="not installed", reason=f"{needed} is not installed for {sys.executable}: {remedy}")
     try:
         return _tell(**measure(given))
     except Exception as error:

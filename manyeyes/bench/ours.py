@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from manyeyes.bench.case import Case, Played
 from manyeyes.bench.works import Workload
+from manyeyes.parts import Equally
+from manyeyes.parts.privacy import AdaptiveClip, CentralDP
 from manyeyes.run.training import train
+
+PRIVATE = CentralDP(epsilon=0, noise=1.0, clip=AdaptiveClip(length=0.1, quantile=0.1))
 
 
 def play(case: Case, work: Workload) -> Played:
     asked = {"engine": case.engine, "precision": case.precision, "compile": case.compile, "workers": case.workers}
     settings: dict[str, Any] = {name: value for name, value in asked.items() if value not in ("", None)}
+    algorithm = work.algorithm
+    if case.private:
+        algorithm = replace(algorithm, weigh=Equally(), privacy=PRIVATE)
     result = train(
         work.population(),
         work.module(),
-        work.algorithm,
+        algorithm,
         augment=work.augment,
         rounds=case.warmup + case.rounds,
         device=case.device,

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from manyeyes.algorithm import Algorithm, Cohort, Correction, Draw, Local, Personal, Privacy, Server, Weigh
+from manyeyes.algorithm import (
+    Algorithm,
+    Cohort,
+    Combine,
+    Compress,
+    Correction,
+    Draw,
+    Local,
+    Personal,
+    Privacy,
+    Server,
+    Weigh,
+)
 from manyeyes.chance import key
-from manyeyes.conf.schema import AlgorithmConfig, AugmentConfig, ModelConfig, PrivacyConfig, ScheduleConfig
+from manyeyes.conf.schema import (
+    AggregateConfig,
+    AlgorithmConfig,
+    AugmentConfig,
+    CompressConfig,
+    ModelConfig,
+    PrivacyConfig,
+    ScheduleConfig,
+)
 from manyeyes.data import world
 from manyeyes.data.augment import Augment
 from manyeyes.data.dealing import deal
 from manyeyes.data.opening import open_population
 from manyeyes.models import build as build_named_model
 from manyeyes.parts import (
+    BF16,
     SGD,
     Adam,
     ByExamples,
@@ -31,7 +53,10 @@ from manyeyes.parts import (
     FixedSize,
     Head,
     ImportanceRatio,
+    Int8,
+    Krum,
     Layers,
+    Median,
     Norms,
     Poisson,
     Pooled,
@@ -40,6 +65,8 @@ from manyeyes.parts import (
     ServerAdaptive,
     ServerMomentum,
     ServerSGD,
+    TopK,
+    TrimmedMean,
     Uniform,
 )
 from manyeyes.parts.privacy import AdaptiveClip, CentralDP, Clip, LocalDP
@@ -69,6 +96,17 @@ LOCALS: dict[str, Callable[[AlgorithmConfig, Schedule], Local]] = {
     "sgd": lambda c, s: SGD(c.lr, c.momentum, c.weight_decay, c.clip, c.keep, s),
     "adam": lambda c, s: Adam(c.lr, (c.beta1, c.beta2), c.eps, c.weight_decay, c.clip, c.keep, s),
 }
+COMPRESSIONS: dict[str, Callable[[CompressConfig], Compress]] = {
+    "bf16": lambda c: BF16(),
+    "int8": lambda c: Int8(c.chunk),
+    "topk": lambda c: TopK(c.share),
+}
+AGGREGATES: dict[str, Callable[[AggregateConfig], Combine]] = {
+    "median": lambda c: Median(),
+    "trimmed": lambda c: TrimmedMean(c.trim),
+    "krum": lambda c: Krum(c.wrong),
+    "multikrum": lambda c: Krum(c.wrong, c.chosen),
+}
 ADAPTIVE = ("adam", "yogi", "adagrad")
 
 
@@ -88,6 +126,18 @@ def build_algorithm(config: AlgorithmConfig, rounds: int) -> Algorithm:
         personal=_chosen("algorithm.personal", config.personal, PERSONAL)(config),
         beside=Ditto(config.ditto) if config.ditto else None,
         adapt=FineTune(config.adapt_epochs) if config.adapt_epochs else None,
+    )
+
+
+def build_whole(config: Any) -> Algorithm:
+    """The algorithm of a run with all that its settings say of privacy, packing and aggregation."""
+    packing = {"none": lambda c: None, **COMPRESSIONS}
+    combining = {"mean": lambda c: None, **AGGREGATES}
+    return replace(
+        build_algorithm(config.algorithm, config.rounds),
+        privacy=build_privacy(config.privacy),
+        compress=_chosen("compress.name", config.compress.name, packing)(config.compress),
+        aggregate=_chosen("aggregate.name", config.aggregate.name, combining)(config.aggregate),
     )
 
 

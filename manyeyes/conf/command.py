@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from manyeyes.algorithm import Diverged
-from manyeyes.conf.build import build_algorithm, build_augment, build_model, build_population, build_privacy
+from manyeyes.conf.build import build_augment, build_model, build_population, build_whole
 from manyeyes.conf.errors import check_names, is_about_settings, sentence
 from manyeyes.conf.help import run_help
 from manyeyes.conf.presets import register
@@ -30,7 +29,8 @@ from manyeyes.run.training import train
 
 SHOWN = ("accuracy", "macro_accuracy", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
 OF_USERS = ("user_mean", "adapted_user_mean")
-CHANGEABLE = ("rounds", "evaluate_every", "checkpoint_seconds", "track", "engine")  # when a run is continued
+# When a run is continued.
+CHANGEABLE = ("rounds", "batches", "evaluate_every", "evaluate_early", "checkpoint_seconds", "track", "engine")
 FLAGS = ("--multirun", "-m", "--resolve")
 VALUED = ("--cfg", "-c", "--config-dir", "-cd")
 
@@ -44,9 +44,14 @@ def run(words: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come to us, who say them in one sentence
     sys.argv = ["manyeyes run", *_arranged(words)]  # where Hydra looks
     failures: list[Exception] = []
+    here = os.getpid()
 
     def job(config: DictConfig) -> float | None:
-        return _job(config, failures)
+        value = run_one(config, failures)
+        if failures and os.getpid() != here:  # a launcher's process, whose list stays with it
+            print(f"manyeyes: {failures[-1]}", file=sys.stderr)
+            raise failures[-1]
+        return value
 
     try:
         hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
@@ -61,7 +66,7 @@ def run(words: list[str]) -> int:
     return 1 if failures else 0
 
 
-def _job(config: DictConfig, failures: list[Exception]) -> float | None:
+def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
     """One run, or one of a sweep: its value is what a sweep may optimise, and its failure does not stop the others."""
     try:
         check_names(config)
@@ -89,7 +94,7 @@ def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     augment = build_augment(config.augment)
-    algorithm = replace(build_algorithm(config.algorithm, config.rounds), privacy=build_privacy(config.privacy))
+    algorithm = build_whole(config)
     population = build_population(config.data, config.seed)
     model = build_model(config.model, population, augment, config.seed)
     try:
@@ -105,6 +110,9 @@ def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
             seed=config.seed,
             evaluate_every=config.evaluate_every,
             evaluate_on=config.evaluate_on,
+            evaluate_early=config.evaluate_early,
+            batches=config.batches,
+            best_on=config.best_on,
             checkpoint_seconds=config.checkpoint_seconds,
             engine=config.engine.name,
             device=config.engine.device,

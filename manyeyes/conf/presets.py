@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
 from manyeyes.algorithms import NAMED
-from manyeyes.conf.build import describe_algorithm
-from manyeyes.conf.schema import Config, EngineConfig, ModelConfig, PrivacyConfig, StoreConfig, TrackConfig, WorldConfig
+from manyeyes.conf.build import AGGREGATES, COMPRESSIONS, describe_algorithm
+from manyeyes.conf.schema import (
+    AggregateConfig,
+    CompressConfig,
+    Config,
+    EngineConfig,
+    ModelConfig,
+    PrivacyConfig,
+    StoreConfig,
+    TrackConfig,
+    WorldConfig,
+)
 from manyeyes.data.registry import DATASETS
 from manyeyes.engine.choice import ENGINES
 from manyeyes.models import MODELS
@@ -28,6 +39,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "local": PrivacyConfig(name="local", noise=1.0),
         "flair": PrivacyConfig(name="central", clip=0.1, quantile=0.1, noise_cohort=5000),  # as the paper's PFL rows
     },
+    "compress": {name: CompressConfig(name=name) for name in ("none", *COMPRESSIONS)},
+    "aggregate": {name: AggregateConfig(name=name) for name in ("mean", *AGGREGATES)},
     "engine": {name: EngineConfig(name=name) for name in ("auto", *ENGINES)},
     "track": {"none": TrackConfig(), **{name: TrackConfig(to=[name]) for name in TRACKERS}},
 }
@@ -36,11 +49,14 @@ DEFAULTS = {
     "model": "lenet",
     "algorithm": "fedavg",
     "privacy": "none",
+    "compress": "none",
+    "aggregate": "mean",
     "engine": "auto",
     "track": "none",
 }
 
 
+@cache  # which Hydra remembers
 def register() -> None:
     """Tell Hydra of every option, and of where it may write: a run's folder is made by the run alone."""
     store = ConfigStore.instance()

@@ -81,6 +81,21 @@ class PrivacyConfig:
 
 
 @dataclass
+class CompressConfig:
+    name: str = setting("none", "how updates are packed: none, bf16, int8 (stochastic rounding) or topk")
+    chunk: int = setting(1024, "int8: numbers that share a scale")
+    share: float = setting(0.01, "topk: the share of the numbers that is sent; the rest is owed by the client")
+
+
+@dataclass
+class AggregateConfig:
+    name: str = setting("mean", "how updates become one: mean (by weight), median, trimmed, krum or multikrum")
+    trim: float = setting(0.1, "trimmed: the share that is cut off at each end")
+    wrong: int = setting(1, "krum, multikrum: clients of a round that may be wrong")
+    chosen: int = setting(5, "multikrum: clients that are averaged")
+
+
+@dataclass
 class WorldConfig:
     name: str = setting("world", "procedural photographs, no download")
     users: int = setting(1000, "how many people")
@@ -153,12 +168,17 @@ class Config:
     algorithm: AlgorithmConfig = setting(AlgorithmConfig, "how it is trained")
     augment: AugmentConfig = setting(AugmentConfig, "what training does to images")
     privacy: PrivacyConfig = setting(PrivacyConfig, "what hides each user")
+    compress: CompressConfig = setting(CompressConfig, "how updates are packed")
+    aggregate: AggregateConfig = setting(AggregateConfig, "how updates become one")
     engine: EngineConfig = setting(EngineConfig, "what computes it")
     track: TrackConfig = setting(TrackConfig, "who follows it")
     rounds: int = setting(100, "how many rounds")
     seed: int = setting(0, "decides initial weights, cohorts, batches and crops")
     evaluate_every: int = setting(10, "rounds between evaluations; 0: only the first and the last")
     evaluate_on: str = setting("test", "which split is evaluated: test or val")
+    evaluate_early: float = setting(0.0, "evaluate at least every so large a share of the rounds played; 0: do not")
+    batches: int = setting(0, "end when the largest clients of the rounds have taken so many batches; 0: by rounds")
+    best_on: str = setting("", "test and keep the model of the lowest loss on this split, such as val; empty: the last")
     checkpoint_seconds: float = setting(60.0, "at most so many seconds of work are lost by a crash")
     client_memory: int = setting(1024, "MiB of what clients keep that stay in memory; the rest is in the run's folder")
     folder: str = setting("", "where the run is kept; empty: runs/ and the time")

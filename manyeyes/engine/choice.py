@@ -21,8 +21,9 @@ from manyeyes.population import Population
 ENGINES = ("reference", "ranks", "vector", "lanes")
 BEST = {"cuda": ("lanes", "reference"), "cpu": ("ranks", "reference", "lanes")}  # what `auto` tries, in order
 WIDTH = 64  # clients side by side, at most
-LANES = range(8, 17)  # fewer leave an H200 idle, more bring nothing
-SMALL = 400_000  # trained parameters of models whose clients run side by side on a GPU
+BESIDE = 2  # lanes of `vector`: one works while the other starts a kernel or ends one
+LANES = range(8, 17)  # of `lanes`: fewer leave an H200 idle, more bring nothing
+SMALL, SIDE = 2_000_000, 64  # trained parameters and pixels of models whose clients run side by side on a GPU
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Means:
     compile: bool = True  # on a GPU; Inductor's CPU code is slower than PyTorch's own, and has been wrong
     workers: int = 0  # processes of `ranks`; 0: one a core
     lanes: int = 0  # lanes of `lanes`; 0: the number that is best here
+    apart: bool = False  # whether the algorithm looks at each client's update: packs it, or compares it with others
 
     def __post_init__(self) -> None:
         for name in ("workers", "lanes"):
@@ -74,7 +76,7 @@ def choose_engine(
     size = augment.crop or population.image_shape[0]
     if name == "auto":
         best = BEST[device.type]
-        if device.type == "cuda" and model.trained <= SMALL:
+        if device.type == "cuda" and model.trained <= SMALL and size <= SIDE:
             best = ("vector", *best)
         name = next(one for one in best if one == best[-1] or cannot(one, model, size, device, means) is None)
     elif name not in ENGINES:
@@ -85,7 +87,10 @@ def choose_engine(
         return Reference(model, population, augment, device)
     if name == "ranks":
         return Ranks(model, population, augment, device, means.workers or None)
-    lanes, width = (1, WIDTH) if name == "vector" else (means.lanes or lanes_for(clients), 1)
+    lanes, width = means.lanes or lanes_for(clients), 1
+    if name == "vector":
+        lanes = means.lanes or min(BESIDE, clients)
+        width = min(WIDTH, -(-clients // lanes))
     compile = means.compile and device.type == "cuda"
     return Lanes(model, population, augment, device, lanes=lanes, width=width, precision=precision, compile=compile)
 
@@ -105,6 +110,8 @@ def cannot(name: str, model: FlatModel, size: int, device: torch.device, means: 
         return available()
     if name == "vector" and has_live_batch_norm(model.module):
         return "it pads batches, and BatchNorm would count the padding"
+    if name in ("vector", "lanes") and means.apart:
+        return "it adds updates up where they are made, and these are to be packed or compared one by one"
     if name in ("vector", "lanes") and model.draws(size):
         return "its model draws random numbers of its own, which it could not give to each client"
     return None

@@ -7,10 +7,12 @@ all-reduce of the update a round, and what is known of each client.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from manyeyes.algorithm import Aggregate, Clients, Engine, Personal, Plan, Work, nothing
-from manyeyes.engine.sharing import share_clients
+from manyeyes.engine.reference import Reference
+from manyeyes.engine.sharing import Job, share_jobs
+from manyeyes.engine.teams import Team, Teams
 from manyeyes.population import Ints
 
 T = TypeVar("T")
@@ -85,15 +89,15 @@ class Distributed:
     def __init__(self, inner: Engine, here: World) -> None:
         self.inner, self.here = inner, here
         self.trained, self.dice = inner.trained, inner.dice
+        self._teams: Teams | None = None
+        if isinstance(inner, Reference):  # the other engines' steps are captured before anyone could add to them
+            self._teams = Teams(inner.model, inner.augment.crop or inner.population.image_shape[0])
 
     def personal(self, personal: Personal) -> Tensor:
         return self.inner.personal(personal)
 
     def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
-        mine = share_clients(plan.clients, self.here.size)[self.here.rank]
-        chosen = replace(plan, clients=tuple(plan.clients[place] for place in mine))
-        part = self.inner.train(weights, chosen, work, clients) if mine else nothing(weights)
-
+        mine, part = self._mine(weights, plan, work, clients)
         reports = work.correct is not None and work.correct.reports
         sums = [part.update_W]
         if reports:
@@ -102,6 +106,12 @@ class Distributed:
         notes = np.zeros((len(plan.clients), 3))
         notes[mine] = np.stack([part.kept_K, part.loss_K, part.norm_K], 1)
         notes = np.sum(self.here.everyones(notes), axis=0)
+        each_KW = None
+        if work.apart:
+            each_KW = weights.new_zeros(len(plan.clients), len(weights))
+            if part.updates_KW is not None:
+                each_KW[mine] = part.updates_KW
+            each_KW = self._summed(each_KW)
         keeps = {key: kept for some in self.here.everyones(_on_host(part.keeps)) for key, kept in some.items()}
         return Aggregate(
             update_W=total[: len(weights)],
@@ -114,17 +124,67 @@ class Distributed:
                 for client in plan.clients
                 if client.key in keeps
             },
+            updates_KW=each_KW,
         )
 
-    def _summed(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, the same bits on each."""
+    def _mine(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> tuple[list[int], Aggregate]:
+        """The places of the clients that this rank answers for, and what came of them."""
+        alone = self._teams is None or (work.correct is not None and work.correct.whole)
+        agreeing = math.inf if alone or self._teams is None else self._teams.agreeing
+        shares = share_jobs([Job.of(client) for client in plan.clients], self.here.size, agreeing)
+        parts = [self._together(weights, plan, work, clients, *team) for team in shares.teams]
+        mine = shares.whole[self.here.rank]
+        if mine:
+            chosen = replace(plan, clients=tuple(plan.clients[place] for place in mine))
+            parts.append((mine, self.inner.train(weights, chosen, work, clients)))
+        return _joined([part for part in parts if part is not None], weights)
+
+    def _together(
+        self, weights: Tensor, plan: Plan, work: Work, clients: Clients, place: int, members: list[int]
+    ) -> tuple[list[int], Aggregate] | None:
+        """A client that is trained by several ranks, of which the first answers for it."""
+        assert self._teams is not None and isinstance(self.inner, Reference)
+        with losses_told():
+            group = self._teams.group(members)
+        if self.here.rank not in members:
+            return None
+        self.inner.team = Team(members.index(self.here.rank), len(members), partial(self._summed, group=group))
+        try:
+            part = self.inner.train(weights, replace(plan, clients=(plan.clients[place],)), work, clients)
+        finally:
+            self.inner.team = None
+        return ([place], part) if self.here.rank == members[0] else None
+
+    def _summed(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+        """The sum over all ranks, or those of a group, the same bits on each."""
         with losses_told():
             if dist.get_backend() == "nccl":
-                dist.all_reduce(tensor)
+                dist.all_reduce(tensor, group=group)
                 return tensor
             host = tensor.cpu()
-            dist.all_reduce(host)
+            dist.all_reduce(host, group=group)
             return host.to(tensor.device)
+
+
+def _joined(parts: list[tuple[list[int], Aggregate]], weights: Tensor) -> tuple[list[int], Aggregate]:
+    """Several results as one."""
+    if len(parts) == 1:
+        return parts[0]
+    places, found = [place for some, _ in parts for place in some], [part for _, part in parts]
+    if not found:
+        return [], nothing(weights)
+    reports = [part.reports_P for part in found if part.reports_P is not None]
+    apart = [part.updates_KW for part in found if part.updates_KW is not None]
+    whole = Aggregate(
+        update_W=torch.stack([part.update_W for part in found]).sum(0),
+        reports_P=torch.stack(reports).sum(0) if reports else None,
+        kept_K=np.concatenate([part.kept_K for part in found]),
+        loss_K=np.concatenate([part.loss_K for part in found]),
+        norm_K=np.concatenate([part.norm_K for part in found]),
+        keeps={key: kept for part in found for key, kept in part.keeps.items()},
+        updates_KW=torch.cat(apart) if apart else None,
+    )
+    return places, whole
 
 
 def _on_host(keeps: dict[int, dict[str, Tensor]]) -> dict[int, dict[str, Tensor]]:

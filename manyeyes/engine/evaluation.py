@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,22 @@ from manyeyes.population import Ints, Population
 Score = Accuracy | MultiLabelScores
 LARGE = 1024  # images of up to 64 px a batch on a GPU
 ALONE = World()
+
+
+class Judge(Protocol):
+    """Who scores models on one population."""
+
+    @property
+    def population(self) -> Population: ...
+
+    @property
+    def here(self) -> World: ...
+
+    def shared(self, weights: Tensor) -> Score: ...
+
+    def personal(self, weights: Tensor, mask: Tensor, clients: Clients) -> Score: ...
+
+    def own(self, models: Iterable[tuple[int, Tensor]]) -> Score: ...
 
 
 class Evaluator:

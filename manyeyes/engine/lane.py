@@ -17,6 +17,8 @@ from manyeyes.algorithm import Work
 from manyeyes.engine.batch import lengths
 from manyeyes.parts.local import descend, moving
 
+ALIGNED = 64  # numbers: where each client's begin, for matrix products that are fast for all of them
+
 
 @dataclass(frozen=True, eq=False)
 class Shared:
@@ -38,9 +40,11 @@ class Lane:
         weights, trained = shared.weights, shared.trained
         device = weights.device
         self.shared, self.work, self.number, self.dtype = shared, work, number, dtype
-        self.theta = weights.new_zeros(width, trained)
+        rows = weights.new_zeros(width, -(-trained // ALIGNED) * ALIGNED)
+        self.theta = rows[:, :trained]
         self.statistics = weights.new_zeros(width, len(weights) - trained)
-        self.copy = self.theta if dtype == torch.float32 else self.theta.to(dtype)  # what the model computes with
+        # what the model computes with
+        self.copy = self.theta if dtype == torch.float32 else torch.zeros_like(rows, dtype=dtype)[:, :trained]
         self.slots = tuple(slot.expand(width, -1).clone() for slot in work.local.start(weights[:trained]))
         self.start = weights.new_zeros(width, len(weights)) if work.personal is not None else None
         shift = None if work.correct is None else work.correct.shift(shared.control, None)

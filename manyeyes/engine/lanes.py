@@ -9,43 +9,31 @@ code runs without streams and graphs.
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from manyeyes.algorithm import Aggregate, Clients, Personal, Plan, Work
 from manyeyes.data.augment import Augment
-from manyeyes.engine.batch import losses, weighted_mean
-from manyeyes.engine.compiling import compiled, compiling, wrong_parameter
+from manyeyes.engine.compiling import compiled, compiling
 from manyeyes.engine.keeping import Keeping
 from manyeyes.engine.lane import Lane, Shared, lanes_in_turn
 from manyeyes.engine.precision import arithmetic, number_type
 from manyeyes.engine.program import Stretch, cut, make_groups
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.sharing import share_out
+from manyeyes.engine.stepping import Made, Shape, Steps
 from manyeyes.engine.table import Piece, Table
 from manyeyes.models import has_live_batch_norm
+from manyeyes.models.cuda import for_cuda
 from manyeyes.models.flat import FlatModel
-from manyeyes.models.patches import with_patches
 from manyeyes.population import Population
 
-Shape = tuple[int, int]  # clients side by side, examples of each
 Program = list[list[list[Stretch]]]  # of each piece of a round, of each lane
-
-
-@dataclass(frozen=True)
-class Made:
-    """The two functions of a step. Apart, the first is computed once for each pixel and not once for each use."""
-
-    look: Callable[..., Tensor]  # from the table to images
-    loss: Callable[..., Tensor]  # from images to losses
 
 
 class Lanes:
@@ -68,13 +56,13 @@ class Lanes:
         self.exact = has_live_batch_norm(model.module)
         assert not (self.exact and width > 1), "examples of clients side by side would share their statistics"
         cuda = device.type == "cuda"
-        self.model = FlatModel(with_patches(model.module) if cuda else copy.deepcopy(model.module))
+        self.model = FlatModel(for_cuda(model.module, width > 1) if cuda else copy.deepcopy(model.module))
         self.population, self.augment, self.device = population, augment, device
         self.count, self.width, self.precision = lanes, width, precision
         self.dtype = number_type(precision)
         self.compile = compile
         self._kind: tuple[Any, ...] | None = None  # what the lanes were made for
-        self._steps: dict[Shape, Made] = {}
+        self._made: dict[Shape, Made] = {}
         self._ready: dict[tuple[int, int], tuple[Program, list[Piece]]] = {}  # the next round, by seed and number
         self._others: dict[tuple[Any, ...], Lanes] = {}  # for work of other kinds
         self._another: Callable[[], Lanes] = lambda: Lanes(
@@ -132,6 +120,7 @@ class Lanes:
         self.lanes = [Lane(self.shared, work, n, width, self.dtype) for n in range(self.count)]
         self.most = width
         self.table = Table(self.population, self.device, self.count, width, batch, self.dice)
+        self.steps = Steps(self.model, self.augment, self.table, self.dtype, self.compile)
         self._captured = [set[Shape]() for _ in self.lanes]
         self._alternates = plan.alternates
 
@@ -159,8 +148,8 @@ class Lanes:
         missing = [shapes - made for shapes, made in zip(needs, self._captured, strict=True)]
         if any(missing):
             self.table.upload(first, 0)
-            for shape in sorted(set().union(*missing) - set(self._steps), reverse=True):
-                self._steps[shape] = self._checked(shape)
+            for shape in sorted(set().union(*missing) - set(self._made), reverse=True):
+                self._made[shape] = self.steps.make(shape, self.lanes[0])
             with compiling():
                 for lane, shapes in zip(self.lanes, missing, strict=True):
                     for shape in sorted(shapes, reverse=True):
@@ -173,7 +162,7 @@ class Lanes:
 
     def _functions(self, lane: Lane, shape: Shape) -> dict[Any, Callable[[], None]]:
         """What a lane does, by name: a step of each shape, and the begin and end of groups of each width."""
-        width, made = shape[0], self._steps[shape]
+        width, made = shape[0], self._made[shape]
         ready: Callable[[Callable[..., Any]], Callable[..., Any]] = compiled if self.compile else lambda plain: plain
         descend, finish = ready(lane.descend), ready(lane.finish)
         active, only, share = (self.table.columns[name][:, lane.number] for name in ("active", "only", "share"))
@@ -183,7 +172,7 @@ class Lanes:
             parts: tuple[Tensor, ...] = ()
             if self._alternates:
                 parts = only.index_select(0, lane.cursor)[0, :width], lane.statistics[:width].clone()
-            loss_K, gradient_KP = self._gradient(lane, shape, made)
+            loss_K, gradient_KP = self.steps.gradient(lane, shape, made)
             descend(gradient_KP, loss_K, active.index_select(0, lane.cursor)[0, :width], *parts)
 
         return {
@@ -191,82 +180,6 @@ class Lanes:
             ("begin", width): lambda: lane.begin(width),
             ("finish", width): lambda: finish(width, share, results),
         }
-
-    def _gradient(self, lane: Lane, shape: Shape, made: Made) -> tuple[Tensor, Tensor]:
-        """The loss of each client's next batch, and its gradient."""
-        leaf = lane.copy[: shape[0]].detach().requires_grad_()
-        columns = {name: column[:, lane.number] for name, column in self.table.columns.items()}
-        images = made.look(lane.cursor, self.table.pictures, columns)
-        loss_K = made.loss(leaf, lane.statistics[: shape[0]], images, lane.cursor, columns)
-        (gradient_KP,) = torch.autograd.grad(loss_K, leaf, torch.ones_like(loss_K))
-        return loss_K.detach(), gradient_KP
-
-    def _made(self, shape: Shape, dtype: torch.dtype) -> Made:
-        """What K batches look like and lose, as functions of what is in the table at the cursor."""
-        width, batch = shape
-
-        def at(cursor: Tensor, column: Tensor) -> Tensor:
-            return column.index_select(0, cursor)[0, :width]
-
-        def look(cursor: Tensor, pictures: Tensor, columns: dict[str, Tensor]) -> Tensor:
-            rows, dice = (at(cursor, columns[name])[:, :batch].flatten(0, 1) for name in ("rows", "dice"))
-            images = self.augment.train(pictures[rows], dice if dice.shape[-1] else None)
-            return self.model.arranged(images).to(dtype).unflatten(0, (width, batch))
-
-        def of_one(
-            theta: Tensor, statistics: Tensor, images: Tensor, targets: Tensor, weights: Tensor, seed: Tensor
-        ) -> Tensor:
-            outputs = self.model(theta, statistics, images, seed).float()
-            return weighted_mean(losses(outputs, targets), weights)
-
-        def loss(
-            theta_KP: Tensor, statistics_KS: Tensor, images: Tensor, cursor: Tensor, columns: dict[str, Tensor]
-        ) -> Tensor:
-            targets, weights = (at(cursor, columns[name])[:, :batch] for name in ("targets", "weights"))
-            targets = targets.float() if targets.dim() == 3 else targets
-            several = (theta_KP, statistics_KS, images, targets, weights, at(cursor, columns["seeds"]))
-            return vmap(of_one)(*several) if width > 1 else of_one(*(one.squeeze(0) for one in several))[None]
-
-        return Made(look, loss)
-
-    def _checked(self, shape: Shape) -> Made:
-        """The compiled loss, if every parameter's gradient is what the plain one gives; else the plain one."""
-        plain = self._made(shape, self.dtype)
-        if not self.compile:
-            return plain
-        lane, fast = self.lanes[0], Made(compiled(plain.look), compiled(plain.loss))
-        lane.begin(shape[0])
-        lane.cursor.zero_()
-        statistics = lane.statistics.clone()
-        try:
-            with compiling(f"a step of {shape[0]} x {shape[1]} images"):
-                found = self._gradient(lane, shape, fast)[1].float()
-        except Exception as error:  # whatever a compiler fails with, the work can go on
-            print(f"a step cannot be compiled and runs uncompiled: {str(error).splitlines()[0]}", file=sys.stderr)
-            return plain
-        lane.statistics.copy_(statistics)
-        same = self._gradient(lane, shape, plain)[1].float()
-        exact = self._exact_gradient(lane, shape)
-        lane.statistics.copy_(statistics)
-        names = {name: int(np.prod(size)) for name, size in self.model.trained_shapes.items()}
-        wrong = wrong_parameter(names, found, same, exact)
-        if wrong is None:
-            return fast
-        print(
-            f"the compiled gradient of {wrong[0]} is {wrong[1]:.1f} times as far off as it may be in batches of "
-            f"{shape[1]}: these run uncompiled",
-            file=sys.stderr,
-        )
-        return plain
-
-    def _exact_gradient(self, lane: Lane, shape: Shape) -> Tensor:
-        """The gradient in full float32, uncompiled."""
-        copy, lane.copy = lane.copy, lane.theta
-        try:
-            with arithmetic("float32"):
-                return self._gradient(lane, shape, self._made(shape, torch.float32))[1]
-        finally:
-            lane.copy = copy
 
     def _launch(self, plan: Plan, pieces: Iterable[Piece], keeping: Keeping) -> list[Tensor]:
         """Send all steps to the device, and return how each client went, piece by piece and lane by lane.

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from manyeyes.algorithm import Client
+from manyeyes.engine.sharing import OVERHEAD
 from manyeyes.population import Ints
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # clients side by side: each shape is compiled once
 ALIKE = 0.75  # clients share a group when the shortest takes at least this share of the longest's steps
-OVERHEAD = 3.0  # what a step costs beyond its images, in images: 0.26 ms and 0.077 ms an image, ResNet18 on an H200
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def make_groups(clients: Sequence[Client], most: int, exact: bool) -> list[Group
         longest = len(sizes[order[0]])
         alike = next((n for n, k in enumerate(order) if len(sizes[k]) < ALIKE * longest), len(order))
         members, order = order[: min(alike, most)], order[min(alike, most) :]
-        width = next(width for width in (*WIDTHS, most) if width >= len(members))
+        width = min(most, next(width for width in (*WIDTHS, most) if width >= len(members)))
         full = max(clients[k].rows_SB.shape[1] for k in members)
         needs = np.zeros(longest, np.int64)
         for k in members:

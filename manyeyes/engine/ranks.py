@@ -39,6 +39,7 @@ class Task:
     work: Work
     clients: Clients
     shelf: Shelf | None  # what was read ahead
+    places: list[int]  # of its clients in the round
 
 
 class Ranks:
@@ -68,6 +69,7 @@ class Ranks:
         self._shared = _shared_memory(dtype, model.trained)
         self._updates = _shared_memory(dtype, count, model.size)
         self._reports = _shared_memory(dtype, count, model.trained)
+        self._each = torch.empty(0, model.size, dtype=dtype)  # every client's update, where they are wanted apart
         self._workers: dict[int, Worker] = {}
 
     def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
@@ -75,6 +77,8 @@ class Ranks:
         self._weights.copy_(weights)
         if work.shared is not None:
             self._shared.copy_(work.shared)
+        if work.apart:
+            self._make_room(len(plan.clients))
         shares = [share for share in share_clients(plan.clients, len(self._updates)) if share]
         tasks = [self._task(plan, share, work, clients) for share in shares]
         try:
@@ -84,7 +88,15 @@ class Ranks:
         except BaseException:  # what the other workers are at is of no use any more
             self.close()
             raise
-        return self._merged(plan, shares, parts)
+        each = self._each[: len(plan.clients)].clone() if work.apart else None
+        return self._merged(plan, shares, parts, each)
+
+    def _make_room(self, clients: int) -> None:
+        """For the updates of so many; processes that were forked before do not see it, and are ended."""
+        if clients > len(self._each):
+            self.close()
+            room = clients + clients // 4  # for rounds of as many by chance
+            self._each = _shared_memory(self._weights.dtype, room, len(self._weights))
 
     def close(self) -> None:
         """End the processes; the next `train` starts others."""
@@ -105,6 +117,7 @@ class Ranks:
             work=work if work.shared is None else replace(work, shared=ELSEWHERE),
             clients={client.key: clients[client.key] for client in chosen if client.key in clients},
             shelf=self._ahead.shelf if self._ahead else None,
+            places=share,
         )
         try:
             return packed(task)
@@ -144,9 +157,13 @@ class Ranks:
         self._updates[place] = part.update_W
         if part.reports_P is not None:
             self._reports[place] = part.reports_P
-        return replace(part, update_W=ELSEWHERE, reports_P=None if part.reports_P is None else ELSEWHERE)
+        if part.updates_KW is not None:
+            self._each[task.places] = part.updates_KW
+        return replace(
+            part, update_W=ELSEWHERE, reports_P=None if part.reports_P is None else ELSEWHERE, updates_KW=None
+        )
 
-    def _merged(self, plan: Plan, shares: list[list[int]], parts: list[Aggregate]) -> Aggregate:
+    def _merged(self, plan: Plan, shares: list[list[int]], parts: list[Aggregate], each_KW: Tensor | None) -> Aggregate:
         """One result, its clients in the order of the plan."""
         total = torch.zeros_like(self._weights)
         reports: Tensor | None = None
@@ -159,7 +176,7 @@ class Ranks:
             kept[share], loss[share], norm[share] = part.kept_K, part.loss_K, part.norm_K
             keeps |= part.keeps
         keeps = {client.key: keeps[client.key] for client in plan.clients if client.key in keeps}
-        return Aggregate(total, reports, kept, loss, norm, keeps)
+        return Aggregate(total, reports, kept, loss, norm, keeps, each_KW)
 
     @property
     def _ahead(self) -> Prefetch | None:

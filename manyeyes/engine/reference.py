@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.algorithm import Aggregate, Client, Clients, Personal, Plan, Work
 from manyeyes.chance import key
 from manyeyes.data.augment import Augment
-from manyeyes.engine.batch import LEAST, fetch, lengths, losses, weighted_mean
+from manyeyes.engine.batch import LEAST, fetch, losses, weighted_mean
+from manyeyes.engine.sending import send
+from manyeyes.engine.teams import Team
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts.local import descend, moving
 from manyeyes.population import Population
@@ -25,6 +29,7 @@ class Reference:
     def __init__(self, model: FlatModel, population: Population, augment: Augment, device: torch.device) -> None:
         self.model, self.population, self.augment, self.device = model, population, augment, device
         self.trained, self.dice = model.trained, augment.dice
+        self.team: Team | None = None  # other ranks that train the same client, each a part of its batches
         self._masks: dict[Personal, Tensor] = {}
 
     def personal(self, personal: Personal) -> Tensor:
@@ -40,24 +45,29 @@ class Reference:
         """Every client's local training, and the sum of what the finite ones send."""
         total = torch.zeros_like(weights)
         reports: Tensor | None = None
+        each_KW = weights.new_zeros(len(plan.clients), len(weights)) if work.apart else None
         kept, loss_K, norm_K = [], [], []
         keeps: dict[int, dict[str, Tensor]] = {}
-        for client in plan.clients:
+        for place, client in enumerate(plan.clients):
             own = clients.get(client.key, {})
             with _settings(key(plan.seed, "modules", plan.round, client.key), self.device):
                 update, loss, keeps[client.key], report = self._client(weights, client, work, own)
-            kept.append(np.isfinite(loss) and all(map(_finite, (update, report, *keeps[client.key].values()))))
+            sent, norm, owed = send(update, plan, client, work, own)
+            keeps[client.key] |= owed
+            kept.append(np.isfinite(loss) and all(map(_finite, (update, sent, report, *keeps[client.key].values()))))
             loss_K.append(loss)
-            norm_K.append(float(lengths(update)))
-            update *= min(1.0, work.bound / norm_K[-1]) if norm_K[-1] else 1.0
+            norm_K.append(norm)
             if not kept[-1] or not keeps[client.key]:
                 del keeps[client.key]
             if not kept[-1]:
                 continue
-            total += client.weight * update
+            if each_KW is None:
+                total += client.weight * sent
+            else:
+                each_KW[place] = sent
             if report is not None:
                 reports = report if reports is None else reports + report
-        return Aggregate(total, reports, np.array(kept), np.array(loss_K), np.array(norm_K), keeps)
+        return Aggregate(total, reports, np.array(kept), np.array(loss_K), np.array(norm_K), keeps, each_KW)
 
     def _client(
         self, weights: Tensor, client: Client, work: Work, own: dict[str, Tensor]
@@ -98,6 +108,14 @@ class Reference:
     def _gradient(self, theta: Tensor, statistics: Tensor, client: Client, step: int) -> tuple[float, Tensor]:
         """The loss of one batch and its gradient [P]."""
         real = client.rows_SB[step] >= 0
+        if self.team is None:
+            return self._slope(theta, statistics, client, step, real)
+        parts = partial(self._slope, theta, statistics, client, step)
+        return self.team.gradient(parts, real, client.weights_SB[step], theta)
+
+    def _slope(
+        self, theta: Tensor, statistics: Tensor, client: Client, step: int, real: NDArray[np.bool_]
+    ) -> tuple[float, Tensor]:
         images, targets = fetch(self.population, client.rows_SB[step][real], self.device)
         weights = torch.from_numpy(client.weights_SB[step][real]).to(self.device)
         dice = None if client.dice_SBD is None else torch.from_numpy(client.dice_SBD[step][real]).to(self.device)

@@ -32,6 +32,8 @@ def available() -> str | None:
         return "this system cannot fork a process"
     if sys.platform == "darwin":
         return "the libraries of macOS do not survive a fork"
+    if torch.cuda.is_initialized():
+        return "this process has used a GPU, and PyTorch's gradients do not survive a fork then"
     return None
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean, stdev
 
 from manyeyes.papers.item import Item, Number, Row, Run, Store
+from manyeyes.papers.margin import within
 from manyeyes.papers.measure import Final, Measure, Outcome
 from manyeyes.papers.plan import How, job, seeds
 from manyeyes.papers.statistic import Statistic
 from manyeyes.population import Population
+from manyeyes.run.census import NAME as CENSUS
 
 
 @dataclass(frozen=True)
@@ -18,58 +23,117 @@ class Line:
     """One number of a paper, and what was measured for it."""
 
     row: str
-    measure: str
+    measure: Measure | Statistic
     printed: Number | None
     measured: tuple[float, ...]  # one for each seed that is there
+    real: bool = True  # whether it is of the paper's own runs
+    diverged: bool = False  # whether no run of the row stayed finite
 
     @property
-    def unit(self) -> str:
-        return "" if self.printed is None else self.printed.unit
+    def factor(self) -> int:
+        """From shares of 1 to the paper's unit."""
+        return 100 if self.printed is not None and self.printed.unit == "%" else 1
+
+    @property
+    def mean(self) -> float:
+        return self.factor * fmean(self.measured)
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less printed, in the paper's unit; None where they cannot be compared."""
+        if not self.real or self.printed is None or not self.measured or self.printed.beyond:
+            return None
+        return self.mean - self.printed.value if math.isfinite(self.mean) else None
+
+    @property
+    def within(self) -> bool | None:
+        if not self.real or self.printed is None or not self.measured:
+            return None
+        return within(self.measure, self.printed, self.mean)
 
     def words(self) -> str:
         """Mean and deviation, in the paper's unit; empty where nothing was measured."""
         if not self.measured:
-            return ""
-        factor = 100 if self.unit == "%" else 1
-        text = f"{factor * fmean(self.measured):,.4g}"
-        return text + (f" ± {factor * stdev(self.measured):.2g}" if len(self.measured) > 1 else "")
+            return "diverged" if self.diverged else ""
+        if not math.isfinite(self.mean):
+            return "never"
+        text = f"{self.mean:,.4g}" if self.mean < 10_000 else f"{self.mean:,.0f}"
+        return text + (f" ± {self.factor * stdev(self.measured):.2g}" if len(self.measured) > 1 else "")
+
+    def cells(self) -> tuple[str, str, str, str, str, str]:
+        """Row, measure, paper, measured, difference, within."""
+        apart = "" if self.difference is None else f"{self.difference:+,.3g}"
+        verdict = {None: "", True: "yes", False: "no"}[self.within]
+        return self.row, str(self.measure), str(self.printed or ""), self.words(), apart, verdict
 
 
-def compare(item: Item, how: How, populations: Mapping[Store, Population]) -> list[Line]:
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What the runs of an item have left behind."""
+
+    item: Item
+    how: How
+
+    @cached_property
+    def _outcomes(self) -> dict[tuple[str, int], Outcome | None]:
+        return {}
+
+    def outcome(self, run: Run, seed: int) -> Outcome | None:
+        """Of a run that is done; None of another."""
+        key = (run.name, seed)
+        if key not in self._outcomes:
+            one = job(self.item, self.how, run, seed)
+            self._outcomes[key] = Outcome.of(one.folder) if one.state == "done" else None
+        return self._outcomes[key]
+
+    def bound(self, row: Row, seed: int) -> float | None:
+        """The centralised accuracy that the row is relative to."""
+        reached = None if row.bound is None else self.outcome(row.bound, seed)
+        return None if reached is None else Final("accuracy").of(reached)
+
+    def best(self, row: Row, measure: Measure, seed: int) -> tuple[float, Outcome] | None:
+        """The measure of the row's run with that seed, or of the best of its runs, and that run."""
+        asked = self.how.measure(measure)
+        assert not isinstance(asked, Statistic)
+        bound = self.bound(row, seed)
+        done = [outcome.beside(bound) for run in row.runs if (outcome := self.outcome(run, seed)) is not None]
+        values = [(value, outcome) for outcome in done if (value := asked.of(outcome)) is not None]
+        return max(values, key=lambda pair: pair[0], default=None)
+
+    def values(self, row: Row, measure: Measure) -> tuple[float, ...]:
+        """One for each seed that is there."""
+        found = (self.best(row, measure, seed) for seed in seeds(self.item, self.how))
+        return tuple(pair[0] for pair in found if pair is not None)
+
+    def outcomes(self, row: Row, measure: Measure) -> list[Outcome]:
+        """The row's runs, or the best ones, of the seeds that are there."""
+        found = (self.best(row, measure, seed) for seed in seeds(self.item, self.how))
+        return [pair[1] for pair in found if pair is not None]
+
+    def emd(self, run: Run) -> float | None:
+        """The mean EMD of the clients that a run trains on, which it counted when it began."""
+        for seed in seeds(self.item, self.how):
+            census = job(self.item, self.how, run, seed).folder / CENSUS
+            if census.exists():
+                return float(json.loads(census.read_text())["parts"]["train"]["mean_emd"])
+        return None
+
+    def diverged(self, row: Row) -> bool:
+        states = {job(self.item, self.how, run, seed).state for run in row.runs for seed in seeds(self.item, self.how)}
+        return states == {"diverged"}
+
+
+def compare(found: Found, populations: Mapping[Store, Population]) -> list[Line]:
     """A line for each number, from the runs that are done and the datasets that are at hand."""
     lines = []
-    for row in item.rows:
+    for row in found.item.rows:
+        diverged = bool(row.runs) and found.diverged(row)
         for measure, printed in row.expected.items():
-            asked = how.measure(measure)
-            if isinstance(asked, Statistic):
-                held = [store for store in row.stores if store in populations and store.path.endswith(asked.store)]
-                values = [asked.of(populations[store]) for store in held[:1]]
+            if isinstance(measure, Statistic):
+                held = [store for store in row.stores if store in populations and store.path.endswith(measure.store)]
+                values = tuple(measure.of(populations[store]) for store in held[:1])
             else:
-                values = [v for seed in seeds(item, how) if (v := _best(item, how, row, asked, seed)) is not None]
-            lines.append(Line(row.name, str(asked), printed, tuple(values)))
+                values = found.values(row, measure)
+            asked = found.how.measure(measure)
+            lines.append(Line(row.name, asked, printed, values, not found.how.mark, diverged))
     return lines
-
-
-def markdown(item: Item, how: How, lines: list[Line]) -> str:
-    """The lines as a table for a file; what is not the paper's own run says so in its head."""
-    mark = f" ({how.mark})" if how.mark else ""
-    text = f"# {item.key}: {item.title}\n\n{item.claim}\n\n"
-    text += f"**Measured {how.mark}: these are not the paper's runs.**\n\n" if how.mark else ""
-    text += f"| row | measure | paper | measured{mark} |\n|---|---|---:|---:|\n"
-    for line in lines:
-        text += f"| {line.row} | {line.measure} | {line.printed or ''} | {line.words()} |\n"
-    return text + (f"\n{item.note.strip()}\n" if item.note else "")
-
-
-def _best(item: Item, how: How, row: Row, measure: Measure, seed: int) -> float | None:
-    """The measure of the row's run with that seed, or of the best of its runs; None where none is done."""
-    bound = None if row.bound is None else _outcome(item, how, row.bound, seed)
-    reached = None if bound is None else Final("accuracy").of(bound)
-    found = [_outcome(item, how, run, seed, reached) for run in row.runs]
-    values = [measure.of(outcome) for outcome in found if outcome is not None]
-    return max((value for value in values if value is not None), default=None)
-
-
-def _outcome(item: Item, how: How, run: Run, seed: int, bound: float | None = None) -> Outcome | None:
-    one = job(item, how, run, seed)
-    return Outcome.of(one.folder, bound) if one.state == "done" else None

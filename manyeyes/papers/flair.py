@@ -52,7 +52,13 @@ COHORTS = (200, 1000, 5000)  # whose noise figure 6 compares; only the first and
 
 
 def run(setting: str, noise_cohort: int = 5000, split: str = "test") -> Run:
-    """A setting of table 1, such as FL-F-17: section 5.1, and what only the released code says."""
+    """A setting of table 1, such as FL-F-17: section 5.1, and what only released code says.
+
+    The paper prints neither a clip, nor how clients weigh, nor Adam's constants. Server Adam has beta2 0.99 and epsilon
+    0.01, as in the configuration of the Flower baseline, by an author of the paper; the paper's own release leaves
+    Keras's default of 0.999. That release clips the gradient of each layer at 10, and here it is that of all layers
+    together, which is the same until that is longer. It tests the model of the lowest validation loss, as is done here.
+    """
     kind, start, classes = setting.split("-")
     tuned = start == "F"
     common = (
@@ -65,6 +71,7 @@ def run(setting: str, noise_cohort: int = 5000, split: str = "test") -> Run:
         "augment.flip_horizontal=true",
         "augment.flip_vertical=true",
         *IMAGENET,
+        *(("best_on=val",) if split == "test" else ()),
         f"evaluate_on={split}",
     )
     name = setting + (f"-noise_of_{noise_cohort}" if noise_cohort != 5000 else "") + ("" if split == "test" else "-val")
@@ -72,7 +79,7 @@ def run(setting: str, noise_cohort: int = 5000, split: str = "test") -> Run:
     if kind == "C":
         adam = ("algorithm=centralised", "algorithm.optimizer=adam", "algorithm.batch=512", "algorithm.clip=10")
         rate = ("algorithm.lr=1e-4", "rounds=50") if tuned else ("algorithm.lr=5e-4", "rounds=100")
-        return Run(name, (*common, *adam, *rate, "evaluate_every=5"), store)
+        return Run(name, (*common, *adam, *rate, "evaluate_every=1"), store)
     federated = (
         "algorithm=fedadam",
         "algorithm.cohort=200",
@@ -140,9 +147,10 @@ ITEMS = (
         _table1(),
         "Federated learning is below centralised training, by about 20 % of the per-class and 6 % of the overall "
         "metrics from scratch and 8 % and 2 % fine-tuned; privacy costs more, and fine labels most.",
-        "Clip 10, how clients weigh and Adam's constants are those of released code, where beta2 is 0.99 in one "
-        "release and Keras's 0.999 in another, and where the model of the best validation loss is evaluated instead of "
-        "the last. Private cohorts are drawn as the account assumes.",
+        "Clip 10, how clients weigh, Adam's constants and that the model of the lowest validation loss is tested are "
+        "not in the paper but in released code. There beta2 is 0.99 in the baseline by one of the authors (taken here) "
+        "and Keras's 0.999 in the paper's own, and the latter clips the gradient of each layer, here that of all "
+        "together is clipped. Private cohorts are drawn as the account assumes.",
         seeds=5,
     ),
     Item(

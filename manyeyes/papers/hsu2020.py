@@ -34,7 +34,7 @@ ITEMS = (
         "FedVC on iNaturalist, by rounds and by batches",
         tuple(table2()),
         "FedVC is better with both FedAvg and FedAvgM, the more so for the batches it takes.",
-        "How many rounds 50k batches took is not printed: runs without FedVC on User-120k have 25,000. " + PRETRAINED,
+        "Runs without FedVC on User-120k end with their 50k batches, whose rounds are not printed. " + PRETRAINED,
     ),
     Item(
         PAPER,
@@ -59,7 +59,8 @@ ITEMS = (
         tuple(table5()),
         "Pretraining needs orders of magnitude fewer rounds, and FedAvgM fewer than FedAvg.",
         "Runs use FedVC, which the text does not say but the accuracies of table 2 do; rounds are counted by "
-        "evaluations, every 10 (from scratch 100). The paper prints 6.9 where 420 / 60 is 7.0. " + PRETRAINED,
+        "evaluations, every round at first, then every twentieth of the rounds played, at most 10 apart (from scratch "
+        "100). The paper prints 6.9 where 420 / 60 is 7.0. " + PRETRAINED,
     ),
     Item(
         PAPER,

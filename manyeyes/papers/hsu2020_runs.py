@@ -53,18 +53,23 @@ def _species(split: str, start: str = "pretrained") -> tuple[str, ...]:
 
 
 def species(split: str, name: str, cohort: int, vc: bool, ir: bool = False, rounds: int = 0) -> Run:
-    """iNaturalist from pretrained weights; as long as table 2's batches last where it is in it."""
-    long = {("user_120k", False): 25_000, ("user_120k", True): 12_500, ("geo_3k", True): 12_500}
+    """iNaturalist from pretrained weights; as long as table 2's batches last where it is in it.
+
+    A round of User-120k without FedVC takes at least one batch, so that 50k rounds are always enough for 50k batches.
+    """
+    long = {("user_120k", False): 50_000, ("user_120k", True): 12_500, ("geo_3k", True): 12_500}
     rounds = rounds or (long.get((split, vc), 5000) if cohort == 10 and not ir else 5000)
+    budget = ("batches=50000",) if rounds == 50_000 else ()
     label = named(split, name, "FedVC" if vc else "", "FedIR" if ir else "", f"K{cohort}")
-    words = (*_species(split), *method(name, cohort, vc, ir), "algorithm.epochs=1", f"rounds={rounds}")
+    words = (*_species(split), *method(name, cohort, vc, ir), "algorithm.epochs=1", f"rounds={rounds}", *budget)
     return Run(label, (*words, "evaluate_every=50"), inaturalist(split))
 
 
 def started(start: str, name: str, cohort: int) -> Run:
     """Table 5's runs on Geo-3k, evaluated often enough to count rounds; by table 2's accuracies they use FedVC."""
     rounds, every = (5000, 10) if start == "pretrained" else (50_000 if cohort == 10 else 20_000, 100)
-    words = (*_species("geo_3k", start), *method(name, cohort, vc=True), f"rounds={rounds}", f"evaluate_every={every}")
+    often = (f"evaluate_every={every}", "evaluate_early=0.05")
+    words = (*_species("geo_3k", start), *method(name, cohort, vc=True), f"rounds={rounds}", *often)
     return Run(named("geo_3k", name, "FedVC", f"K{cohort}", start), words, inaturalist("geo_3k"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +41,10 @@ class Outcome:
 
     def curve(self, metric: str) -> Curve:
         return curve(self.events, metric)
+
+    def beside(self, bound: float | None) -> Outcome:
+        """The same, compared with that centralised accuracy."""
+        return replace(self, bound=bound)
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Relative:
 
 @dataclass(frozen=True)
 class RoundsTo:
-    """Rounds until the relative accuracy first reaches a share."""
+    """Rounds until the relative accuracy first reaches a share; infinite where it never does."""
 
     share: float
 
@@ -110,7 +115,8 @@ class RoundsTo:
     def of(self, outcome: Outcome) -> float | None:
         if outcome.bound is None:
             return None
-        return outcome.curve("accuracy").rounds_to(self.share * outcome.bound)
+        rounds = outcome.curve("accuracy").rounds_to(self.share * outcome.bound)
+        return math.inf if rounds is None else rounds
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ class Multiple:
 
     def of(self, outcome: Outcome) -> float | None:
         rounds, first = RoundsTo(self.share).of(outcome), RoundsTo(FIRST).of(outcome)
-        return rounds / first if rounds is not None and first else None
+        return rounds / first if rounds is not None and first and math.isfinite(rounds) else None
 
 
 @dataclass(frozen=True)

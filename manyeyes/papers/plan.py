@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 from manyeyes.papers.item import Item, Row, Run, Store
 from manyeyes.papers.measure import Measure, scaled
-from manyeyes.papers.scaling import scale, stand_in
+from manyeyes.papers.scaling import cut, scale, stand_in
 from manyeyes.papers.statistic import Statistic
-from manyeyes.run.events import read
+from manyeyes.run.events import Event
+
+TAIL = 2**14  # bytes at the end of a metrics file that hold its last line
 
 
 @dataclass(frozen=True)
@@ -19,18 +23,41 @@ class How:
 
     scale: float = 1.0
     stand_in: bool = False
+    rounds: int = 0  # at most so many; 0: as many as the paper
     seeds: int = 0  # 0: as many as the paper
     rows: tuple[str, ...] = ()  # names, or parts of names, of the rows that are wanted; none: all
+    grid: tuple[str, ...] = ()  # how the names of the wanted runs of a row end, with *, ? and [...]; none: all
     folder: Path = Path("runs")
+    data: Path | None = None  # the folder of the stores, or the one store; None: where the recipes have them
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "seeds"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1, or 0 for the paper's")
 
     @property
     def mark(self) -> str:
         """What is said wherever a result is not of the paper's own runs."""
         said = [f"scaled by {self.scale:g}"] if self.scale != 1 else []
+        said += [f"cut at {self.rounds} rounds"] if self.rounds else []
         return ", ".join([*said, "on stand-ins"] if self.stand_in else said)
 
+    @property
+    def why(self) -> str:
+        """Why nothing is compared; empty where it is."""
+        return f"These runs are {self.mark}, not the paper's: nothing is compared." if self.mark else ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the command that ask for this."""
+        given = [*(f"row={row}" for row in self.rows), *(f"grid={name}" for name in self.grid)]
+        given += [f"scale={self.scale:g}"] if self.scale != 1 else []
+        given += ["stand_in=true"] if self.stand_in else []
+        given += [f"{name}={getattr(self, name)}" for name in ("rounds", "seeds") if getattr(self, name)]
+        return (*given, *([f"data={self.data}"] if self.data else []))
+
     def apply(self, run: Run) -> Run:
-        return scale(stand_in(run) if self.stand_in else run, self.scale)
+        return _placed(cut(scale(stand_in(run) if self.stand_in else run, self.scale), self.rounds), self.data)
 
     def measure(self, measure: Measure | Statistic) -> Measure | Statistic:
         """What is measured in place of what the paper measured."""
@@ -51,27 +78,46 @@ class Job:
 
     @property
     def state(self) -> str:
-        """Done, stopped on the way, or missing."""
+        """Done, diverged, stopped on the way, or missing."""
         if (self.folder / "model.safetensors").exists():
             return "done"
+        if (self.folder / "diverged.txt").exists():
+            return "diverged"
         return "stopped" if (self.folder / "checkpoint.safetensors").exists() else "missing"
+
+    @property
+    def wanted(self) -> int:
+        """How many rounds it has in all."""
+        return int(self.run.setting("rounds") or 0)
 
     @property
     def rounds(self) -> int:
         """How many rounds have been played."""
-        metrics = self.folder / "metrics.jsonl"
-        events = read(metrics) if metrics.exists() else []
-        return int(events[-1]["round"]) if events else 0
+        return int(last["round"]) if (last := _last(self.folder / "metrics.jsonl")) else 0
+
+    def forget(self) -> None:
+        """Make it one that can begin anew."""
+        for name in ("diverged.txt", "checkpoint.safetensors"):
+            (self.folder / name).unlink(missing_ok=True)
 
 
 def wanted(item: Item, how: How) -> Item:
-    """The item with the rows that were asked for: by their names, or else by a part of them."""
+    """The item with the rows that were asked for, by their names or else by a part of them, and their runs."""
     names = [row.name for row in item.rows]
     asked = {name for part in how.rows for name in ([part] if part in names else [n for n in names if part in n])}
     rows = tuple(row for row in item.rows if not how.rows or row.name in asked)
     if not rows:
         known = ", ".join(row.name for row in item.rows[:8])
         raise ValueError(f"{item.key} has no row like {' or '.join(how.rows)}: it has {known}, ...")
+    if how.grid:
+        known = ", ".join(run.name for run in rows[0].runs[:3])
+        rows = tuple(replace(row, runs=found) for row in rows if (found := _of_grid(row, how.grid)))
+        if not rows:
+            raise ValueError(f"{item.key} has no run like {' or '.join(how.grid)}: it has {known}, ...")
+    if how.data and (how.data.is_file() or (how.data / "meta.json").exists()):
+        paths = sorted({store.path for store in replace(item, rows=rows).stores})
+        if len(paths) > 1:
+            raise ValueError(f"data is one store and {item.key} needs {len(paths)}: give the folder that has them all")
     return replace(item, rows=rows)
 
 
@@ -96,3 +142,30 @@ def shown(row: Row, store: Store, how: How) -> Run:
     """The dataset that a row shows, as the settings that would train on it."""
     task = (f"data.task={store.task}",) if store.task else ()
     return how.apply(Run(row.name, (f"data={store.words[0]}", f"data.path={store.path}", *task), store))
+
+
+def _of_grid(row: Row, patterns: tuple[str, ...]) -> tuple[Run, ...]:
+    """The runs that are wanted of a row; a row with a single run has no grid."""
+    if len(row.runs) < 2:
+        return row.runs
+    return tuple(run for run in row.runs if any(fnmatch(run.name, f"*{pattern}") for pattern in patterns))
+
+
+def _placed(run: Run, data: Path | None) -> Run:
+    """The run with its store where the person has it."""
+    if data is None or run.store is None:
+        return run
+    alone = data.is_file() or (data / "meta.json").exists()
+    path = str(data if alone else data / Path(run.store.path).name)
+    words = tuple(f"data.path={path}" if word.startswith("data.path=") else word for word in run.settings)
+    return replace(run, settings=words, store=replace(run.store, path=path))
+
+
+def _last(path: Path) -> Event | None:
+    """The last whole line of a metrics file, which may have thousands."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL))
+        lines = file.read().split(b"\n")[:-1]
+    return json.loads(lines[-1]) if lines else None

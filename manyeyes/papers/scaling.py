@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
-from math import sqrt
 
 from manyeyes.papers.item import Run, Store
 from manyeyes.papers.measure import shrunk
 
 # What is multiplied by the factor or its root, what it is called, and the least that something can be learnt from.
 BY_FACTOR = {
-    "rounds": ("rounds", 1),
+    "rounds": ("rounds", 20),
+    "batches": ("", 1),
     "evaluate_every": ("", 1),
-    "algorithm.cohort": ("clients a round", 2),
+    "algorithm.cohort": ("clients a round", 5),
     "data.users": ("users", 20),
 }
-BY_ROOT = {"data.photos": ("photos a user", 12), "data.size": ("", 32), "augment.crop": ("pixels a side", 32)}
+BY_ROOT = {
+    "data.photos": ("photos a user", 12),
+    "data.size": ("", 32),
+    "augment.crop": ("pixels a side", 32),
+    "algorithm.examples": ("examples of a virtual client", 16),
+}
+EPOCHS = ("rounds", "evaluate_every")  # what counts epochs where training is centralised
 # How each dataset is imitated: with its numbers of users and photos, and of classes where the world has so many (136).
-# A world splits users 80/10/10, so a quarter more of them leaves as many to train on. 0 photos: heavy-tailed.
+# Where a paper tests on images of nobody, every sixth photo of each user is for testing, so that there are more photos;
+# FLAIR's users are split 80/10/10. 0 photos: heavy-tailed.
 WORLDS = {
     "flair": "users=51414 photos=0 size=256 coarse=17 fine=1628 taste=3 tail=1",
-    "cifar10": "users=125 photos=500 size=32 coarse=10 fine=10 tail=0",
+    "cifar10": "users=100 photos=600 size=32 coarse=10 fine=10 tail=0 split=within",
     "cifar10 classes": "users=10 photos=6000 size=32 coarse=10 fine=10 tail=0 split=within",
-    "cifar100": "users=125 photos=500 size=32 coarse=100 fine=100 tail=0",
-    "inaturalist user_120k": "users=11594 photos=0 size=256 coarse=100 fine=100 taste=0.3 tail=0",
-    "inaturalist geo_100": "users=4508 photos=33 size=256 coarse=100 fine=100 taste=0.3 tail=0",
-    "inaturalist geo_1k": "users=460 photos=327 size=256 coarse=100 fine=100 taste=0.5 tail=0",
-    "inaturalist geo_3k": "users=169 photos=891 size=256 coarse=100 fine=100 taste=0.7 tail=0",
-    "inaturalist geo_30k": "users=14 photos=10936 size=256 coarse=100 fine=100 taste=1 tail=0",
-    "landmarks": "users=1578 photos=130 size=224 coarse=100 fine=100 taste=0.1 tail=0",
+    "cifar100": "users=100 photos=600 size=32 coarse=100 fine=100 tail=0 split=within",
+    "inaturalist user_120k": "users=9275 photos=0 size=256 coarse=100 fine=100 taste=0.3 tail=0 split=within",
+    "inaturalist geo_100": "users=3606 photos=40 size=256 coarse=100 fine=100 taste=0.3 tail=0 split=within",
+    "inaturalist geo_1k": "users=368 photos=392 size=256 coarse=100 fine=100 taste=0.5 tail=0 split=within",
+    "inaturalist geo_3k": "users=135 photos=1069 size=256 coarse=100 fine=100 taste=0.7 tail=0 split=within",
+    "inaturalist geo_30k": "users=11 photos=13124 size=256 coarse=100 fine=100 taste=1 tail=0 split=within",
+    "landmarks": "users=1262 photos=156 size=224 coarse=100 fine=100 taste=0.1 tail=0 split=within",
     "flickr_aes": "users=30 photos=140 size=224 split=within",
 }
 
@@ -37,23 +45,26 @@ WORLDS = {
 def scale(run: Run, factor: float) -> Run:
     """The run, smaller: rounds and clients times the factor, photos of each client and pixels times its root.
 
-    Learning rates, batches and epochs stay, and so does the ratio of the cohort whose noise is simulated to the cohort.
+    The rounds of a centralised run, which are epochs, are times the root too: what it trains on is already smaller.
+    Learning rates, batches and epochs stay, and so does the ratio of the cohort whose noise is simulated to the cohort,
+    as long as there are so many users.
     """
     if not 0 < factor <= 1:
         raise ValueError(f"scale is {factor}: give a number above 0 and up to 1")
     old = dict(word.split("=", 1) for word in run.settings)
     new, said = dict(old), []
-    for share, names in ((factor, BY_FACTOR), (sqrt(factor), BY_ROOT)):
+    for share, names in ((factor, BY_FACTOR), (math.sqrt(factor), BY_ROOT)):
         for name, (called, least) in names.items():
-            before = int(old.get(name, 0))
-            after = _smaller(before, share, least)
+            before, pooled = int(old.get(name, 0)), old.get("algorithm") == "centralised"
+            after = _smaller(before, math.sqrt(factor) if pooled and name in EPOCHS else share, least)
             if after != before:
                 new[name] = str(after)
                 said += [f"{called} {before} to {after}"] if called else []
     if "privacy.noise_cohort" in old:
         ratio = int(old["privacy.noise_cohort"]) / int(old["algorithm.cohort"])
-        new["privacy.noise_cohort"] = str(round(ratio * int(new["algorithm.cohort"])))
-    store = None if run.store is None else _smaller_store(run.store, sqrt(factor))
+        everyone = int(new.get("data.users", 0)) * 8 // 10 or math.inf  # of a stand-in's users, who train
+        new["privacy.noise_cohort"] = str(min(round(ratio * int(new["algorithm.cohort"])), everyone))
+    store = None if run.store is None else _smaller_store(run.store, math.sqrt(factor))
     if store is not None:
         new["data.path"] = store.path
     if not said:
@@ -86,6 +97,15 @@ def stand_in(run: Run) -> Run:
         sentence += ", and pretrained weights by random ones"
     words = tuple(f"{name}={value}" for name, value in (made | settings).items())
     return replace(run, settings=words, store=None, changes=(*run.changes, sentence + "."))
+
+
+def cut(run: Run, rounds: int) -> Run:
+    """The run with at most so many rounds (of a centralised one, epochs), or (0) with its own."""
+    before = int(run.setting("rounds") or 0)
+    if not rounds or before <= rounds:
+        return run
+    words = tuple(f"rounds={rounds}" if word.startswith("rounds=") else word for word in run.settings)
+    return replace(run, settings=words, changes=(*run.changes, f"Cut at {rounds} rounds of {before}."))
 
 
 def _smaller(count: int, share: float, least: int) -> int:

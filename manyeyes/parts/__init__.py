@@ -1,6 +1,8 @@
 """What fills the slots of an `Algorithm`, one file a slot."""
 
+from manyeyes.parts.aggregation import Krum, Median, TrimmedMean
 from manyeyes.parts.cohort import BySize, Everyone, Poisson, Pooled, Uniform
+from manyeyes.parts.compression import BF16, Int8, TopK
 from manyeyes.parts.correction import ControlVariates, Proximal, ServerMomentum
 from manyeyes.parts.drawing import Epochs, FixedSize
 from manyeyes.parts.local import SGD, Adam
@@ -12,6 +14,7 @@ from manyeyes.parts.server import ServerAdaptive, ServerSGD
 from manyeyes.parts.weighing import ByExamples, ByWalk, Equally
 
 __all__ = [
+    "BF16",
     "SGD",
     "Adam",
     "ByExamples",
@@ -26,7 +29,10 @@ __all__ = [
     "FixedSize",
     "Head",
     "ImportanceRatio",
+    "Int8",
+    "Krum",
     "Layers",
+    "Median",
     "Norms",
     "Poisson",
     "Pooled",
@@ -35,5 +41,7 @@ __all__ = [
     "ServerAdaptive",
     "ServerMomentum",
     "ServerSGD",
+    "TopK",
+    "TrimmedMean",
     "Uniform",
 ]

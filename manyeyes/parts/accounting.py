@@ -14,16 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from dp_accounting import (
-    DpEvent,
-    GaussianDpEvent,
-    NeighboringRelation,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
-)
-from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.rdp import RdpAccountant
-from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS, compute_delta, compute_epsilon
 from numpy.typing import NDArray
 
 from manyeyes.parts.require import count, positive
@@ -85,6 +75,8 @@ class Account:
 
     def epsilon(self, delta: float) -> float:
         """The least epsilon that the accountant can promise."""
+        from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # a second to load, for private runs alone
+
         check_delta(delta)
         orders, renyi = _one_round(self.users, self.cohort, self.noise, self.sampling)
         epsilon = float(compute_epsilon(orders, self.rounds * renyi, delta)[0])
@@ -94,6 +86,8 @@ class Account:
 
     def delta(self, epsilon: float) -> float:
         """The least delta that the accountant can promise."""
+        from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
+
         positive("epsilon", epsilon)
         if self.accountant == "pld":
             return float(_losses(self).get_delta_for_epsilon(epsilon))
@@ -109,6 +103,16 @@ def check_delta(delta: float) -> None:
 @lru_cache(maxsize=1024)
 def _one_round(users: int, cohort: int, noise: float, sampling: str) -> tuple[Floats, Floats]:
     """Orders, and the Renyi divergence of one round at each; divergences of rounds add up (Mironov 2017)."""
+    from dp_accounting import (
+        DpEvent,
+        GaussianDpEvent,
+        NeighboringRelation,
+        PoissonSampledDpEvent,
+        SampledWithoutReplacementDpEvent,
+    )
+    from dp_accounting.rdp import RdpAccountant
+    from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
+
     event: DpEvent = GaussianDpEvent(noise)
     relation, orders = NeighboringRelation.ADD_OR_REMOVE_ONE, DEFAULT_RDP_ORDERS
     if sampling == "poisson":
@@ -135,6 +139,8 @@ def _losses(account: Account) -> Any:
 
 @lru_cache(maxsize=32)
 def _one_loss(q: float, noise: float, interval: float) -> Any:
+    from dp_accounting.pld import privacy_loss_distribution
+
     # The loss of one round varies by q^2 times the chi-square distance of two Gaussians.
     spread = q * math.sqrt(math.expm1(min(noise**-2, 99)))
     fine = min(interval, spread / GRID)

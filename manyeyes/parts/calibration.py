@@ -6,8 +6,6 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from scipy.optimize import brentq
-
 from manyeyes.parts.accounting import Account, check_delta
 from manyeyes.parts.require import count, positive
 
@@ -77,6 +75,8 @@ def solve(
 
 def least_noise(account: Account, epsilon: float, delta: float) -> float:
     """The least noise with which the account, whatever noise it names, stays within (epsilon, delta)."""
+    from scipy.optimize import brentq  # half a second to load, for private runs alone
+
     rdp = account.accountant == "rdp"
     if rdp:  # the central limit of the privacy loss, far from exact when there is little noise
         high = max(0.3, account.probability * math.sqrt(2 * account.rounds * math.log(1.25 / delta)) / epsilon)

@@ -85,7 +85,7 @@ class Pooled:
     """One client that holds everyone's examples: centralised training."""
 
     def refuse(self, algorithm: Algorithm, population: Population) -> str | None:
-        for part in (algorithm.correct, algorithm.personal):
+        for part in (algorithm.correct, algorithm.personal, algorithm.compress, algorithm.aggregate):
             if part is not None:
                 return f"{type(part).__name__} tells clients apart, and centralised training has none: leave it out"
         return None

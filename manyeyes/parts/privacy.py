@@ -188,6 +188,8 @@ class LocalDP:
     def refuse(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.cohort) not in SAMPLING:
             return f"{type(algorithm.cohort).__name__} looks at what clients hold before they add noise: select uniform"
+        if algorithm.compress is not None:
+            return "clients would pack their own noise too, which is added to the sum here: leave out compress"
         return _refuse(algorithm)
 
     def settled(self, algorithm: Algorithm, population: Population, rounds: int) -> LocalDP:

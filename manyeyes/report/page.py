@@ -1,15 +1,17 @@
-"""A page: one HTML file that holds its own pictures and style, asks nothing of any server and runs no script."""
+"""A page: one HTML file that holds its own pictures, style and scripts, and asks nothing of any server."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape as escape_markup
+from typing import Protocol
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #57606a; --paper: #ffffff; --line: #d0d7de; --link: #0059a3 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root { --ink: #e6edf3; --soft: #a3adb8; --paper: #14181d; --line: #3d444d; --link: #79c0ff }
   figure.chart img { filter: brightness(.9) }
 }
@@ -52,8 +54,9 @@ thead th { font-weight: 600 }
   .strip img { width: 4.5rem; height: 4.5rem }
 }
 """
-# Beside being written without references, the page forbids the browser to follow any.
+# Beside being written without references, the page forbids the browser to follow any, or to run what is not its own.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_LESS = chr(92) + "u003c"  # how JSON can say < so that no markup begins in it
 TINY = 96  # pixels below which an image is enlarged as squares, not smeared
 
 
@@ -65,6 +68,12 @@ def printable(text: str) -> str:
 def escape(text: str) -> str:
     """The text as it may stand in the page, be it within quotes."""
     return escape_markup(printable(text))
+
+
+class Block(Protocol):
+    """Something that can stand in a section."""
+
+    def html(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,7 @@ class Section:
     """A heading and what stands below it; plain text is a paragraph."""
 
     title: str
-    content: Sequence[str | Charts | Strip | Table]
+    content: Sequence[str | Block]
 
     def html(self, number: int) -> str:
         blocks = (f"<p>{escape(block)}</p>" if isinstance(block, str) else block.html() for block in self.content)
@@ -143,8 +152,14 @@ class Section:
         return f'<section id="part-{number}" aria-labelledby="part-{number}-title">{title}{"".join(blocks)}</section>\n'
 
 
-def page(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """The whole file."""
+def page(
+    title: str, lead: str, sections: Sequence[Section], style: str = "", scripts: Sequence[str] = (), data: str = ""
+) -> str:
+    """The whole file; `style` is added to that of all pages, and scripts find `data`, which is JSON, in `#data`."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    policy = "; script-src ".join([POLICY, *([" ".join(f"'sha256-{each}'" for each in digests)] if scripts else [])])
+    behind = f'<script type="application/json" id="data">{data.replace("<", _LESS)}</script>\n' if data else ""
+    behind += "".join(f"<script>{script}</script>\n" for script in scripts)
     links = "".join(
         f'<li><a href="#part-{number}">{escape(section.title)}</a></li>' for number, section in enumerate(sections)
     )
@@ -152,16 +167,16 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{STYLE}</style>
+<style>{STYLE}{style}</style>
 </head>
 <body>
 <a class="skip" href="#content">Skip to the content</a>
 <header><h1>{escape(title)}</h1><p>{escape(lead)}</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>
 <main id="content">
 {"".join(section.html(number) for number, section in enumerate(sections))}</main>
-</body>
+{behind}</body>
 </html>
 """

@@ -18,26 +18,13 @@ from manyeyes.population import Ints, Population
 from manyeyes.report import population_figures as figures
 from manyeyes.report.figures import Drawing, rendered
 from manyeyes.report.page import Charts, Image, Section, Table, page, printable
+from manyeyes.run.census import Doubles, Part, part
 
-Doubles = NDArray[np.float64]
 LARGEST = 0.023  # the share of users that FLAIR's section 4.2 speaks of
 MOST_IMAGES, MOST_EACH = 4000, 32  # whose pixels are read: in all, and of one user
 SEED = 0  # of what is drawn at random
 DEALS = 10  # how often a split is simulated
 SHOWN_LABELS = 30  # rows of the table of labels
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """The numbers of a population or of one of its splits."""
-
-    name: str
-    sizes_U: Ints  # images of each user
-    labels_C: Ints  # images with each label
-    holders_C: Ints  # users who have each label
-    classes_U: Ints  # different labels of each user
-    emd_U: Doubles  # of the users who have any label
-    mean_emd: float  # weighted by their numbers of labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,29 +37,6 @@ class PixelSkew:
     actual: Doubles
     real_sizes: Doubles  # the same images dealt at random, each user keeping its number of them
     equal_sizes: Doubles  # dealt at random, to every user as many
-
-
-def part(name: str, population: Population) -> Part:
-    """Counts over users and labels; never a table of users by classes, which for FLAIR's fine labels has 84 million."""
-    users, classes = len(population.users), len(population.classes)
-    example, label = population.labels.entries()
-    pairs, count = np.unique(population.owners(example) * classes + label, return_counts=True)
-    owner, label = np.divmod(pairs, classes)
-    labels_C = population.class_counts
-    total_U = np.bincount(owner, count, users)
-    p_C = labels_C / max(1, labels_C.sum())
-    # ||q - p||_1 (Hsu et al. 2020, section 6.1): the labels that a user has, and all of p where it has none.
-    apart = np.abs(count / total_U[owner] - p_C[label])
-    emd_U = np.asarray(1 + np.bincount(owner, apart - p_C[label], users), np.float64)
-    return Part(
-        name,
-        population.sizes,
-        labels_C,
-        np.bincount(label, minlength=classes),
-        np.bincount(owner, minlength=users),
-        emd_U[total_U > 0],
-        float(emd_U @ total_U / max(1, total_U.sum())),
-    )
 
 
 def parts(population: Population) -> list[Part]:

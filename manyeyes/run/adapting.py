@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from manyeyes.algorithm import BESIDE, Algorithm, Clients, Engine, State, Work, plan_round
+from manyeyes.algorithm import BESIDE, Algorithm, Clients, Engine, State, Work
 from manyeyes.chance import key as chance_key
-from manyeyes.engine.evaluation import Evaluator, Score, with_own
+from manyeyes.engine.evaluation import Judge, Score, with_own
 from manyeyes.population import Ints, Population
+from manyeyes.round import plan_round
 
 TOGETHER = 16  # clients whose whole models are in memory at the same time
 
@@ -31,7 +32,7 @@ def adapted(
     state: State,
     population: Population,
     engine: Engine,
-    evaluator: Evaluator,
+    evaluator: Judge,
     clients: Clients,
     seed: int,
 ) -> Score:
@@ -47,7 +48,7 @@ def _fine_tuned(
     state: State,
     population: Population,
     engine: Engine,
-    evaluator: Evaluator,
+    evaluator: Judge,
     clients: Clients,
     seed: int,
 ) -> Iterator[tuple[int, Tensor]]:

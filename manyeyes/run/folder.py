@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
@@ -17,6 +18,7 @@ from typing import IO, Any
 import torch
 import yaml
 
+from manyeyes.algorithm import Diverged
 from manyeyes.files import hold, write_text
 from manyeyes.run import checkpoint as checkpoints
 from manyeyes.run.checkpoint import Checkpoint
@@ -28,6 +30,7 @@ class RunFolder:
 
     path: Path
     _lock: IO[str] | None = None
+    _ours: bool = False  # the run in it is the one that goes on now
 
     @property
     def checkpoint(self) -> Path:
@@ -45,6 +48,14 @@ class RunFolder:
     def model(self) -> Path:
         return self.path / "model.safetensors"
 
+    @property
+    def diverged(self) -> Path:
+        return self.path / "diverged.txt"
+
+    @property
+    def failed(self) -> Path:
+        return self.path / "failed.txt"
+
     def __enter__(self) -> RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -55,15 +66,19 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._lock is not None
+        if self._ours and isinstance(error, Exception) and not isinstance(error, Diverged):
+            with suppress(OSError):  # such as the full disk that the run has failed for
+                write_text(self.failed, f"{str(error) or type(error).__name__}\n")
         self._lock.close()  # the lock ends with the file; the file stays, so that no two processes lock two files
 
-    def begin(self) -> None:
+    def begin(self, computed_by: dict[str, str] | None = None) -> None:
         """Write down where this run runs; refuse a folder that already holds a run."""
         if self.checkpoint.exists() or self.model.exists():  # metrics alone: it ended before there was a state to keep
             raise ValueError(
                 f"{self.path} already holds a run: continue it with resume={self.path}, or choose another folder"
             )
-        write_text(self.path / "environment.json", json.dumps(environment(), indent=1) + "\n")
+        write_text(self.path / "environment.json", json.dumps(environment() | (computed_by or {}), indent=1) + "\n")
+        self._take()
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write down what this run is; a continued one may have more rounds than it began with."""
@@ -78,7 +93,13 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} is a run of other data, model, algorithm or seed: continue it with its own settings"
             )
+        self._take()
         return found
+
+    def _take(self) -> None:
+        self._ours = self._lock is not None  # a process without the lock only reads
+        if self._ours:
+            self.failed.unlink(missing_ok=True)
 
 
 def unused(path: Path) -> Path:

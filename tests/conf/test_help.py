@@ -13,6 +13,8 @@ from manyeyes.conf.schema import AlgorithmConfig
 
 LINES = [line.strip() for line in run_help().splitlines()]
 GROUPS = {
+    "aggregate",
+    "compress",
     "data",
     "model",
     "algorithm",
@@ -33,7 +35,7 @@ def test_every_setting_is_listed_with_a_meaning() -> None:
 
 
 def test_every_option_is_listed_with_its_default() -> None:
-    assert [f"{group}={'|'.join(OPTIONS[group])}   ({DEFAULTS[group]})" in LINES for group in OPTIONS] == [True] * 6
+    assert [f"{group}={'|'.join(OPTIONS[group])}   ({DEFAULTS[group]})" in LINES for group in OPTIONS] == [True] * 8
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scaffold": ("algorithm=scaffold", "algorithm.lr=0.01"),
     "mimelite": ("algorithm=mimelite",),
     "personal": ("algorithm=fedper", "model=lenet", "model.width=4", "data.split=within"),
+    "packed": ("compress=topk", "compress.share=1.0"),  # less, and rounding decides which numbers are the largest
+    "median": ("aggregate=median", "algorithm.weigh=equally"),
     "private": (
         "algorithm.weigh=equally",
         "algorithm.select=poisson",

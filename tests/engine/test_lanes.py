@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.algorithm import Algorithm, ClientStore, Report, Work, plan_round, play_round, start
+from manyeyes.algorithm import Algorithm, ClientStore, Report, Work
 from manyeyes.algorithms import NAMED, fedavg
 from manyeyes.data.augment import Augment
-from manyeyes.engine import lanes, table
+from manyeyes.engine import stepping, table
 from manyeyes.engine.choice import Means, choose_engine, lanes_for
 from manyeyes.engine.compiling import wrong_parameter
 from manyeyes.engine.lanes import Lanes
@@ -24,6 +24,7 @@ from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import SGD, Adam, Ditto, Everyone, Layers, Norms, Pooled
 from manyeyes.population import MultiLabels, Population, SingleLabels
+from manyeyes.round import plan_round, play_round, start
 from manyeyes.run.training import train
 
 CPU = torch.device("cpu")
@@ -292,7 +293,7 @@ def test_a_compiler_that_loses_a_gradient_is_not_trusted(
         return loss if function.__name__ == "loss" else function
 
     wanted, _, _ = game("lanes", fedavg(batch=16, lr=0.05))
-    monkeypatch.setattr(lanes, "compiled", lossy)
+    monkeypatch.setattr(stepping, "compiled", lossy)
     found, _, _ = game("lanes", fedavg(batch=16, lr=0.05), compile=True)
     assert torch.equal(found, wanted)
     assert "the compiled gradient of conv1.weight is" in capsys.readouterr().err
@@ -307,7 +308,7 @@ def test_a_compiler_that_fails_is_done_without(
 
         return fail if function.__name__ in ("loss", "look") else function
 
-    monkeypatch.setattr(lanes, "compiled", broken)
+    monkeypatch.setattr(stepping, "compiled", broken)
     game("lanes", fedavg(batch=16, lr=0.05), compile=True)
     assert "cannot be compiled and runs uncompiled: no compiler here\n" in capsys.readouterr().err
 

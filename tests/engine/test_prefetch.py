@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from manyeyes.algorithm import Plan, plan_round
+from manyeyes.algorithm import Plan
 from manyeyes.algorithms import NAMED, fedavg
 from manyeyes.data.augment import Augment
 from manyeyes.data.raw import Raw
@@ -22,6 +22,7 @@ from manyeyes.engine.prefetch import Prefetch, needs_reading
 from manyeyes.engine.resident import Resident
 from manyeyes.parts import Uniform
 from manyeyes.population import Population, SingleLabels
+from manyeyes.round import plan_round
 from manyeyes.run.training import train
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (60, 4, 4, 3), dtype=np.uint8)
@@ -145,12 +146,12 @@ def test_an_error_of_the_thread_is_one_of_the_run() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_no_thread_outlives_a_run_that_ends_early(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
-    """One image a chunk and 20 ms an image: a thread that did not stop between chunks would read for much longer."""
+    """One image a chunk and 0.2 s an image: a thread that did not stop between chunks would read for much longer."""
 
     def slow(rows: np.ndarray) -> None:
         if threading.current_thread() is threading.main_thread():
             raise error
-        time.sleep(0.02)
+        time.sleep(0.2)
 
     monkeypatch.setattr(prefetch, "CHUNK", 1)
     store = Store(on_read=slow)

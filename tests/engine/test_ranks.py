@@ -21,18 +21,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.algorithm import (
-    Aggregate,
-    Algorithm,
-    ClientStore,
-    Diverged,
-    Engine,
-    State,
-    Work,
-    plan_round,
-    play_round,
-    start,
-)
+from manyeyes.algorithm import Aggregate, Algorithm, ClientStore, Diverged, Engine, State, Work
 from manyeyes.algorithms import NAMED, fedavg, scaffold
 from manyeyes.data import raw
 from manyeyes.data.augment import Augment
@@ -47,6 +36,7 @@ from manyeyes.models import build
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import SGD, Everyone, Layers, Pooled
 from manyeyes.population import Population, SingleLabels
+from manyeyes.round import plan_round, play_round, start
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=f"no workers: {available()}")
 
@@ -370,7 +360,8 @@ import atexit, json, os, sys, time
 import numpy as np
 import torch
 from torch import nn
-from manyeyes.algorithm import Work, plan_round
+from manyeyes.algorithm import Work
+from manyeyes.round import plan_round
 from manyeyes.algorithms import fedavg
 from manyeyes.data.augment import Augment
 from manyeyes.engine import workers

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from manyeyes.algorithm import Algorithm, Report, State, plan_round, play_round, start
+from manyeyes.algorithm import Algorithm, Report, State
 from manyeyes.algorithms import fedavg, fedavgm, fedir, fedvc
 from manyeyes.data.augment import Augment
 from manyeyes.engine.batch import fetch, losses, weighted_mean
@@ -20,6 +20,7 @@ from manyeyes.engine.reference import Reference
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import Everyone, ServerAdaptive, ServerSGD
 from manyeyes.population import MultiLabels, Population, SingleLabels
+from manyeyes.round import plan_round, play_round, start
 
 CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c", "d")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from manyeyes.algorithm import Client
-from manyeyes.engine.sharing import share_clients, share_out
+from manyeyes.data.inhabitants import sizes
+from manyeyes.engine.sharing import Job, share_clients, share_jobs, share_out
 
 
 def client(examples: int, whole: int | None = None) -> Client:
@@ -23,3 +24,50 @@ def test_clients_are_shared_out_by_what_they_cost() -> None:
 
 def test_what_costs_most_comes_first_in_its_share() -> None:
     assert share_out([3, 5, 3, 4, 3], 2) == [[1, 2], [3, 0, 4]]
+
+
+def test_a_job_that_all_would_wait_for_goes_to_a_team() -> None:
+    """Costs in images: 10 steps of 16 and 3 more each are 190, of 218 in all; a fair part of 4 ranks is 54.5.
+
+    Of 2, 3 and 4 members each has 10 (3 + 8), 10 (3 + 6) and 10 (3 + 4): none is done in fair time, so the quickest.
+    """
+    jobs = [Job(1, 4), Job(10, 160), Job(1, 4), Job(1, 11)]
+    found = share_jobs(jobs, 4, agreeing=0)
+    assert found.teams == [(1, [0, 1, 2, 3])]
+    assert sorted(map(tuple, found.whole)) == [(), (0,), (2,), (3,)]
+    assert sorted(found.loads) == [70, 77, 77, 84]
+
+
+def test_a_team_is_as_small_as_fair_time_allows() -> None:
+    """190 and 100 jobs of 4: a fair part is 147.5, and 2 members are done in 110."""
+    found = share_jobs([Job(10, 160), *[Job(1, 1)] * 100], 4, agreeing=0)
+    assert found.teams == [(0, [0, 1])]
+    assert max(found.loads) - min(found.loads) <= 4
+
+
+def test_agreeing_that_costs_too_much_leaves_a_job_to_one() -> None:
+    """With 10 images of agreeing a step, 2 members take 10 (3 + 10 + 8) = 210 and 4 take 170 of 190."""
+    for agreeing in (10.0, np.inf):
+        found = share_jobs([Job(10, 160), Job(1, 4)], 4, agreeing)
+        assert (found.teams, sorted(map(len, found.whole))) == ([], [0, 0, 1, 1])
+
+
+def test_eight_ranks_wait_little_for_two_hundred_of_flairs_users() -> None:
+    """2 epochs of at most 512 images in batches of 16; teams whose all-reduce costs a tenth of an image, or none."""
+    held, idle = np.minimum(sizes(51_414, 0), 512), {0.1: list[float](), np.inf: list[float]()}
+    for round in range(30):
+        chosen = held[np.random.default_rng(round).choice(len(held), 200, replace=False)].tolist()
+        jobs = [Job(2 * -(-n // 16), 2 * n) for n in chosen]
+        for agreeing, shares in idle.items():
+            loads = share_jobs(jobs, 8, agreeing).loads
+            shares.append(1 - np.mean(loads) / max(loads))
+            assert sum(loads) >= sum(job.cost for job in jobs) - 1e-6
+    assert np.mean(idle[0.1]) < 0.02
+    assert np.mean(idle[np.inf]) > 0.1  # the longest client alone takes longer than a fair part of the round
+
+
+def test_no_rank_is_in_two_teams() -> None:
+    found = share_jobs([Job(10, 160)] * 3, 4, agreeing=0)
+    members = [rank for _, team in found.teams for rank in team]
+    assert len(members) == len(set(members))
+    assert sum(len(share) for share in found.whole) + len(found.teams) == 3

@@ -72,6 +72,8 @@ def test_what_is_said_of_the_data_is_said_in_the_paper(item: Item, says: Callabl
         ("C-F-1628", "data.task", "fine"),
         ("C-R-17", "model.weights", None),
         ("C-R-17", "privacy.epsilon", None),
+        ("FL-F-17", "algorithm.server_beta2", "0.99"),
+        ("C-R-17", "best_on", "val"),
     ],
 )
 def test_a_setting_is_trained_as_section_5_1_says(setting: str, name: str, value: str | None) -> None:

@@ -164,7 +164,7 @@ def test_figure8_takes_the_best_momentum_at_each_effective_rate() -> None:
 
 
 def test_a_run_is_long_enough_for_every_budget_of_its_row() -> None:
-    """FedVC takes four batches a round; without it every round takes at least one."""
+    """FedVC takes four batches a round; without it every round takes at least one, and a budget of batches ends it."""
     for row in rows("table2").values():
         for run in row.runs:
             rounds, vc = int(run.setting("rounds") or 0), run.setting("algorithm.examples") == "256"
@@ -173,3 +173,5 @@ def test_a_run_is_long_enough_for_every_budget_of_its_row() -> None:
                     assert rounds >= measure.rounds
                 if isinstance(measure, WithinBatches) and vc:
                     assert 4 * rounds >= measure.batches
+                if isinstance(measure, WithinBatches) and run.setting("batches"):
+                    assert rounds >= int(run.setting("batches") or 0) >= measure.batches

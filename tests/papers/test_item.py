@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
@@ -88,6 +89,15 @@ def test_two_runs_of_a_paper_have_one_name_only_if_they_are_one() -> None:
         mine = {run for one in ITEMS.values() if one.paper == paper for run in one.runs}
         assert len({run.name for run in mine}) == len(mine)
         assert len({run.settings for run in mine}) == len(mine)
+
+
+def test_every_number_says_where_it_stands() -> None:
+    """In a table that a test here reads from the paper, in a quoted sentence, or in a plot that FACTS.md read."""
+    tables = {"flair": r"(Table 1|Figure 4), row ", "hsu2020": r"Table [1-5], row ", "fedper": r"Figure [2478], "}
+    for one in ITEMS.values():
+        for row in one.rows:
+            for number in filter(None, row.expected.values()):
+                assert re.match(tables[one.paper], number.where) or re.search(r': ".+"$', number.where), number
 
 
 def test_a_store_is_prepared_in_one_way() -> None:

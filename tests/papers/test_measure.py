@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def test_relative_accuracy_is_over_the_centralised_one() -> None:
     assert Relative().of(replace(OUTCOME, bound=None)) is None
 
 
-@pytest.mark.parametrize(("share", "rounds"), [(0.1, 0), (0.3, 1), (0.9, 2), (1.0, 2), (1.1, None)])
+@pytest.mark.parametrize(("share", "rounds"), [(0.1, 0), (0.3, 1), (0.9, 2), (1.0, 2), (1.1, math.inf)])
 def test_rounds_to_a_relative_accuracy_are_those_before_it_is_first_reached(share: float, rounds: int | None) -> None:
     assert RoundsTo(share).of(OUTCOME) == rounds
 

@@ -17,7 +17,7 @@ import torch
 from scipy.stats import chi2, lognorm, norm
 from torch import Tensor, nn
 
-from manyeyes.algorithm import Aggregate, Algorithm, Client, Engine, Plan, Work, plan_round, play_round, start
+from manyeyes.algorithm import Aggregate, Algorithm, Client, Engine, Plan, Work
 from manyeyes.algorithms import fedavg, fedir, mimelite, scaffold
 from manyeyes.chance import generator
 from manyeyes.conf.build import build_privacy
@@ -46,6 +46,7 @@ from manyeyes.parts import (
 from manyeyes.parts.noise import Normals
 from manyeyes.parts.privacy import AdaptiveClip, CentralDP, Clip, LocalDP
 from manyeyes.population import Population, SingleLabels
+from manyeyes.round import plan_round, play_round, start
 
 FALSE_ALARM = 1e-6
 SIDE = 10  # pixels; every user owns one of them, so that what each has added can be read off a sum

@@ -1,10 +1,16 @@
-"""HTML as a browser sees it."""
+"""HTML as a browser sees it, and runs made by hand."""
 
 from __future__ import annotations
 
+import csv
+import json
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
 
@@ -39,3 +45,33 @@ class Reader(HTMLParser):
 @pytest.fixture
 def reader() -> type[Reader]:
     return Reader
+
+
+@pytest.fixture
+def made_run(tmp_path: Path) -> Callable[..., Path]:
+    """A run folder with given values of a metric: 4 batches, 60 images and half a second a round."""
+
+    def make(
+        name: str,
+        settings: dict[str, Any],
+        values: list[float],
+        finished: bool = True,
+        classes: Sequence[str] = (),
+        metric: str = "accuracy",
+    ) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+        (folder / "environment.json").write_text(json.dumps({"command": ["manyeyes run", "rounds=2"], "cpus": 2}))
+        spent = {"train_loss": 1.0, "update_norm": 0.5, "images": 60, "batches": 4, "seconds": 0.5}
+        events = [{"round": r, **(spent if r else {}), metric: value} for r, value in enumerate(values)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        if finished:
+            (folder / "model.safetensors").touch()
+        if classes:
+            with (folder / "per_class.csv").open("w", newline="") as file:
+                rows = csv.writer(file)
+                rows.writerows([["class", "examples", "accuracy"], *([one, 2, 0.5] for one in classes)])
+        return folder
+
+    return make

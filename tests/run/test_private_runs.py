@@ -21,7 +21,7 @@ from manyeyes.parts import Equally, Layers, Poisson
 from manyeyes.parts.accounting import Account
 from manyeyes.parts.privacy import AdaptiveClip, CentralDP, Clip, LocalDP
 from manyeyes.population import Population
-from manyeyes.run import training
+from manyeyes.run import playing
 from manyeyes.run.checkpoint import load
 from manyeyes.run.clients import ClientRecords
 from manyeyes.run.events import read
@@ -189,7 +189,7 @@ def test_what_was_spent_is_in_the_progress_line(people: Population, monkeypatch:
         def advance(self, round: int, loss: float, metric: str, images_per_second: float) -> None:
             lines.append(metric)
 
-    monkeypatch.setattr(training, "watch", lambda *given: Listening())
+    monkeypatch.setattr(playing, "watch", lambda *given: Listening())
     spent = epsilons(run(people, private(CentralDP(epsilon=0, noise=2.0, delta=DELTA))))
     assert [line.partition("epsilon ")[2] for line in lines] == [f"{value:.2f}" for value in spent]
 

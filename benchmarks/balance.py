@@ -1,0 +1,76 @@
+"""Load balance: how long ranks wait for the slowest, with FLAIR's user sizes; rounds are planned and not played.
+
+    python benchmarks/balance.py [--rounds 300]
+
+51,414 users as FLAIR's (the world's sizes), 2 epochs of at most 512 images in batches of 16. A client costs its images
+and 3 more for each step (`manyeyes/engine/sharing.py`). Clients go whole to one rank, or the longest ones to teams of
+ranks, with what a ResNet18 of 224 pixels takes to add up its gradients. Writes benchmarks/records/balance.json and
+prints its table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from manyeyes.chance import generator
+from manyeyes.data.inhabitants import sizes
+from manyeyes.engine.sharing import Job, share_jobs
+from manyeyes.engine.teams import Teams
+from manyeyes.models import build
+from manyeyes.models.flat import FlatModel
+
+USERS, LIMIT, EPOCHS, BATCH = 51_414, 512, 2, 16
+COHORTS, RANKS = (50, 200, 1000, 5000), (8, 64)
+
+
+def cohort(held: np.ndarray, clients: int, round: int) -> list[Job]:
+    chosen = generator(0, "cohort", round).choice(len(held), clients, replace=False)
+    return [Job(EPOCHS * math.ceil(n / BATCH), EPOCHS * n) for n in held[chosen].tolist()]
+
+
+def measured(cohorts: list[list[Job]], ranks: int, agreeing: float) -> dict[str, float]:
+    """Means over rounds: what waits, what of the ranks' time is the clients' own work, and what limits it."""
+    idle, useful, longest, teams = [], [], [], []
+    for jobs in cohorts:
+        shares = share_jobs(jobs, ranks, agreeing)
+        slowest, fair = max(shares.loads), sum(job.cost for job in jobs) / ranks
+        idle.append(1 - sum(shares.loads) / ranks / slowest)
+        useful.append(fair / slowest)
+        longest.append(max(job.cost for job in jobs) > fair)
+        teams.append(len(shares.teams))
+    named = {"idle": idle, "useful": useful, "longest": longest, "teams": teams}
+    return {name: round(float(np.mean(values)), 4) for name, values in named.items()}
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--rounds", type=int, default=300)
+    given = words.parse_args()
+    held = np.minimum(sizes(USERS, 0), LIMIT)
+    agreeing = Teams(FlatModel(build("resnet18", 17, size=224, seed=0)), 224).agreeing
+    rows = []
+    for clients in COHORTS:
+        cohorts = [cohort(held, clients, round) for round in range(given.rounds)]
+        for ranks in RANKS:
+            alone, teams = measured(cohorts, ranks, math.inf), measured(cohorts, ranks, agreeing)
+            rows.append({"cohort": clients, "ranks": ranks, "alone": alone, "teams": teams})
+    record = {"command": "python benchmarks/balance.py", "rounds": given.rounds, "agreeing": agreeing, "rows": rows}
+    path = Path(__file__).parent / "records" / "balance.json"
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    print("| cohort | ranks | longest is more than a fair part | idle, whole clients | idle, teams | useful, teams |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    for row in rows:
+        alone, teams = row["alone"], row["teams"]
+        print(
+            f"| {row['cohort']:,} | {row['ranks']} | {alone['longest']:.0%} of rounds | {alone['idle']:.1%} "
+            f"| {teams['idle']:.1%} | {teams['useful']:.1%} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

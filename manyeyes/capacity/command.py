@@ -1,0 +1,211 @@
+"""`manyeyes plan`: the settings of a run, and a table of what it would take."""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from hydra import compose, initialize
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from manyeyes.algorithm import Algorithm, traffic
+from manyeyes.capacity.formulas import Model, Network, Pace, client_disk, client_memory, mean_round, server_memory
+from manyeyes.capacity.measuring import describe, measure, remembered
+from manyeyes.conf.build import build_augment, build_model, build_population, build_whole
+from manyeyes.conf.errors import check_names, is_about_settings, sentence
+from manyeyes.conf.presets import register
+from manyeyes.data.world import World, splits, user_sizes
+from manyeyes.engine.choice import choose_device
+from manyeyes.engine.reference import Reference
+from manyeyes.engine.teams import Teams
+from manyeyes.models.flat import FlatModel
+from manyeyes.parser import Parser
+from manyeyes.parts.cohort import Pooled
+from manyeyes.population import Population, SingleLabels
+
+USAGE = """manyeyes plan [group=option ...] [setting=value ...] [--cohorts K,K] [--ranks R,R] [--images-per-second N]
+
+What a run would take, with the settings of `manyeyes run`: nothing is trained or written. Seconds come from a few
+clients that are timed here, on one thread or on the GPU, or from --images-per-second."""
+
+
+def plan(words: list[str]) -> int:
+    """Print the table."""
+    given = _parser().parse_intermixed_args(words)
+    config = _composed(given.settings)
+    if config.engine.threads:
+        torch.set_num_threads(config.engine.threads)
+    people, algorithm = population_of(config), build_whole(config)
+    if isinstance(algorithm.cohort, Pooled):
+        raise ValueError("centralised training has no clients to plan for: choose another algorithm")
+    augment, device = build_augment(config.augment), choose_device(config.engine.device)
+    config.model.weights = ""  # which change neither time nor size
+    flat = FlatModel(build_model(config.model, people, augment, config.seed).to(device))
+    personal = 0
+    if algorithm.personal is not None:
+        personal = int(Reference(flat, people, augment, device).personal(algorithm.personal).sum())
+    host = FlatModel(build_model(config.model, people, augment, config.seed))
+    model = describe(host, personal, augment, people.image_shape, algorithm.draw.batch)
+    if given.images_per_second is None:
+        name = f"{config.model} {people.image_shape} {augment} {algorithm.draw.batch} {algorithm.local} {device}"
+        pace = remembered(name, lambda: measure(algorithm, flat, people.image_shape, augment, device), given.measure)
+    else:
+        pace = Pace(0.0, 0.0, 1 / given.images_per_second)
+    cohorts = given.cohorts or [getattr(algorithm.cohort, "clients", len(people.users))]
+    _check(algorithm, people, cohorts)
+    agreeing = Teams(host, augment.crop or people.image_shape[0]).agreeing if device.type == "cpu" else math.inf
+    if algorithm.correct is not None and algorithm.correct.whole:
+        agreeing = math.inf
+    network = Network(given.bandwidth * 1e6, agreeing)
+    print("\n".join(lines(config, algorithm, people, model, pace, network, cohorts, given.ranks)))
+    return 0
+
+
+def lines(
+    config: Any,
+    algorithm: Algorithm,
+    people: Population,
+    model: Model,
+    pace: Pace,
+    network: Network,
+    cohorts: Iterable[int],
+    ranks: Iterable[int],
+) -> Iterator[str]:
+    """What is said: first of the model and each client, then a row for each cohort and number of ranks."""
+    up, down = traffic(algorithm, model.shared, model.trained)
+    disk = client_disk(algorithm, model)
+    yield (
+        f"{config.model.name}: {model.numbers:,} numbers, {model.shared:,} of them shared; "
+        f"{len(people.users):,} users with {len(people):,} images, {people.sizes.mean():.1f} on average and "
+        f"{people.sizes.max():,} at most; {config.algorithm.name}, {config.rounds:,} rounds"
+    )
+    yield (
+        f"a client: sends {size(up)} and is sent {size(down)} a round, needs {size(client_memory(algorithm, model))} "
+        f"of memory, keeps {size(disk)} between rounds ({size(disk * len(people.users))} for all users)"
+    )
+    yield (
+        f"a rank: {pace.client * 1e3:.3g} ms a client, {pace.step * 1e3:.3g} ms a step, {pace.image * 1e3:.3g} ms an "
+        "image"
+    )
+    yield ""
+    head = ("cohort", "ranks", "images", "s a round", "idle", "up", "down", "server", "clients", "the run")
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---:|" * len(head)
+    alone = False
+    for cohort in cohorts:
+        sized = of_size(algorithm, cohort)
+        for count in ranks:
+            found = mean_round(sized, people, pace, model, count, network, config.seed)
+            alone |= found.longest >= 0.5
+            row = (
+                f"{cohort:,}",
+                f"{count}",
+                f"{found.images:,.0f}",
+                f"{found.seconds:.3g}" if found.seconds < 1000 else f"{found.seconds:,.0f}",
+                f"{found.idle:.0%}" + (" *" if found.longest >= 0.5 else ""),
+                size(found.clients * up),
+                size(found.clients * down),
+                size(server_memory(sized, model, cohort)),
+                size(min(count, cohort) * client_memory(sized, model)),
+                duration(found.seconds * config.rounds),
+            )
+            yield "| " + " | ".join(row) + " |"
+    yield ""
+    yield "Means over the run's first 50 cohorts; without evaluation. Clients: memory of those that train at once."
+    if alone:
+        yield "* In half of the rounds or more the slowest rank has one client alone: more ranks bring little."
+
+
+def population_of(config: Any) -> Population:
+    """Who would be trained on; of a world everything but its photographs, so that it may have any size."""
+    if config.data.name == "world":
+        world = World(**{name: value for name, value in config.data.items() if name not in ("name", "task")})
+        counts = user_sizes(world)
+        total = int(counts.sum())
+        classes = {"single": world.coarse, "coarse": world.coarse, "fine": world.fine, "rating": 5}
+        if config.data.task not in classes:
+            raise ValueError(f"no labels are called {config.data.task!r}: a world has {', '.join(classes)}")
+        images = np.broadcast_to(np.uint8(0), (total, world.size, world.size, 3))
+        names = tuple(str(number) for number in range(classes[config.data.task]))
+        labels = SingleLabels(np.zeros(total, np.int64), names)
+        owners = np.repeat(np.arange(world.users), counts)
+        found = Population.of(images, labels, owners, split=splits(world, counts))
+    else:
+        found = build_population(config.data, config.seed)
+    return found.split("train") if "split" in found.columns else found
+
+
+def of_size(algorithm: Algorithm, cohort: int) -> Algorithm:
+    """The algorithm with another number of clients a round."""
+    if not hasattr(algorithm.cohort, "clients"):
+        return algorithm
+    return replace(algorithm, cohort=replace(algorithm.cohort, clients=cohort))  # type: ignore[type-var]
+
+
+def size(count: float) -> str:
+    """Bytes as a person writes them."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    power = min(int(math.log10(count)) // 3, 5)
+    return f"{count / 1000**power:.3g} {'kMGTP'[power - 1]}B"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person writes them."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _check(algorithm: Algorithm, people: Population, cohorts: Iterable[int]) -> None:
+    for cohort in cohorts:
+        if not hasattr(algorithm.cohort, "clients") and cohort != len(people.users):
+            raise ValueError(f"{type(algorithm.cohort).__name__} takes all {len(people.users)}: leave out --cohorts")
+        of_size(algorithm, cohort).check(people)
+
+
+def _composed(settings: list[str]) -> DictConfig:
+    """The settings as `manyeyes run` would have them."""
+    register()
+    GlobalHydra.instance().clear()
+    try:
+        with initialize(version_base="1.3", config_path=None):
+            config = compose("config", overrides=settings)
+        check_names(config)
+        return config
+    except Exception as error:
+        if is_about_settings(error):
+            raise ValueError(sentence(error)) from None
+        raise
+
+
+def _counts(word: str) -> list[int]:
+    if not all(part.isdecimal() and int(part) for part in word.split(",")):
+        raise ArgumentTypeError(f"{word!r}: give whole numbers of at least 1 with commas between")
+    return [int(part) for part in word.split(",")]
+
+
+def _speed(word: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(word) < math.inf:
+            return float(word)
+    raise ArgumentTypeError(f"{word!r}: give a number above 0")
+
+
+def _parser() -> Parser:
+    parser = Parser("manyeyes plan", usage=USAGE)
+    parser.add_argument("settings", nargs="*", metavar="setting=value", help="as for manyeyes run")
+    parser.add_argument("--cohorts", type=_counts, help="clients a round, with commas between (the setting's)")
+    parser.add_argument("--ranks", type=_counts, default=[1, 2, 4, 8], help="processes or GPUs (1,2,4,8)")
+    parser.add_argument("--images-per-second", type=_speed, help="of a rank, instead of a measurement")
+    parser.add_argument("--bandwidth", type=_speed, default=1000.0, help="MB/s between ranks (%(default)g)")
+    parser.add_argument("--measure", action="store_true", help="measure again, though this model was measured before")
+    return parser

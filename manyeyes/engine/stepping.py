@@ -1,0 +1,117 @@
+"""A step of clients side by side: from the table to images, losses and gradients, compiled once that is found right."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from manyeyes.data.augment import Augment
+from manyeyes.engine.batch import losses, weighted_mean
+from manyeyes.engine.compiling import compiled, compiling, wrong_parameter
+from manyeyes.engine.lane import Lane
+from manyeyes.engine.precision import arithmetic
+from manyeyes.engine.table import Table
+from manyeyes.models.flat import FlatModel
+
+Shape = tuple[int, int]  # clients side by side, examples of each
+
+
+@dataclass(frozen=True)
+class Made:
+    """The two functions of a step. Apart, the first is computed once for each pixel and not once for each use."""
+
+    look: Callable[..., Tensor]  # from the table to images
+    loss: Callable[..., Tensor]  # from images to losses
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps of every shape for one kind of work; `dtype` is what the model computes in."""
+
+    model: FlatModel
+    augment: Augment
+    table: Table
+    dtype: torch.dtype
+    compile: bool
+
+    def gradient(self, lane: Lane, shape: Shape, made: Made) -> tuple[Tensor, Tensor]:
+        """The loss of each client's next batch, and its gradient."""
+        leaf = lane.copy[: shape[0]].detach().requires_grad_()
+        columns = {name: column[:, lane.number] for name, column in self.table.columns.items()}
+        images = made.look(lane.cursor, self.table.pictures, columns)
+        loss_K = made.loss(leaf, lane.statistics[: shape[0]], images, lane.cursor, columns)
+        (gradient_KP,) = torch.autograd.grad(loss_K, leaf, torch.ones_like(loss_K))
+        return loss_K.detach(), gradient_KP
+
+    def _made(self, shape: Shape, dtype: torch.dtype) -> Made:
+        """What K batches look like and lose, as functions of what is in the table at the cursor."""
+        width, batch = shape
+
+        def at(cursor: Tensor, column: Tensor) -> Tensor:
+            return column.index_select(0, cursor)[0, :width]
+
+        def look(cursor: Tensor, pictures: Tensor, columns: dict[str, Tensor]) -> Tensor:
+            rows, dice = (at(cursor, columns[name])[:, :batch].flatten(0, 1) for name in ("rows", "dice"))
+            images = self.augment.train(pictures[rows], dice if dice.shape[-1] else None)
+            return self.model.arranged(images).to(dtype).unflatten(0, (width, batch))
+
+        def of_one(
+            theta: Tensor, statistics: Tensor, images: Tensor, targets: Tensor, weights: Tensor, seed: Tensor
+        ) -> Tensor:
+            outputs = self.model(theta, statistics, images, seed).float()
+            return weighted_mean(losses(outputs, targets), weights)
+
+        def loss(
+            theta_KP: Tensor, statistics_KS: Tensor, images: Tensor, cursor: Tensor, columns: dict[str, Tensor]
+        ) -> Tensor:
+            targets, weights = (at(cursor, columns[name])[:, :batch] for name in ("targets", "weights"))
+            targets = targets.float() if targets.dim() == 3 else targets
+            several = (theta_KP, statistics_KS, images, targets, weights, at(cursor, columns["seeds"]))
+            return vmap(of_one)(*several) if width > 1 else of_one(*(one.squeeze(0) for one in several))[None]
+
+        return Made(look, loss)
+
+    def make(self, shape: Shape, lane: Lane) -> Made:
+        """The compiled loss, if every parameter's gradient is what the plain one gives; else the plain one."""
+        plain = self._made(shape, self.dtype)
+        if not self.compile:
+            return plain
+        fast = Made(compiled(plain.look), compiled(plain.loss))
+        lane.begin(shape[0])
+        lane.cursor.zero_()
+        statistics = lane.statistics.clone()
+        try:
+            with compiling(f"a step of {shape[0]} x {shape[1]} images"):
+                found = self.gradient(lane, shape, fast)[1].float()
+        except Exception as error:  # whatever a compiler fails with, the work can go on
+            print(f"a step cannot be compiled and runs uncompiled: {str(error).splitlines()[0]}", file=sys.stderr)
+            return plain
+        lane.statistics.copy_(statistics)
+        same = self.gradient(lane, shape, plain)[1].float()
+        exact = self._exact(lane, shape)
+        lane.statistics.copy_(statistics)
+        names = {name: int(np.prod(size)) for name, size in self.model.trained_shapes.items()}
+        wrong = wrong_parameter(names, found, same, exact)
+        if wrong is None:
+            return fast
+        print(
+            f"the compiled gradient of {wrong[0]} is {wrong[1]:.1f} times as far off as it may be in batches of "
+            f"{shape[1]}: these run uncompiled",
+            file=sys.stderr,
+        )
+        return plain
+
+    def _exact(self, lane: Lane, shape: Shape) -> Tensor:
+        """The gradient in full float32, uncompiled."""
+        copy, lane.copy = lane.copy, lane.theta
+        try:
+            with arithmetic("float32"):
+                return self.gradient(lane, shape, self._made(shape, torch.float32))[1]
+        finally:
+            lane.copy = copy

@@ -1,0 +1,154 @@
+"""Layers in the form that a GPU is fastest with: the same functions of the same parameters."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+FEW = 4  # channels of images, for which a GPU's own convolutions are slow
+MANY = 64  # channels from which on one kernel runs all groups of a convolution
+ALIGNED = 8  # numbers that a row of a matrix should be a multiple of, for the tensor cores
+
+
+class PatchConv2d(nn.Conv2d):
+    """A Conv2d of images: it gathers the patch under each output pixel and multiplies all by the weights at once.
+
+    A patch is a few stretches of an image's rows, each so long that it is aligned; the weights of what is too much are
+    0. Images are multiplied apart, so that the gradient of the weights is many small products and not one endless sum.
+    """
+
+    def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        (high, wide), (down, across) = self.kernel_size, self.stride
+        assert not isinstance(self.padding, str)
+        top, left = self.padding
+        extra = -(wide * self.in_channels) % ALIGNED
+        rows = F.pad(images.permute(0, 2, 3, 1), (0, 0, left, left, top, top)).flatten(2)
+        stretches = F.pad(rows, (0, extra)).unfold(2, wide * self.in_channels + extra, across * self.in_channels)
+        patches = stretches.unfold(1, high, down).transpose(3, 4)  # [B, H, W, high, stretch]
+        weights = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, extra)).flatten(1)
+        outputs = torch.bmm(patches.flatten(3).flatten(1, 2), weights.t().expand(len(images), -1, -1))
+        if bias is not None:
+            outputs = outputs + bias
+        return outputs.unflatten(1, patches.shape[1:3]).permute(0, 3, 1, 2)
+
+
+class RowConv2d(nn.Conv2d):
+    """A Conv2d of stride 1 as one matrix product for each row of its kernel, which runs for many clients at once.
+
+    Libraries run a convolution of many groups one group after another where a group has few channels.
+    """
+
+    def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        assert not isinstance(self.padding, str)
+        (high, wide), (top, left) = self.kernel_size, self.padding
+        pixels = F.pad(images.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
+        rows, columns = pixels.shape[1] - high + 1, pixels.shape[2] - wide + 1
+        across = torch.cat([pixels[:, :, x : x + columns] for x in range(wide)], 3)  # [B, H, columns, wide x channels]
+        weights = weight.permute(2, 3, 1, 0).flatten(1, 2)  # [high, wide x channels, out]
+        parts = [across[:, y : y + rows].flatten(1, 2) for y in range(high)]
+        outputs = torch.bmm(parts[0], weights[0].expand(len(images), -1, -1))
+        for part, row in zip(parts[1:], weights[1:], strict=True):
+            outputs = torch.baddbmm(outputs, part, row.expand(len(images), -1, -1))
+        if bias is not None:
+            outputs = outputs + bias
+        return outputs.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
+
+
+class AlignedLinear(nn.Linear):
+    """A Linear whose outputs are padded while they are computed."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        extra = -self.out_features % ALIGNED
+        bias = None if self.bias is None else F.pad(self.bias, (0, extra))
+        return F.linear(inputs, F.pad(self.weight, (0, 0, 0, extra)), bias)[..., : self.out_features]
+
+
+class GroupConv2d(nn.Conv2d):
+    """A Conv2d of stride 1 whose gradients stay fast when `vmap` runs it for many clients as one of many groups."""
+
+    def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        assert not isinstance(self.padding, str)
+        outputs: Tensor = convolve(images, weight, list(self.padding), 1)
+        return outputs if bias is None else outputs + bias[:, None, None]
+
+
+@torch.library.custom_op("manyeyes::convolve", mutates_args=())
+def convolve(images: Tensor, weights: Tensor, padding: list[int], groups: int) -> Tensor:
+    """A convolution of stride 1."""
+    return F.conv2d(images, weights, padding=padding, groups=groups).contiguous(memory_format=torch.channels_last)
+
+
+@convolve.register_fake
+def _(images: Tensor, weights: Tensor, padding: list[int], groups: int) -> Tensor:
+    shape = [n + 2 * p - k + 1 for n, p, k in zip(images.shape[2:], padding, weights.shape[2:], strict=True)]
+    outputs = images.new_empty(len(images), len(weights), *shape)
+    return outputs.contiguous(memory_format=torch.channels_last)
+
+
+@torch.library.custom_op("manyeyes::convolve_slope", mutates_args=())
+def convolve_slope(images: Tensor, weights: Tensor, slope: Tensor, padding: list[int], groups: int) -> Tensor:
+    """The gradient of the weights."""
+    found: Tensor = torch.ops.aten.convolution_backward(
+        slope, images, weights, None, [1, 1], padding, [1, 1], False, [0, 0], groups, [False, True, False]
+    )[1]
+    return found.contiguous()
+
+
+@convolve_slope.register_fake
+def _(images: Tensor, weights: Tensor, slope: Tensor, padding: list[int], groups: int) -> Tensor:
+    return torch.empty_like(weights, memory_format=torch.contiguous_format)
+
+
+def _remember(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: Tensor) -> None:
+    images, weights, ctx.padding, ctx.groups = inputs  # type: ignore[attr-defined]
+    ctx.save_for_backward(images, weights)  # type: ignore[arg-type]
+
+
+def _back(ctx: torch.autograd.function.FunctionCtx, slope: Tensor) -> tuple[Tensor | None, ...]:
+    """What comes back to the images is a convolution with the weights turned round: one kernel for all groups."""
+    images, weights = ctx.saved_tensors  # type: ignore[attr-defined]
+    padding, groups = ctx.padding, ctx.groups  # type: ignore[attr-defined]
+    slope = slope.contiguous(memory_format=torch.channels_last)
+    turned = weights.unflatten(0, (groups, -1)).flip(3, 4).transpose(1, 2).flatten(0, 1)
+    around = [k - 1 - p for k, p in zip(weights.shape[2:], padding, strict=True)]
+    back = convolve(slope, turned, around, groups) if ctx.needs_input_grad[0] else None  # type: ignore[attr-defined]
+    return back, convolve_slope(images, weights, slope, padding, groups), None, None
+
+
+convolve.register_autograd(_back, setup_context=_remember)
+
+
+@convolve.register_vmap
+def _(
+    info: object, in_dims: tuple[int | None, ...], images: Tensor, weights: Tensor, padding: list[int], groups: int
+) -> tuple[Tensor, int]:
+    assert groups == 1 and in_dims[0] is not None and in_dims[1] is not None
+    images_BKCHW, weights_KOCHW = images.movedim(in_dims[0], 1), weights.movedim(in_dims[1], 0)
+    together = images_BKCHW.flatten(1, 2).contiguous(memory_format=torch.channels_last)
+    outputs: Tensor = convolve(together, weights_KOCHW.flatten(0, 1), padding, len(weights_KOCHW))
+    return outputs.unflatten(1, weights_KOCHW.shape[:2]), 1
+
+
+def for_cuda(module: nn.Module, several: bool) -> nn.Module:
+    """A copy of the module with faster layers; `several`: clients run side by side."""
+    module = copy.deepcopy(module)
+    for child in module.modules():
+        if type(child) is nn.Linear and child.out_features % ALIGNED:
+            child.__class__ = AlignedLinear
+        if type(child) is not nn.Conv2d or not _plain(child):
+            continue
+        if child.in_channels <= FEW:
+            child.__class__ = PatchConv2d
+        elif several and child.stride == (1, 1):
+            child.__class__ = RowConv2d if min(child.in_channels, child.out_channels) < MANY else GroupConv2d
+    return module
+
+
+def _plain(layer: nn.Conv2d) -> bool:
+    fits = not isinstance(layer.padding, str) and all(
+        p < k for p, k in zip(layer.padding, layer.kernel_size, strict=True)
+    )
+    return fits and layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"

@@ -1,0 +1,126 @@
+"""An item as files: a table in Markdown, charts as SVG, PNG and CSV, and a page that has all of it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+from manyeyes.files import write_text, write_whole
+from manyeyes.papers.comparison import Found, Line
+from manyeyes.papers.item import Item
+from manyeyes.papers.margin import RULE
+from manyeyes.papers.plan import How, jobs
+from manyeyes.papers.png import png
+from manyeyes.report import report
+from manyeyes.report.chart import Chart, Grid
+from manyeyes.report.curves import as_json
+from manyeyes.report.page import Section, Table, escape, page
+from manyeyes.report.runs import load
+
+HEAD = ("row", "measure", "paper", "measured", "difference", "within")
+MOST_RUNS = 60  # that are reported on the page one by one
+MOST_COMMANDS = 40  # that are written out
+
+
+def stem(item: Item, how: How) -> Path:
+    """Where the item's files are, but for their endings."""
+    return Path(how.folder, item.paper, "_".join([item.name, *how.mark.replace(",", "").split()]))
+
+
+def write(found: Found, lines: list[Line], charts: list[Chart]) -> Path:
+    """All files; returns the Markdown's path."""
+    place = stem(found.item, found.how)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for chart in charts:
+        path = place.with_name(f"{place.name}_{chart.key}")
+        write_text(path.with_name(f"{path.name}.csv"), chart.csv())
+        write_text(path.with_name(f"{path.name}.svg"), chart.svg())
+        write_whole(path.with_name(f"{path.name}.png"), partial(_write, png(chart)))
+    write_text(place.with_name(f"{place.name}.html"), html(found, lines, charts))
+    path = place.with_name(f"{place.name}.md")
+    write_text(path, markdown(found, lines, charts))
+    return path
+
+
+def html(found: Found, lines: list[Line], charts: list[Chart]) -> str:
+    """The page of the item: its charts and numbers, then all that a report says of its runs where they are not many."""
+    item, how = found.item, found.how
+    title = f"{item.key}: {item.title}" + (f" ({how.mark})" if how.mark else "")
+    heads = [f"measured ({how.mark})" if how.mark and name == "measured" else name for name in HEAD]
+    about = [f"The paper: {item.claim}", how.why or RULE, " ".join(changes(item, how)), item.note]
+    table = Table("The paper's numbers and ours", heads, [list(line.cells()) for line in lines])
+    first = Section("Paper and measured", [*filter(None, about), Grid(charts), table])
+    folders = [job.folder for job in jobs(item, how) if (job.folder / "metrics.jsonl").exists()]
+    again = Section("Again", [f"This page: {command(item, how)}", Commands(commands(item, how))])
+    if 0 < len(folders) <= MOST_RUNS:
+        runs = [load(folder, str(folder.relative_to(Path(how.folder, item.paper)))) for folder in folders]
+        return report.html(runs, title, [first, again, *report.sections(runs)])
+    data = {"charts": {chart.key: chart.spec() for chart in charts}, "explorer": None}
+    lead = f"{len(folders):,} runs." if folders else "Data alone, without a run."
+    scripts = [_own("charts.js"), _own("report.js")]
+    return page(title, lead, [first, again], _own("charts.css") + _own("report.css"), scripts, as_json(data))
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Lines that a person can type."""
+
+    lines: list[str]
+
+    def html(self) -> str:
+        text = "\n".join(map(escape, self.lines))
+        return f"<details><summary>The runs</summary><pre>{text}</pre></details>"
+
+
+def _own(name: str) -> str:
+    return files("manyeyes.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _write(data: bytes, path: Path) -> None:
+    path.write_bytes(data)
+
+
+def markdown(found: Found, lines: list[Line], charts: list[Chart]) -> str:
+    """What is not the paper's own run says so in its head, and nothing of it is compared."""
+    item, how = found.item, found.how
+    measured = f"measured ({how.mark})" if how.mark else "measured"
+    text = f"# {item.key}: {item.title}\n\n"
+    text += f"The paper: {item.claim}\n\n" if item.claim else ""
+    text += f"**{how.why}**\n\n" if how.why else f"{RULE}\n\n"
+    text += f"    {command(item, how)}\n\n"
+    text += f"{' '.join(changes(item, how))}\n\n" if changes(item, how) else ""
+    text += "".join(f"![{one.title}]({stem(item, how).name}_{one.key}.svg)\n\n" for one in charts)
+    heads = [measured if name == "measured" else name for name in HEAD]
+    text += f"| {' | '.join(heads)} |\n|---|---|{'---:|' * 4}\n"
+    text += "".join(f"| {' | '.join(line.cells())} |\n" for line in lines)
+    return text + (f"\n{item.note.strip()}\n" if item.note else "")
+
+
+def command(item: Item, how: How) -> str:
+    """What a person types for this."""
+    return shlex.join(["manyeyes", "reproduce", item.key, *how.words])
+
+
+def changes(item: Item, how: How) -> list[str]:
+    """How the runs differ from the paper's, each way once, and what of the grid was left out."""
+    made = list(dict.fromkeys(change for run in item.runs for change in how.apply(run).changes))
+    stands = [change for change in made if change.startswith("Stand-in: ")]
+    if len(stands) > 1:  # of so many datasets, each the same sentence
+        random = ", and random weights the pretrained ones" if any("pretrained" in one for one in stands) else ""
+        sentence = f"Stand-in: procedural worlds replace the datasets{random}."
+        made = [sentence, *(one for one in made if one not in stands)]
+    return [*made, *_smaller_grid(how)]
+
+
+def _smaller_grid(how: How) -> list[str]:
+    return [f"Of each row's grid only the runs named like {' or '.join(how.grid)}."] if how.grid else []
+
+
+def commands(item: Item, how: How) -> list[str]:
+    """The trainings behind it, as they can be typed one by one."""
+    every = [shlex.join(["manyeyes", "run", *job.settings, f"folder={job.folder}"]) for job in jobs(item, how)]
+    more = [f"... and {len(every) - MOST_COMMANDS} more: see --plan"] if len(every) > MOST_COMMANDS else []
+    return every[:MOST_COMMANDS] + more

@@ -1,0 +1,175 @@
+"""Running what an item needs: here one after the other, in processes side by side, or by one of Hydra's launchers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra import compose, initialize
+from hydra.core.global_hydra import GlobalHydra
+
+from manyeyes.algorithm import Diverged
+from manyeyes.conf.command import CHANGEABLE, train_from
+from manyeyes.conf.errors import is_about_settings, sentence
+from manyeyes.conf.presets import register
+from manyeyes.engine.workers import cores
+from manyeyes.papers.estimate import estimate, seconds_a_round
+from manyeyes.papers.item import Store
+from manyeyes.papers.launching import launch
+from manyeyes.papers.plan import Job
+
+EXPECTED = (ValueError, Diverged, OSError)  # failures that say in a sentence what to do
+LOOK = 0.5  # seconds between looks at the first rounds
+
+
+@dataclass(frozen=True)
+class Means:
+    """How runs are run; `extra` are settings of the machine for each."""
+
+    extra: tuple[str, ...] = ()
+    parallel: int = 1  # processes side by side
+    launcher: str = ""  # one of Hydra's: joblib, submitit_local, submitit_slurm, ...
+    again: bool = False  # try what has diverged once more, from its beginning
+
+    def __post_init__(self) -> None:
+        if self.parallel < 1:
+            raise ValueError(f"parallel is {self.parallel}: it must be at least 1")
+        if self.parallel > 1 and self.launcher and self.launcher != "joblib":
+            raise ValueError(f"parallel is for this machine: give {self.launcher} its own launcher.* settings")
+
+
+def run_all(jobs: list[Job], means: Means, say: Callable[[str], None]) -> list[str]:
+    """Run what is missing; returns a sentence for each run that failed, and says which have diverged."""
+    for job in jobs:
+        if means.again and job.state == "diverged":
+            job.forget()
+    todo = [job for job in jobs if job.state in ("missing", "stopped")]
+    failures = {job.folder: reason for job in todo if (reason := missing(job.run.store))}
+    todo = [job for job in todo if job.folder not in failures]
+    if todo:
+        say(estimate(jobs, means.parallel))
+        with _first_rounds(jobs, todo, means, say):
+            failures |= _how(means)(todo, means, say)
+    for job in jobs:
+        if job.state == "diverged":
+            failures.pop(job.folder, None)
+            say(f"{job.folder} has diverged, and is not tried again without again=true")
+        elif job in todo and job.state != "done":
+            failures.setdefault(job.folder, "it did not come to its end")
+    return [f"{folder}: {reason}" for folder, reason in failures.items()]
+
+
+def missing(store: Store | None) -> str:
+    """What to do about a dataset that is not there; empty where it is."""
+    if store is None or Path(store.path).exists():
+        return ""
+    return f"{store.path} is not there; make it with: {store.prepare}"
+
+
+def said(error: Exception) -> str:
+    if is_about_settings(error):
+        return sentence(error)
+    return str(error) if isinstance(error, EXPECTED) else f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Where settings are composed as `manyeyes run` composes them."""
+    register()
+    GlobalHydra.instance().clear()
+    with initialize(version_base="1.3", config_path=None):
+        yield
+
+
+Failures = dict[Path, str]
+
+
+def _how(means: Means) -> Callable[[list[Job], Means, Callable[[str], None]], Failures]:
+    if means.launcher:
+        return _launched
+    return _one_by_one if means.parallel == 1 else _side_by_side
+
+
+def _one_by_one(todo: list[Job], means: Means, say: Callable[[str], None]) -> Failures:
+    failures = {}
+    with settings():
+        for number, job in enumerate(todo, 1):
+            say(f"{number} of {len(todo)}: {job.folder}")
+            try:
+                config = compose("config", overrides=[*job.settings, *means.extra])
+                train_from(config, job.folder, resume=job.state == "stopped")
+            except Exception as error:  # a night of runs does not end with one of them
+                failures[job.folder] = said(error)
+    return failures
+
+
+def _side_by_side(todo: list[Job], means: Means, say: Callable[[str], None]) -> Failures:
+    """Each in a process of its own, with its share of the cores."""
+    share = (f"engine.workers={max(1, cores() // means.parallel)}",)
+    failures: Failures = {}
+
+    def one(number: int, job: Job) -> None:
+        say(f"{number} of {len(todo)}: {job.folder}")
+        words = ["run", *commanded(job, (*share, *means.extra))]
+        done = subprocess.run(
+            [sys.executable, "-m", "manyeyes", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        if done.returncode:
+            told = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
+            failures[job.folder] = told[-1].removeprefix("manyeyes: ")
+
+    with ThreadPoolExecutor(means.parallel) as pool:
+        try:
+            for future in [pool.submit(one, number, job) for number, job in enumerate(todo, 1)]:
+                future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # those under way hear Ctrl-C too, and save themselves
+            raise
+    return failures
+
+
+def _launched(todo: list[Job], means: Means, say: Callable[[str], None]) -> Failures:
+    ours = [word for word in means.extra if not word.startswith("launcher.")]
+    options = [f"hydra.{word}" for word in means.extra if word.startswith("launcher.")]
+    options += [f"hydra.launcher.n_jobs={means.parallel}"] if means.parallel > 1 else []
+    say(f"{len(todo)} runs go to {means.launcher}")
+    with settings():
+        place = todo[0].folder.parent.parent / ".launched"
+        told = launch(means.launcher, options, [commanded(job, ours) for job in todo], place)
+    return {job.folder: reason for job, reason in zip(todo, told, strict=True) if reason}
+
+
+def commanded(job: Job, extra: tuple[str, ...] | list[str]) -> list[str]:
+    """The words of `manyeyes run` that begin the job or go on with it."""
+    if job.state != "stopped":
+        return [*job.settings, *extra, f"folder={job.folder}"]
+    return [f"resume={job.folder}", *(word for word in extra if word.partition("=")[0].partition(".")[0] in CHANGEABLE)]
+
+
+@contextmanager
+def _first_rounds(jobs: list[Job], todo: list[Job], means: Means, say: Callable[[str], None]) -> Iterator[None]:
+    """Once some rounds of a first run are played, say how long all will take, unless that was known before."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK):
+            if any(seconds_a_round(job.folder) is not None and job.rounds > 5 for job in todo):
+                say(estimate(jobs, means.parallel))
+                return
+
+    known = any(seconds_a_round(job.folder) is not None for job in jobs)
+    watcher = threading.Thread(target=look, daemon=True)
+    if not known:
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if watcher.is_alive():
+            watcher.join()

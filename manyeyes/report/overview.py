@@ -1,0 +1,179 @@
+"""The plain facts of runs: what they reached, what they promise of privacy, how fast they were, how to repeat them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from manyeyes.report.chart import Grid, number
+from manyeyes.report.curves import Group, chart, groups, is_share, label
+from manyeyes.report.page import Table, escape
+from manyeyes.report.record import Run, differing
+
+SHOWN = 6  # settings that differ, as columns of the table of runs
+WIDE = 24  # characters of one that fits there
+
+
+@dataclass(frozen=True)
+class Cards:
+    """A few numbers in large."""
+
+    cards: list[tuple[str, str, str]]  # what it is, the number, what there is to say of it
+
+    def html(self) -> str:
+        each = (
+            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
+            for name, value, note in self.cards
+        )
+        return f'<dl class="cards">{"".join(each)}</dl>'
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Sentences that must not be missed."""
+
+    notes: list[str]
+
+    def html(self) -> str:
+        return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in self.notes)}</ul>'
+
+
+def notes(runs: list[Run]) -> Notes | None:
+    """What is wrong with some of the runs."""
+    found = []
+    for run in runs:
+        if run.state == "empty":
+            found.append(f"{run.name} is empty: it ended before its first evaluation, so there is nothing to draw.")
+        elif run.state in ("diverged", "failed"):
+            found.append(f"{run.name} {run.state} after {run.rounds:,} of {run.planned or '?'} rounds: {run.ended}")
+        elif run.state == "unfinished":
+            way = f"manyeyes run resume={shlex.quote(str(run.folder))}"
+            found.append(
+                f"{run.name} is not finished: {run.rounds:,} of {run.planned or '?'} rounds when this page was made. "
+                f"It still runs, or was stopped and can go on: {way}"
+            )
+        found += [f"{run.name}: {trouble}." for trouble in run.troubles]
+    return Notes(found) if found else None
+
+
+def summary(runs: list[Run]) -> list[Any]:
+    """Of one run cards, of several a table with the settings that differ."""
+    if len(runs) == 1:
+        return [Cards(_cards(runs[0]))]
+    apart = [name for name in differing(runs) if name not in ("algorithm.name", "rounds")]
+    named = len({run.settings.get("algorithm.name") for run in runs}) > 1
+    brief_ones = [name for name in apart if all(len(setting(run.settings.get(name))) <= WIDE for run in runs)]
+    shown = [*(["algorithm.name"] if named else []), *brief_ones][:SHOWN]
+    metric = dict.fromkeys(run.metric for run in runs if run.metric)
+    head = [
+        "run",
+        "state",
+        "rounds",
+        *(f"{label(name)}{end}" for name in metric for end in (", last", ", best")),
+        "time",
+    ]
+    private = any(run.last("epsilon") is not None for run in runs)
+    head += ["epsilon"] * private + [name.removesuffix(".name").rpartition(".")[2] for name in shown]
+    rows = []
+    for run in runs:
+        reached = [cell for name in metric for cell in (_share(run.last(name), name), _best(run, name))]
+        spent = [brief(run.last("epsilon"))] if private else []
+        rows.append(
+            [run.name, run.state, f"{run.rounds:,}", *reached, duration(run), *spent]
+            + [setting(run.settings.get(name)) for name in shown]
+        )
+    more = len(apart) - len([name for name in shown if name != "algorithm.name"])
+    note = f" ({more} more differ: see Repeat)" if more > 0 else ""
+    return [Table(f"The runs, and the settings in which they differ{note}", head, rows), *_over_seeds(runs)]
+
+
+def _over_seeds(runs: list[Run]) -> list[Table]:
+    """Mean and standard deviation of runs that differ by their seed alone."""
+    several = [group for group in groups(runs) if len(group.runs) > 1]
+    names = list(dict.fromkeys(run.metric for group in several for run in group.runs if run.metric))
+    rows = []
+    for group in several:
+        cells = [group.name, str(len(group.runs))]
+        for name in names:
+            last = [value for run in group.runs if (value := run.last(name)) is not None]
+            best = [max(run.curve(name)[1]) for run in group.runs if run.curve(name)[1]]
+            cells += [
+                f"{100 * fmean(some):.1f} ± {100 * stdev(some):.1f} %" if len(some) > 1 else "" for some in (last, best)
+            ]
+        rows.append(cells)
+    head = ["", "seeds", *(f"{label(name)}{end}" for name in names for end in (", last", ", best"))]
+    return [Table("Over seeds: mean and standard deviation", head, rows)] if rows and names else []
+
+
+def _cards(run: Run) -> list[tuple[str, str, str]]:
+    cards = []
+    for name in dict.fromkeys([run.metric, "adapted_accuracy", "adapted_macro_ap", "loss"]):
+        value = run.last(name) if name else None
+        if name and value is not None:
+            best = f"best {_best(run, name)}" if is_share(name) else ""
+            cards.append((label(name), _share(value, name), best))
+    planned = f"of {run.planned:,}" if run.planned else ""
+    cards.append(("rounds", f"{run.rounds:,}", planned if not run.finished else run.state))
+    pace = speed(run)
+    if pace is not None:
+        cards.append(("images a second", f"{pace[1]:,.0f}", f"{seconds(pace[0])} a round"))
+        cards.append(("time of training", duration(run), ""))
+    spent = run.last("epsilon")
+    if spent is not None:
+        simulated = run.settings.get("privacy.noise_cohort")
+        cards.append(("epsilon", f"{spent:.3g}", f"noise of a simulated cohort of {simulated:,}" if simulated else ""))
+    return cards
+
+
+def curves(together: list[Group]) -> Grid:
+    """Beside the chart that a person chooses: what training itself says."""
+    runs = [run for group in together for run in group.runs]
+    wanted = {"train_loss": "Training loss", "update_norm": "Length of updates"}
+    words = "Of the clients of each round, before the server's step."
+    return Grid(
+        [
+            chart(runs, name, name, title, words)
+            for name, title in wanted.items()
+            if any(name in run.columns for run in runs)
+        ]
+    )
+
+
+def speed(run: Run) -> tuple[float, float] | None:
+    """Median seconds a round, and images a second over the whole run."""
+    played = [event for event in run.events if event.get("seconds") and "images" in event]
+    seconds = [float(event["seconds"]) for event in played]
+    return (float(np.median(seconds)), sum(event["images"] for event in played) / sum(seconds)) if played else None
+
+
+def duration(run: Run) -> str:
+    total = sum(float(event.get("seconds", 0)) for event in run.events)
+    return f"{total:.1f} s" if total < 120 else f"{total / 60:.1f} min" if total < 7200 else f"{total / 3600:.1f} h"
+
+
+def seconds(value: float) -> str:
+    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def _best(run: Run, metric: str) -> str:
+    rounds, values = run.curve(metric)
+    if not values:
+        return ""
+    best = max(range(len(values)), key=values.__getitem__)
+    return f"{_share(values[best], metric)} (round {rounds[best]:,})"
+
+
+def _share(value: float | None, metric: str) -> str:
+    return "" if value is None else f"{100 * value:.1f} %" if is_share(metric) else number(value)
+
+
+def brief(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def setting(value: Any) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

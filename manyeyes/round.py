@@ -1,0 +1,185 @@
+"""The round: Algorithm 1 of Hsu, Qi and Brown (2020), the same for every algorithm, engine and federation."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyeyes.algorithm import (
+    BESIDE,
+    STRIDE,
+    Algorithm,
+    Client,
+    Clients,
+    ClientStore,
+    Diverged,
+    Engine,
+    Plan,
+    Privacy,
+    Report,
+    State,
+    Work,
+    nothing,
+    traffic,
+)
+from manyeyes.chance import generator
+from manyeyes.chance import key as chance_key
+from manyeyes.population import Floats, Ints, Population
+
+
+def start(algorithm: Algorithm, weights: Tensor, trained: int) -> State:
+    """The state before round 1."""
+    theta = weights[:trained]
+    correction = None if algorithm.correct is None else algorithm.correct.start(theta)
+    privacy = {} if algorithm.privacy is None else algorithm.privacy.start()
+    return State(0, weights, algorithm.server.start(theta), correction, privacy)
+
+
+def plan_round(algorithm: Algorithm, population: Population, seed: int, round: int, dice: int = 0) -> Plan:
+    """Select clients and draw what each trains on, with `dice` random numbers for each example's augmentation."""
+    users = algorithm.cohort.select(population, generator(seed, "cohort", round))
+    keys, held = population.users[users].tolist(), population.sizes[users].tolist()
+    drawn = [algorithm.draw.rows(n, generator(seed, "draw", round, k)) for k, n in zip(keys, held, strict=True)]
+    sizes_K, steps_K = np.array([algorithm.draw.size(n) for n in held]), np.array([len(rows) for rows in drawn])
+    weights = algorithm.weigh.weights(algorithm, sizes_K, steps_K, round).tolist()
+    clients = []
+    for user, key, size, weight, rows in zip(users.tolist(), keys, sizes_K.tolist(), weights, drawn, strict=True):
+        real, first = rows >= 0, int(population.offsets[user])
+        ratios = example_weights(algorithm, population, user)
+        whole = population.examples(user) if algorithm.correct and algorithm.correct.whole else None
+        client = Client(
+            user=user,
+            key=key,
+            size=size,
+            weight=weight,
+            rows_SB=np.where(real, rows + first, -1),
+            weights_SB=real.astype(np.float32) if ratios is None else np.where(real, ratios[rows], np.float32(0)),
+            dice_SBD=generator(seed, "augment", round, key).random((*rows.shape, dice), np.float32) if dice else None,
+            seeds_S=chance_key(seed, "dropout", round, key) % 2**40 + STRIDE * np.arange(len(rows)),
+            whole=whole,
+            whole_weights=ratios if ratios is not None or whole is None else np.ones(len(whole), np.float32),
+            only_S=algorithm.draw.only(len(rows)),
+        )
+        clients.append(client)
+    return Plan(seed, round, tuple(clients))
+
+
+def example_weights(algorithm: Algorithm, population: Population, user: int) -> Floats | None:
+    """The weight of each example that a user holds; None where all count alike."""
+    if algorithm.reweigh is None:
+        return None
+    ratios = algorithm.reweigh.ratios(population.histogram(user), population.class_counts)
+    return ratios[population.labels.targets(population.examples(user))]
+
+
+def play_round(
+    algorithm: Algorithm,
+    state: State,
+    population: Population,
+    engine: Engine,
+    clients: ClientStore,
+    seed: int,
+    plan: Plan | None = None,
+    noise: int | None = None,
+) -> tuple[State, Report]:
+    """One round: select clients, update locally, aggregate, step the server; a `plan` made ahead is not made again.
+
+    `noise` decides what privacy adds, where several processes have to add the same; else the operating system does.
+    """
+    plan = plan or plan_round(algorithm, population, seed, state.round, engine.dice)
+    assert (plan.seed, plan.round) == (seed, state.round)
+    held = {client.key: found for client in plan.clients if (found := clients.get(client.key))}
+    personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
+    lr, privacy = algorithm.local.rate(state.round), algorithm.privacy
+    bound = math.inf if privacy is None else privacy.bound(state.privacy)
+    work = replace(
+        Work(algorithm.local, lr, algorithm.correct, state.correction, personal, bound),
+        compress=algorithm.compress,
+        apart=algorithm.aggregate is not None,
+    )
+
+    result = engine.train(state.weights, plan, work, held) if plan.clients else nothing(state.weights)
+
+    kept = [client for client, good in zip(plan.clients, result.kept_K, strict=True) if good]
+    left_out = [population.name(c.user) for c, good in zip(plan.clients, result.kept_K, strict=True) if not good]
+    if plan.clients and not kept and privacy is None:  # to stop would tell of them: a private round goes on with noise
+        raise Diverged(f"no client of round {state.round + 1} returned a finite update")
+    why = {population.name(c.user): result.why[c.key] for c in plan.clients if c.key in result.why}
+    hidden: dict[str, Tensor] = {}
+    if algorithm.aggregate is not None and kept:
+        assert result.updates_KW is not None
+        update = algorithm.aggregate.combine(result.updates_KW[np.flatnonzero(result.kept_K)])
+    elif privacy is None:
+        total = algorithm.weigh.total(algorithm, *_sizes(kept), state.round) if kept else 1.0  # chance chose nobody
+        update = result.update_W / total
+    else:
+        update, hidden = privacy.protect(result, plan, work, state.privacy, _secret(privacy, seed, state, noise))
+        left_out, why = ["(private)"] * len(left_out), {}  # that a user took part is not told
+
+    theta, statistics = state.weights[: engine.trained], state.weights[engine.trained :]
+    theta, server = algorithm.server.step(theta, update[: engine.trained], state.server, state.round)
+    statistics = statistics - update[engine.trained :]  # BatchNorm statistics are averaged, not optimised
+    correction = state.correction
+    if algorithm.correct is not None and kept:
+        correction = algorithm.correct.merge(correction, result.reports_P, len(kept), len(population.users))
+
+    good, told = result.kept_K, len(kept) > (0 if privacy is None else 1)  # the mean of one is that one's own
+    steps = [c.steps for c in plan.clients] or [0]
+    examples = np.array([(c.rows_SB >= 0).sum() for c in plan.clients])
+    shared = len(state.weights) if personal is None else int((~personal).sum())
+    up, down = traffic(algorithm, shared, engine.trained)
+    report = Report(
+        round=state.round + 1,
+        loss=float(np.average(result.loss_K[good], weights=examples[good])) if told else math.nan,
+        norm=float(result.norm_K[good].mean()) if told else math.nan,
+        clients=len(plan.clients),
+        images=int(examples.sum()),
+        batches=max(steps) if privacy is None else math.ceil(np.mean(steps)),
+        left_out=tuple(left_out),
+        epsilon=None if privacy is None else privacy.spent(state.round + 1, hidden),
+        clip=None if privacy is None else bound,
+        bytes_up=up * len(plan.clients),
+        bytes_down=down * len(plan.clients),
+        why=why,
+    )
+    weights = torch.cat([theta, statistics])
+    if (told and not np.isfinite(report.loss)) or not bool(torch.isfinite(weights).all()):
+        raise Diverged(f"the weights after round {report.round} are no longer finite")
+    keeps = result.keeps
+    if algorithm.beside is not None and plan.clients:
+        own = _train_beside(algorithm, state, plan, engine, held, lr)
+        keeps = {k: held.get(k, {}) | own.get(k, {}) | keeps.get(k, {}) for k in sorted(own.keys() | keeps.keys())}
+    clients.update(keeps)
+    return State(state.round + 1, weights, server, correction, hidden), report
+
+
+def _train_beside(
+    algorithm: Algorithm, state: State, plan: Plan, engine: Engine, clients: Clients, lr: float
+) -> dict[int, dict[str, Tensor]]:
+    """What the clients keep of their own models, each from where it was or, at first, from the server's weights."""
+    assert algorithm.beside is not None
+    everything = engine.personal(algorithm.beside.personal)
+    work = Work(algorithm.local, lr, algorithm.beside.correct, None, everything, tied=True)
+    own = {
+        client.key: {name.removeprefix(BESIDE): t for name, t in kept.items() if name.startswith(BESIDE)}
+        for client in plan.clients
+        if (kept := clients.get(client.key))
+    }
+    keeps = engine.train(state.weights, plan, work, own).keeps
+    return {key: {BESIDE + name: tensor for name, tensor in kept.items()} for key, kept in keeps.items()}
+
+
+def _secret(privacy: Privacy, seed: int, state: State, noise: int | None) -> int:
+    """What noise follows from: the run's seed, or 128 bits that the operating system draws and nobody keeps."""
+    if privacy.reproducible_noise:
+        return chance_key(seed, "noise", state.round)
+    return secrets.randbits(128) if noise is None else noise
+
+
+def _sizes(clients: list[Client]) -> tuple[Ints, Ints]:
+    return np.array([c.size for c in clients]), np.array([c.steps for c in clients])

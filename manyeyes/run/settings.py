@@ -1,0 +1,58 @@
+"""How a run goes, apart from what it trains."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from manyeyes.run.events import TRACKERS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The words that `train` takes beside data, model and algorithm."""
+
+    rounds: int = 100
+    seed: int = 0
+    evaluate_every: int = 10  # rounds between evaluations; 0: only the first and the last
+    evaluate_on: str = "test"  # the split that is evaluated
+    evaluate_early: float = 0.0  # more often while few rounds are played: every so large a share of them; 0: not
+    batches: int = 0  # end when the largest clients of the rounds have taken so many; 0: only by rounds
+    best_on: str = ""  # test and keep the model of the lowest loss on this split; empty: the last
+    checkpoint_seconds: float = 60.0  # at most so much work is lost by a crash
+    engine: str = "auto"
+    device: str = "auto"
+    precision: str = "auto"  # float32, tf32 or bf16; auto: float32, on a GPU with the products of TF32
+    compile: bool = True  # steps, on a GPU
+    workers: int = 0  # processes on a CPU; 0: one a core
+    lanes: int = 0  # clients that train at the same time on a GPU; 0: the number that is best
+    resident: str = "auto"  # where images are kept: device, host, or auto: on a GPU where they fit
+    prefetch: int = 1024  # MiB of a store's images that are read for the next round while one trains
+    client_memory: int = 1024  # MiB of what clients keep that stay in memory; the rest is in the run's folder
+    trackers: tuple[str, ...] = ()
+    progress: bool | None = None  # None: if somebody looks
+    title: str = "training"
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("rounds", 1),
+            ("evaluate_every", 0),
+            ("evaluate_early", 0),
+            ("batches", 0),
+            ("checkpoint_seconds", 0),
+            ("seed", 0),
+            ("prefetch", 0),
+            ("client_memory", 0),
+        ):
+            if not getattr(self, name) >= least:  # not a number is not enough either
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {least}")
+        for tracker in self.trackers:
+            if tracker not in TRACKERS:
+                raise ValueError(f"tracker {tracker!r} is unknown: choose {', '.join(TRACKERS)}")
+
+    def evaluates(self, round: int) -> bool:
+        """Whether the model is evaluated after so many rounds, apart from the first and the last."""
+        if not self.evaluate_every:
+            return False
+        early = 2 ** int(math.log2(max(1.0, self.evaluate_early * round))) if self.evaluate_early else math.inf
+        return round % min(self.evaluate_every, early) == 0

@@ -1,0 +1,65 @@
+"""Layers made for a GPU compute, and differentiate, what the plain ones do; on a CPU too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from manyeyes.models.cuda import AlignedLinear, GroupConv2d, PatchConv2d, RowConv2d, for_cuda
+
+
+def slopes(module: nn.Module, numbers: dict[str, Tensor], images_KBCHW: Tensor) -> list[Tensor]:
+    """The loss of each of K clients, and all gradients, the images' too."""
+
+    def loss(own: dict[str, Tensor], images: Tensor) -> Tensor:
+        return functional_call(module, own, (images,)).square().sum()
+
+    leaves = [tensor.clone().requires_grad_() for tensor in (*numbers.values(), images_KBCHW)]
+    loss_K = vmap(loss)(dict(zip(numbers, leaves, strict=False)), leaves[-1])
+    return [loss_K, *torch.autograd.grad(loss_K.sum(), leaves)]
+
+
+@pytest.mark.parametrize(
+    ("plain", "kind"),
+    [
+        (nn.Conv2d(3, 8, 5, padding=2), PatchConv2d),
+        (nn.Conv2d(3, 4, 7, stride=2, padding=3, bias=False), PatchConv2d),
+        (nn.Conv2d(1, 4, (2, 3), stride=(1, 2), padding=(0, 1)), PatchConv2d),
+        (nn.Conv2d(64, 64, 5, padding=2), GroupConv2d),
+        (nn.Conv2d(64, 65, (3, 1), padding=(2, 0), bias=False), GroupConv2d),
+        (nn.Conv2d(6, 8, 5, padding=2), RowConv2d),
+        (nn.Conv2d(6, 8, 3, bias=False), RowConv2d),
+        (nn.Conv2d(6, 4, (3, 1), padding=(2, 0)), RowConv2d),
+        (nn.Sequential(nn.Flatten(), nn.Linear(972, 10)), nn.Sequential),
+    ],
+)
+def test_values_and_gradients_of_clients_side_by_side(plain: nn.Module, kind: type[nn.Module]) -> None:
+    plain = plain.double()
+    fast = for_cuda(plain, several=True)
+    assert type(fast) is kind
+    generator = torch.Generator().manual_seed(0)
+    numbers = {
+        name: torch.randn(3, *tensor.shape, generator=generator, dtype=torch.double)
+        for name, tensor in plain.named_parameters()
+    }
+    channels = plain.in_channels if isinstance(plain, nn.Conv2d) else 3
+    images = torch.randn(3, 4, channels, 18, 18, generator=generator, dtype=torch.double)
+    for found, wanted in zip(slopes(fast, numbers, images), slopes(plain, numbers, images), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-9)
+
+
+def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not() -> None:
+    plain = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding_mode="reflect", padding=1),
+        nn.Conv2d(8, 8, 3, stride=2),
+        nn.Conv2d(8, 8, 3, groups=8),
+        nn.Conv2d(8, 8, 1, padding=1),
+        nn.Linear(8, 16),
+        nn.Linear(8, 10),
+    )
+    fast = for_cuda(plain, several=True)
+    assert [type(layer) for layer in fast] == [nn.Conv2d] * 4 + [nn.Linear, AlignedLinear]
+    assert {type(layer) for layer in plain} == {nn.Conv2d, nn.Linear}
+    assert type(for_cuda(nn.Conv2d(8, 8, 3), several=False)) is nn.Conv2d

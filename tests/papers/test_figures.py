@@ -1,0 +1,112 @@
+"""The figures of items, of runs and data that are written by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from manyeyes.papers import ITEMS, Item
+from manyeyes.papers.comparison import Found
+from manyeyes.papers.figures import figures
+from manyeyes.papers.plan import How, job, wanted
+from manyeyes.papers.png import png
+from manyeyes.report.chart import Axis, Chart, Series
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """A finished run of an item, with its metric after some rounds."""
+
+    def done(
+        item: Item, how: How, name: str, metric: str, values: dict[int, float], seed: int = 0, emd: float = 0
+    ) -> None:
+        run = next(run for run in item.runs if run.name == name)
+        folder = job(item, how, run, seed).folder
+        folder.mkdir(parents=True)
+        rounds = range(max(values) + 1) if len(values) < 2000 else values
+        events = [{"round": r, "batches": 1} | ({metric: values[r]} if r in values else {}) for r in rounds]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        (folder / "population.json").write_text(json.dumps({"parts": {"train": {"mean_emd": emd}}}))
+        (folder / "model.safetensors").touch()
+
+    return done
+
+
+def drawn(key: str, how: How) -> list[Chart]:
+    return figures(Found(wanted(ITEMS[key], how), how), {})
+
+
+def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path: Path, write: Write) -> None:
+    how = How(rows=("FedAvg + FedVC, K=10",), seeds=2, folder=tmp_path)
+    item = ITEMS["hsu2020.table3"]
+    for seed, last in enumerate((0.4, 0.5)):
+        write(item, how, "inaturalist-centralised", "accuracy", {0: 0.0, 100: 0.6}, seed)
+        write(item, how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 1000: 0.3, 2500: last}, seed)
+    (chart,) = drawn("hsu2020.table3", how)
+    line, paper = chart.series
+    assert (line.name, list(line.x)) == ("FedAvg + FedVC, K=10", [0, 1000, 2500])
+    assert list(line.y) == pytest.approx([0, 0.3, 0.45])
+    deviation = 0.05 * 2**0.5
+    assert [line.low[2], line.high[2]] == pytest.approx([0.45 - deviation, 0.45 + deviation])
+    assert (paper.name, paper.kind) == ("FedAvg + FedVC, K=10 (paper)", "points")
+    assert (list(paper.x), list(paper.y)) == ([1000, 2500, 5000], pytest.approx([0.313, 0.397, 0.439]))
+    assert chart.marks == [{"y": 0.6, "label": "centralised"}]
+
+
+def test_beside_a_stand_in_there_is_no_number_of_the_paper(tmp_path: Path, write: Write) -> None:
+    how = How(scale=0.1, stand_in=True, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
+    write(ITEMS["hsu2020.table3"], how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 10: 0.3})
+    (chart,) = drawn("hsu2020.table3", how)
+    assert [one.name for one in chart.series] == ["FedAvg + FedVC, K=10"]
+    assert "(scaled by 0.1, on stand-ins)" in chart.title
+    assert "not the paper's" in chart.caption
+
+
+def test_figure_4_is_the_best_relative_accuracy_against_emd(tmp_path: Path, write: Write) -> None:
+    rows = tuple(f"CIFAR-10, FedAvg, K=10, alpha={alpha}" for alpha in ("100", "0"))
+    how = How(rows=rows, grid=("eta_eff_1e-1-left_1e0", "eta_eff_1e-2-left_1e0"), folder=tmp_path)
+    item = ITEMS["hsu2020.figure4"]
+    write(item, how, "cifar10-centralised", "accuracy", {100: 0.8})
+    for alpha, emd, reached in (("100.00", 0.1, (0.5, 0.76)), ("0.00", 1.8, (0.4, 0.2))):
+        for rate, value in zip((1, 2), reached, strict=True):
+            name = f"cifar10-alpha_{alpha}-K10-E1-eta_eff_1e-{rate}-left_1e0"
+            write(item, how, name, "accuracy", {100: value}, emd=emd)
+    (chart,) = drawn("hsu2020.figure4", how)
+    (line,) = chart.series
+    assert (line.name, list(line.x)) == ("FedAvg, K=10", [0.1, 1.8])
+    assert list(line.y) == pytest.approx([0.95, 0.5])
+    assert chart.x.label == "mean EMD of the clients"
+
+
+def test_figure_8_has_a_line_for_each_alpha_over_effective_rates(tmp_path: Path, write: Write) -> None:
+    how = How(rows=("CIFAR-10, K=5, E=1, alpha=1,",), grid=("left_1e-1",), folder=tmp_path)
+    item = ITEMS["hsu2020.figure8"]
+    write(item, how, "cifar10-centralised", "accuracy", {100: 0.8})
+    for rate in ("-3", "-2.5", "0"):
+        write(item, how, f"cifar10-alpha_1.00-K5-E1-eta_eff_1e{rate}-left_1e-1", "accuracy", {100: 0.4})
+    (chart,) = drawn("hsu2020.figure8", how)
+    (line,) = chart.series
+    assert (chart.title, line.name) == ("hsu2020.figure8, CIFAR-10, K=5, E=1", "alpha=1")
+    assert list(line.x) == pytest.approx([1e-3, 10**-2.5, 1])
+
+
+def test_a_figure_without_a_run_is_not_drawn(tmp_path: Path) -> None:
+    assert drawn("fedper.figure2", How(folder=tmp_path)) == []
+
+
+@pytest.mark.parametrize("kind", ["line", "points", "bars"])
+def test_a_png_is_one_whatever_is_in_the_chart(kind: str) -> None:
+    """Gaps, spread, names that look like mathematics, a mark and a logarithmic axis."""
+    series = Series("cost: 5 $ and 6 $", [0, 1, 2], [1.0, None, 3.0], [0.5, None, 2.5], [1.5, None, 3.5], kind)
+    names = Axis("x", names=("a", "b", "c"))
+    chart = Chart(
+        "chart-1", "A $ chart", names, Axis("y", log=True), [series, series], "", [{"y": 2.0, "label": "here"}]
+    )
+    assert png(chart).startswith(b"\x89PNG")
+    assert len(re.findall("\n", chart.csv())) == 7

@@ -1,0 +1,184 @@
+"""The report in a real browser: hover, toggle, zoom, keys, schemes, a phone, paper, and scripts switched off."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manyeyes.report.report import write
+from manyeyes.report.runs import find
+
+FIRST = "#explorer figure"
+SERIES = f"{FIRST} path.me-line"
+
+
+@pytest.fixture
+def report(made_run: Callable[..., Path], tmp_path: Path) -> Path:
+    """Three runs, two of them of one kind; the accuracy of the third is a hundredth of its round."""
+    folders = [
+        made_run("fedavg_0", {"seed": 0}, [0.1, 0.2, 0.3], classes=["sky", "sea"]),
+        made_run("fedavg_1", {"seed": 1}, [0.1, 0.4, 0.5]),
+        made_run("other", {"seed": 0, "lr": 1}, [r / 100 for r in range(51)]),
+    ]
+    out = tmp_path / "page.html"
+    write(find([str(folder) for folder in folders]), out)
+    return out
+
+
+@pytest.fixture
+def page(browser_page: Any, report: Path) -> Any:
+    """The report, opened; at the end it must have complained of nothing and asked for nothing."""
+    browser_page.goto(report.as_uri())
+    yield browser_page
+    assert browser_page.console_errors == []
+    assert browser_page.asked == []
+
+
+def point(page: Any, round: int) -> tuple[float, float]:
+    """Where a round of the first chart is on the screen: ticks stand below their rounds."""
+    page.locator(f"{FIRST} .me-plot").scroll_into_view_if_needed()
+    places = {
+        tick.text_content(): tick.bounding_box() for tick in page.locator(f"{FIRST} .me-tick[text-anchor=middle]").all()
+    }
+    left, right = (places[n]["x"] + places[n]["width"] / 2 for n in ("0", "40"))
+    box = page.locator(f"{FIRST} .me-plot").bounding_box()
+    return left + (right - left) * round / 40, box["y"] + box["height"] / 2
+
+
+def last_tick(page: Any) -> float:
+    words = page.locator(f"{FIRST} .me-tick[text-anchor=middle]").last.text_content()
+    return float(words.replace(",", ""))
+
+
+def test_a_hover_shows_every_value_at_the_round(page: Any) -> None:
+    page.mouse.move(*point(page, 30))
+    tip = page.locator(f"{FIRST} .me-tip.me-on")
+    assert tip.locator("b").text_content() == "rounds 30"
+    assert tip.locator("span").all_inner_texts() == ["other\n30 %"]
+    page.mouse.move(*point(page, 1))
+    assert tip.locator("strong").all_text_contents() == ["30 %", "1 %"]  # the mean of 20 and 40, and the other
+    assert "fedavg (2 seeds)" in tip.text_content()
+
+
+def test_a_name_in_the_legend_hides_its_series(page: Any) -> None:
+    button = page.locator(f"{FIRST} .me-legend button", has_text="other")
+    assert page.locator(SERIES).count() == 2
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert page.locator(SERIES).count() == 1
+    assert last_tick(page) <= 2  # the axis is that of what is left
+    button.press("Enter")
+    assert page.locator(SERIES).count() == 2
+
+
+def test_dragging_zooms_and_a_double_click_goes_back(page: Any) -> None:
+    assert last_tick(page) == 50
+    page.mouse.move(*point(page, 10))
+    page.mouse.down()
+    page.mouse.move(*point(page, 20), steps=4)
+    page.mouse.up()
+    assert 18 <= last_tick(page) <= 20
+    page.locator(f"{FIRST} button", has_text="Reset zoom").click()
+    assert last_tick(page) == 50
+    page.mouse.move(*point(page, 10))
+    page.mouse.down()
+    page.mouse.move(*point(page, 20), steps=4)
+    page.mouse.up()
+    page.locator(f"{FIRST} .me-plot").dblclick()
+    assert last_tick(page) == 50
+
+
+def test_the_keyboard_reads_zooms_and_resets(page: Any) -> None:
+    plot, live = page.locator(f"{FIRST} .me-plot"), page.locator(f"{FIRST} [aria-live]")
+    plot.focus()
+    plot.press("ArrowRight")
+    plot.press("ArrowRight")
+    assert live.text_content().startswith("rounds 1; fedavg (2 seeds) 30 %")
+    plot.press("End")
+    assert live.text_content() == "rounds 50; other 50 %"
+    plot.press("+")
+    assert page.locator(f"{FIRST} .me-zoomed").count() == 1
+    plot.press("0")
+    assert page.locator(f"{FIRST} .me-zoomed").count() == 0
+
+
+def test_metric_x_and_seeds_can_be_chosen(page: Any) -> None:
+    page.locator("#metric").select_option("train_loss")
+    page.locator("#over").select_option("images")
+    assert page.locator(f"{FIRST} .me-title").text_content() == "Training loss"
+    assert last_tick(page) == 3000  # 50 rounds of 60 images
+    page.get_by_label("each seed by itself").check()
+    names = page.locator(f"{FIRST} .me-legend button").all_text_contents()
+    assert names == ["fedavg_0", "fedavg_1", "other"]
+
+
+def test_numbers_and_picture_are_downloaded(page: Any) -> None:
+    with page.expect_download() as waiting:
+        page.locator(f"{FIRST} button", has_text="CSV").click()
+    rows = list(csv.reader(Path(waiting.value.path()).read_text().splitlines()))
+    assert rows[0] == ["series", "rounds", "accuracy", "low", "high"]
+    assert rows[-1] == ["other", "50", "0.5", "", ""]
+    with page.expect_download() as waiting:
+        page.locator(f"{FIRST} button", has_text="SVG").click()
+    assert waiting.value.suggested_filename == "accuracy.svg"
+    assert "<svg" in Path(waiting.value.path()).read_text()
+
+
+def test_dark_is_dark_and_light_is_light(page: Any) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    line = f"getComputedStyle(document.querySelector('{SERIES}')).stroke"
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(paper), page.evaluate(line)
+    page.emulate_media(color_scheme="dark")
+    assert light[0] == "rgb(255, 255, 255)"
+    assert page.evaluate(paper) == "rgb(20, 24, 29)"
+    assert page.evaluate(line) != light[1]
+    page.emulate_media(color_scheme="dark", media="print")
+    assert page.evaluate(paper) == "rgb(255, 255, 255)"
+
+
+def test_a_phone_scrolls_only_downwards(page: Any) -> None:
+    page.set_viewport_size({"width": 375, "height": 700})
+    page.wait_for_function(f"document.querySelector('{FIRST} svg').viewBox.baseVal.width < 375")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.mouse.move(*point(page, 30))
+    box = page.locator(f"{FIRST} .me-tip.me-on").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 375
+
+
+def test_every_button_and_region_has_a_name(page: Any) -> None:
+    named = "e => e.textContent.trim() || e.getAttribute('aria-label')"
+    asked = "[...document.querySelectorAll('button, select, [role], summary')]"
+    assert page.evaluate(f"{asked}.every({named})")
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_without_scripts_there_are_pictures_and_tables(browser: Any, report: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    assert page.locator(f"{FIRST} noscript svg").is_visible()
+    page.locator(f"{FIRST} summary").click()
+    assert page.locator(f"{FIRST} td", has_text="50.0 %").first.is_visible()
+    context.close()
+
+
+def test_thirty_series_of_five_thousand_points_are_drawn_at_once(page: Any) -> None:
+    made = """() => {
+      const x = [...Array(5000).keys()], box = document.createElement("div");
+      document.body.append(box);
+      const series = [...Array(30).keys()].map((n) => ({name: "n" + n, x, y: x.map((i) => Math.sin(i / 99 + n))}));
+      const began = performance.now(), chart = manyeyes.chart(box, {series});
+      const took = performance.now() - began, long = box.querySelector("path.me-line").getAttribute("d").length;
+      chart.destroy();
+      return [took, long, box.children.length];
+    }"""
+    took, long, left = page.evaluate(made)
+    assert took < 2000  # a tenth of it, on a machine that is not busy
+    assert long < 60_000  # decimated: 5,000 points as they are would be 65,000 characters
+    assert left == 0
