@@ -69,6 +69,15 @@ def command(
 
 
 @pytest.fixture
+def fresh_joblib() -> Iterator[None]:
+    """No process of joblib's from an earlier test, which would still be in that one's folder."""
+    loky = pytest.importorskip("joblib.externals.loky")
+    loky.get_reusable_executor().shutdown(wait=True)
+    yield
+    loky.get_reusable_executor().shutdown(wait=True)
+
+
+@pytest.fixture
 def spawn(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Python in a process of its own, in the test's folder; none outlives the test."""
     running = []

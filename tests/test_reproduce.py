@@ -146,6 +146,7 @@ def test_a_run_is_cut_at_so_many_rounds_and_says_so() -> None:
     assert report.count("|  |  |\n") == 2, "nothing is compared"
 
 
+@pytest.mark.usefixtures("fresh_joblib")
 @pytest.mark.parametrize("means", [["parallel=3"], ["launcher=joblib", "parallel=3"]], ids=["processes", "joblib"])
 def test_side_by_side_runs_are_those_made_one_by_one_and_a_failure_stops_no_other(
     means: list[str], capsys: Any

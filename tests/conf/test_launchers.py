@@ -10,6 +10,7 @@ import pytest
 from manyeyes.run.events import read
 
 
+@pytest.mark.usefixtures("fresh_joblib")
 @pytest.mark.parametrize(
     ("launcher", "package", "words"),
     [
