@@ -33,7 +33,11 @@ class Axis:
 
     def spec(self) -> dict[str, Any]:
         found = {"label": self.label, "log": self.log, "percent": self.percent, "min": self.low, "max": self.high}
-        return {k: v for k, v in (found | {"names": list(self.names)}).items() if v not in (None, False, [])}
+        return {
+            k: v
+            for k, v in (found | {"names": list(self.names)}).items()
+            if v is not None and v is not False and v != []
+        }
 
     def words(self, value: float | None) -> str:
         if value is None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from manyeyes.run.events import read
 
 
-@pytest.mark.usefixtures("fresh_joblib")
 @pytest.mark.parametrize(
     ("launcher", "package", "words"),
     [
@@ -19,7 +19,7 @@ from manyeyes.run.events import read
     ],
 )
 def test_a_launcher_runs_every_run_of_a_sweep_and_one_that_fails_is_told_and_stops_no_other(
-    command: Any,
+    spawn: Callable[..., subprocess.Popen[str]],
     tiny: tuple[str, ...],
     tmp_path: Path,
     launcher: str,
@@ -28,10 +28,12 @@ def test_a_launcher_runs_every_run_of_a_sweep_and_one_that_fails_is_told_and_sto
 ) -> None:
     pytest.importorskip(package)
     sweep = ("--multirun", f"hydra/launcher={launcher}", words, "hydra.sweep.dir=sweep")
-    found = command("run", *sweep, *tiny, "engine=reference", "rounds=1", "algorithm.epochs=0,1,2")
-    assert found.code == 1
-    assert "manyeyes: run 0: " in found.err
-    assert "epochs" in found.err
+    run = ("run", *sweep, *tiny, "engine=reference", "rounds=1", "algorithm.epochs=0,1,2")
+    process = spawn("-m", "manyeyes", *run)  # of its own: launchers exchange the streams of the one they are in
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert "manyeyes: run 0: " in said
+    assert "epochs" in said
     assert not (tmp_path / "sweep" / "0" / "model.safetensors").exists()
     for number in (1, 2):
         assert len(read(tmp_path / "sweep" / str(number) / "metrics.jsonl")) == 2
