@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "doctor",
     }
     | {"board", "capacity", "federation"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "engine"},
 }
 
 

@@ -39,7 +39,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 SEVERAL = """
 import json, sys
 from manyeyes.cli import main
-sys.exit(max(main(["run", *words]) for words in json.loads(sys.argv[1])))
+from manyeyes.engine.distributed import leave
+leave(max(main(["run", *words]) for words in json.loads(sys.argv[1])))
 """
 
 

@@ -39,6 +39,7 @@ JOBS = {
 SCRIPT = """
 import json, os, sys
 from manyeyes.cli import main
+from manyeyes.engine.distributed import leave
 from manyeyes.engine import distributed, teams
 teams.PER_CALL = teams.PER_BYTE = 0.0  # as if to agree cost nothing
 teamed, together = [], distributed.Distributed._together
@@ -49,7 +50,7 @@ distributed.Distributed._together = counted
 codes = [main(["run", *words]) for words in json.loads(sys.argv[1])]
 if os.environ["RANK"] == "0":
     print("teams", *sorted(set(teamed)))
-sys.exit(max(codes))
+leave(max(codes))
 """
 
 
