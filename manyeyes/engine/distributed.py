@@ -9,7 +9,9 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -92,6 +94,10 @@ def losses_told() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, dist.DistError) as error:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(
+                signal.SIGTERM, signal.SIG_IGN
+            )  # torchrun sends it now; what is to be saved and said comes first
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise Lost(f"another process of this training has ended ({line})") from error
 
