@@ -255,6 +255,31 @@ def _schedule(config: ScheduleConfig, rounds: int) -> Schedule:
     return Schedule(config.kind, length, config.warmup, config.final, config.power)
 
 
+def run_words(config: Any) -> dict[str, Any]:
+    """How the run goes, in the words of `run.settings.Settings`."""
+    return {
+        "rounds": config.rounds,
+        "seed": config.seed,
+        "evaluate_every": config.evaluate_every,
+        "evaluate_on": config.evaluate_on,
+        "evaluate_early": config.evaluate_early,
+        "batches": config.batches,
+        "best_on": config.best_on,
+        "checkpoint_seconds": config.checkpoint_seconds,
+        "engine": config.engine.name,
+        "device": config.engine.device,
+        "precision": config.engine.precision,
+        "compile": config.engine.compile,
+        "workers": config.engine.workers,
+        "lanes": config.engine.lanes,
+        "resident": config.engine.resident,
+        "prefetch": config.engine.prefetch,
+        "client_memory": config.client_memory,
+        "trackers": tuple(config.track.to),
+        "title": config.algorithm.name,
+    }
+
+
 def _chosen(name: str, word: str, known: dict[str, Any]) -> Any:
     if word not in known:
         raise ValueError(f"{name} is {word!r}: choose {', '.join(known)}")

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from manyeyes.algorithm import Diverged
-from manyeyes.conf.build import build_augment, build_model, build_population, build_whole
+from manyeyes.conf.build import build_augment, build_model, build_population, build_whole, run_words
 from manyeyes.conf.errors import check_names, is_about_settings, sentence
 from manyeyes.conf.help import run_help
 from manyeyes.conf.presets import register
@@ -106,25 +106,7 @@ def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
             folder=folder,
             resume=resume,
             about=cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)),
-            rounds=config.rounds,
-            seed=config.seed,
-            evaluate_every=config.evaluate_every,
-            evaluate_on=config.evaluate_on,
-            evaluate_early=config.evaluate_early,
-            batches=config.batches,
-            best_on=config.best_on,
-            checkpoint_seconds=config.checkpoint_seconds,
-            engine=config.engine.name,
-            device=config.engine.device,
-            precision=config.engine.precision,
-            compile=config.engine.compile,
-            workers=config.engine.workers,
-            lanes=config.engine.lanes,
-            resident=config.engine.resident,
-            prefetch=config.engine.prefetch,
-            client_memory=config.client_memory,
-            trackers=tuple(config.track.to),
-            title=config.algorithm.name,
+            **run_words(config),
         )
     except Stopped as stopped:
         raise Stopped(f"{stopped} Continue with: manyeyes run {shlex.quote(f'resume={folder}')}") from None

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
 
 from manyeyes.chance import key
-from manyeyes.conf.build import build_model
+from manyeyes.conf.build import build_model, run_words
 from manyeyes.data.opening import open_population
 from manyeyes.engine.choice import choose_device
 from manyeyes.engine.distributed import World
@@ -67,7 +67,7 @@ def serve(grid: Grid, rules: Rules) -> Result:
         target = ()
     algorithm.check(population)
     recipe.augment.check(*population.image_shape[:2])
-    algorithm, how = within_budget(algorithm, population, _settings(recipe))
+    algorithm, how = within_budget(algorithm, population, Settings(**run_words(recipe.config)))
 
     device = choose_device(config.engine.device)
     module = build_model(config.model, population, recipe.augment, recipe.seed).to(device)
@@ -90,21 +90,6 @@ def serve(grid: Grid, rules: Rules) -> Result:
     settings = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     about = settings | {"federation": vars(rules) | {"members": members.describe()}}
     return carry_out(training, module, flat, device, folder=folder, resume=bool(rules.resume), about=about)
-
-
-def _settings(recipe: Recipe) -> Settings:
-    config = recipe.config
-    return Settings(
-        rounds=config.rounds,
-        seed=recipe.seed,
-        evaluate_every=config.evaluate_every,
-        evaluate_on=config.evaluate_on,
-        evaluate_early=config.evaluate_early,
-        batches=config.batches,
-        checkpoint_seconds=config.checkpoint_seconds,
-        trackers=tuple(config.track.to),
-        title=config.algorithm.name,
-    )
 
 
 def _judge(rules: Rules, recipe: Recipe, members: Members, engine: GridEngine, flat: FlatModel) -> Judge | None:
