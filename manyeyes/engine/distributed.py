@@ -25,7 +25,7 @@ from torch import Tensor
 
 from manyeyes.algorithm import Aggregate, Clients, Engine, Personal, Plan, Work, nothing
 from manyeyes.engine.reference import Reference
-from manyeyes.engine.sharing import Job, share_jobs
+from manyeyes.engine.sharing import Job, Shares, share_jobs
 from manyeyes.engine.teams import Team, Teams
 from manyeyes.population import Ints
 
@@ -115,6 +115,11 @@ class Distributed:
     def personal(self, personal: Personal) -> Tensor:
         return self.inner.personal(personal)
 
+    def part(self, plan: Plan) -> Plan:
+        """The clients that this rank trains where none is trained by several."""
+        mine = self._shares(plan, math.inf).whole[self.here.rank]
+        return replace(plan, clients=tuple(plan.clients[place] for place in mine))
+
     def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
         mine, part = self._mine(weights, plan, work, clients)
         reports = work.correct is not None and work.correct.reports
@@ -150,13 +155,16 @@ class Distributed:
         """The places of the clients that this rank answers for, and what came of them."""
         alone = self._teams is None or (work.correct is not None and work.correct.whole)
         agreeing = math.inf if alone or self._teams is None else self._teams.agreeing
-        shares = share_jobs([Job.of(client) for client in plan.clients], self.here.size, agreeing)
+        shares = self._shares(plan, agreeing)
         parts = [self._together(weights, plan, work, clients, *team) for team in shares.teams]
         mine = shares.whole[self.here.rank]
         if mine:
             chosen = replace(plan, clients=tuple(plan.clients[place] for place in mine))
             parts.append((mine, self.inner.train(weights, chosen, work, clients)))
         return _joined([part for part in parts if part is not None], weights)
+
+    def _shares(self, plan: Plan, agreeing: float) -> Shares:
+        return share_jobs([Job.of(client) for client in plan.clients], self.here.size, agreeing)
 
     def _together(
         self, weights: Tensor, plan: Plan, work: Work, clients: Clients, place: int, members: list[int]

@@ -34,6 +34,7 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.population import Population
 
 Program = list[list[list[Stretch]]]  # of each piece of a round, of each lane
+Named = tuple[int, int, tuple[int, ...]]  # a plan by its seed, its round and the keys of its clients
 
 
 class Lanes:
@@ -63,7 +64,7 @@ class Lanes:
         self.compile = compile
         self._kind: tuple[Any, ...] | None = None  # what the lanes were made for
         self._made: dict[Shape, Made] = {}
-        self._ready: dict[tuple[int, int], tuple[Program, list[Piece]]] = {}  # the next round, by seed and number
+        self._ready: dict[Named, tuple[Program, list[Piece]]] = {}  # the next round
         self._others: dict[tuple[Any, ...], Lanes] = {}  # for work of other kinds
         self._another: Callable[[], Lanes] = lambda: Lanes(
             model, population, augment, device, lanes=lanes, width=width, precision=precision, compile=compile
@@ -75,11 +76,9 @@ class Lanes:
 
     def ahead(self, plan: Plan) -> None:
         """Pack a plan before its round."""
-        if self._kind is not None:
+        if self._kind is not None and plan.clients:
             program = self._program(plan)
-            self._ready = {
-                (plan.seed, plan.round): (program, [self.table.pack(plan, stretches) for stretches in program])
-            }
+            self._ready = {_named(plan): (program, [self.table.pack(plan, stretches) for stretches in program])}
 
     def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
         batch = max(client.rows_SB.shape[1] for client in plan.clients)
@@ -91,7 +90,7 @@ class Lanes:
         if self._kind is None:
             self._settle(weights, plan, work, batch)
             self._kind = kind
-        program, packed = self._ready.pop((plan.seed, plan.round), (None, list[Piece]()))
+        program, packed = self._ready.pop(_named(plan), (None, list[Piece]()))
         program = program or self._program(plan)
         pieces = iter(packed or (self.table.pack(plan, stretches) for stretches in program))  # each while others run
         self._tell(weights, work)
@@ -120,7 +119,8 @@ class Lanes:
         self.lanes = [Lane(self.shared, work, n, width, self.dtype) for n in range(self.count)]
         self.most = width
         self.table = Table(self.population, self.device, self.count, width, batch, self.dice)
-        self.steps = Steps(self.model, self.augment, self.table, self.dtype, self.compile)
+        full = batch if self.exact else 0  # exact batches end in as many sizes as there are clients
+        self.steps = Steps(self.model, self.augment, self.table, self.dtype, self.compile, full)
         self._captured = [set[Shape]() for _ in self.lanes]
         self._alternates = plan.alternates
 
@@ -270,3 +270,7 @@ class Lanes:
             results[:, 1],
             keeps,
         )
+
+
+def _named(plan: Plan) -> Named:
+    return plan.seed, plan.round, tuple(client.key for client in plan.clients)

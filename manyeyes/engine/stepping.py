@@ -39,6 +39,7 @@ class Steps:
     table: Table
     dtype: torch.dtype
     compile: bool
+    full: int = 0  # compile batches of this size alone; 0: of every size
 
     def gradient(self, lane: Lane, shape: Shape, made: Made) -> tuple[Tensor, Tensor]:
         """The loss of each client's next batch, and its gradient."""
@@ -80,7 +81,7 @@ class Steps:
     def make(self, shape: Shape, lane: Lane) -> Made:
         """The compiled loss, if every parameter's gradient is what the plain one gives; else the plain one."""
         plain = self._made(shape, self.dtype)
-        if not self.compile:
+        if not self.compile or self.full not in (0, shape[1]):
             return plain
         fast = Made(compiled(plain.look), compiled(plain.loss))
         lane.begin(shape[0])

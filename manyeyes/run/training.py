@@ -92,16 +92,16 @@ def train(
     here = world()
     name = "reference" if how.engine == "auto" and here.size > 1 and device.type == "cpu" else how.engine
     engine = choose_engine(name, flat, held, augment, device, means, expected)
+    spread = Distributed(engine, here) if here.size > 1 else None
     if isinstance(engine, Lanes) and ahead is None:
-        ahead = PlanAhead(planner, how.rounds, engine.ahead)
+        ahead = PlanAhead(planner, how.rounds, lambda plan: engine.ahead(spread.part(plan) if spread else plan))
         engine.meanwhile = ahead.prepare
     if algorithm.personal is not None:
         engine.personal(algorithm.personal)  # which refuses patterns that match no layer, before anything is written
     precision, compile = (engine.precision, engine.compile) if isinstance(engine, Lanes) else ("float32", False)
     evaluators = [Evaluator(flat, part, augment, device, precision, compile, here=here) for part in tested]
     evaluator, chooser = (*evaluators, None, None)[:2]
-    spread = Distributed(engine, here) if here.size > 1 else engine
-    training = Training(algorithm, trained_on, spread, evaluator, augment, how, here, ahead, chooser)
+    training = Training(algorithm, trained_on, spread or engine, evaluator, augment, how, here, ahead, chooser)
     with engine if isinstance(engine, Ranks) else nullcontext():
         return carry_out(training, module, flat, device, folder=folder, resume=resume, about=about, counted=counted)
 

@@ -23,6 +23,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "few": ("algorithm.cohort=2",),
     "scaffold": ("algorithm=scaffold", "algorithm.lr=0.01"),
     "mimelite": ("algorithm=mimelite",),
+    "lanes": ("algorithm=fedavgm", "engine.name=lanes"),
+    "vector": ("algorithm=scaffold", "algorithm.lr=0.01", "engine.name=vector"),
     "personal": ("algorithm=fedper", "model=lenet", "model.width=4", "data.split=within"),
     "packed": ("compress=topk", "compress.share=1.0"),  # less, and rounding decides which numbers are the largest
     "median": ("aggregate=median", "algorithm.weigh=equally"),
@@ -96,6 +98,23 @@ def test_ranks_give_what_one_process_gives(
     for name in names:
         assert command("run", *WORK, *ALGORITHMS[name], "engine=reference", f"folder=one/{name}").code == 0
         assert_same(tmp_path / "one" / name, tmp_path / "many" / name)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_two_ranks_on_one_gpu_give_what_one_process_gives(tmp_path: Path) -> None:
+    (tmp_path / "several.py").write_text(SEVERAL)
+    exact = (*WORK, "engine.device=cuda", "engine.precision=float32", "engine.compile=false")
+    for ranks in (1, 2):
+        jobs = [
+            [*exact, *ALGORITHMS[name], f"engine={engine}", f"folder={ranks}/{engine}/{name}"]
+            for engine in ("reference", "lanes", "vector")
+            for name in ("fedavgm", "scaffold", "personal", "private")
+        ]
+        code, said = finished(torchrun(ranks, "several.py", json.dumps(jobs), cwd=tmp_path))
+        assert code == 0, said
+    for one in (tmp_path / "1").glob("*/*"):
+        assert_same(one, tmp_path / "2" / one.relative_to(tmp_path / "1"))
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:

@@ -281,6 +281,24 @@ def test_a_compiled_step_equals_a_plain_one() -> None:
     assert 0 < far(found, wanted) < 1e-5
 
 
+def test_of_exact_batches_only_full_ones_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = set()
+
+    def watched(function: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            sizes.add(arguments[2].shape[1] if function.__name__ == "loss" else 16)
+            return function(*arguments)
+
+        return called
+
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(400, 5))
+    wanted, _, _ = game("lanes", fedavg(batch=16, lr=0.05), module)
+    monkeypatch.setattr(stepping, "compiled", watched)
+    found, _, _ = game("lanes", fedavg(batch=16, lr=0.05), module, compile=True)
+    assert torch.equal(found, wanted)
+    assert sizes == {16}
+
+
 def test_a_compiler_that_loses_a_gradient_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
