@@ -1,5 +1,5 @@
 /* The list of runs: filters, order, and a row for each. */
-import {ORDERS, STATES, board, choose, matching, setting, sorted, telling} from "./store.js";
+import {MOST, ORDERS, STATES, board, choose, matching, setting, sorted, telling} from "./store.js";
 import {ago, by, duration, make, number, score, write} from "./words.js";
 
 const PAGE = 200; // rows that are added at a time
@@ -92,8 +92,9 @@ export function draw() {
   const all = [...board.runs.values()];
   by("list").classList.toggle("private", all.some((run) => run.epsilon !== null));
   const wanted = sorted(board.states.size ? found.filter((run) => board.states.has(run.state)) : found);
-  write(by("count"), wanted.length === all.length ? `${number(all.length, 9)} ${all.length === 1 ? "run" : "runs"}`
-    : `${number(wanted.length, 9)} of ${number(all.length, 9)} runs`);
+  const full = board.chosen.size >= MOST ? `; ${MOST} are chosen, the most at once` : "";
+  write(by("count"), (wanted.length === all.length ? `${number(all.length, 9)} ${all.length === 1 ? "run" : "runs"}`
+    : `${number(wanted.length, 9)} of ${number(all.length, 9)} runs`) + full);
   by("more").hidden = wanted.length <= shown;
   write(by("more"), `Show ${Math.min(PAGE, wanted.length - shown)} more of ${number(wanted.length - shown, 9)}`);
   place(wanted.slice(0, shown));
@@ -119,7 +120,7 @@ function row(run) {
   const parts = {
     box: make("input", {type: "checkbox", id: "run-" + run.id, onchange: (event) => {
       if (!choose(run.id, event.target.checked)) event.target.checked = board.chosen.has(run.id);
-      mark(parts, run.id);
+      draw();
       changed();
     }}),
     folder: make("span", {class: "soft"}), leaf: make("b"), telling: make("small"), note: make("small", {class: "note"}),

@@ -2,7 +2,7 @@
 
 export const STATES = ["running", "stale", "finished", "stopped", "diverged", "failed"];
 const NOTHING = {common: {}, values: {}, rows: {}};
-const MOST = 24; // runs chosen at once
+export const MOST = 24; // runs chosen at once
 
 export const board = {
   runs: new Map(), version: "", folder: "", late: 0, // seconds that this clock is behind the server's

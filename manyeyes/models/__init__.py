@@ -22,6 +22,7 @@ from manyeyes.models.norms import (
     group_norms,
     has_live_batch_norm,
     norm_layer,
+    takes_one_image,
 )
 from manyeyes.models.pretrained import Pretrained, load_pretrained
 from manyeyes.models.resnet import ResNet
@@ -39,6 +40,7 @@ __all__ = [
     "layers",
     "load_pretrained",
     "set_trainable",
+    "takes_one_image",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -84,6 +85,19 @@ def group_norms(module: nn.Module, groups: int) -> nn.Module:
 def has_live_batch_norm(module: nn.Module) -> bool:
     """Whether an example's output in training depends on the other examples of its batch."""
     return any(isinstance(part, _BatchNorm) for part in module.modules())
+
+
+def takes_one_image(module: nn.Module, size: int) -> bool:
+    """Whether a batch of one image can be trained on: live BatchNorm wants several numbers of every channel."""
+    if not has_live_batch_norm(module):
+        return True
+    copied = copy.deepcopy(module).train()
+    try:
+        with torch.no_grad():
+            copied(next(module.parameters()).new_zeros(1, 3, size, size))
+    except ValueError:
+        return False
+    return True
 
 
 def _exchange_batch_norms(module: nn.Module, exchange: Callable[[str, nn.BatchNorm2d], nn.Module]) -> nn.Module:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from manyeyes.algorithm import Algorithm, Diverged
-from manyeyes.chance import key
+from manyeyes.chance import generator, key
 from manyeyes.data.augment import Augment
 from manyeyes.engine.choice import Means, choose_device, choose_engine
 from manyeyes.engine.distributed import Distributed, Lost, join, world
@@ -27,7 +27,7 @@ from manyeyes.engine.prefetch import PlanAhead, Prefetch, needs_reading
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.resident import settle
 from manyeyes.files import write_text
-from manyeyes.models import build
+from manyeyes.models import build, takes_one_image
 from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts.cohort import Pooled
@@ -79,6 +79,7 @@ def train(
     device = choose_device(how.device)
     module = _module(model, trained_on, augment, how.seed).to(device)
     flat = FlatModel(with_seeded_dropout(module))
+    _check_batches(module, algorithm, trained_on, augment.crop or trained_on.image_shape[0])
     chosen_on = _chosen_on(population, algorithm, how)
     held, *tested = settle([p for p in (trained_on, tested_on, chosen_on) if p is not None], how.resident, device)
     planner = partial(plan_round, algorithm, trained_on, how.seed, dice=augment.dice)
@@ -204,6 +205,18 @@ def _chosen_on(population: Population, algorithm: Algorithm, how: Settings) -> P
     if "split" not in population.columns or how.best_on == how.evaluate_on:
         raise ValueError(f"best_on is {how.best_on!r}: give a split of the data that is not the one evaluated")
     return population.split(how.best_on)
+
+
+def _check_batches(module: nn.Module, algorithm: Algorithm, population: Population, size: int) -> None:
+    """Refuse a batch that the model cannot be trained on, before it comes up."""
+    if takes_one_image(module, size):
+        return
+    for held in np.unique(population.sizes).tolist():
+        if ((algorithm.draw.rows(held, generator(0, "draw")) >= 0).sum(1) == 1).any():
+            raise ValueError(
+                f"live BatchNorm cannot learn from a batch of one photo of {size} pixels, and a user who holds {held} "
+                "has one: choose another algorithm.batch, larger images, or model.norm=group"
+            )
 
 
 def _module(model: nn.Module | str, population: Population, augment: Augment, seed: int) -> nn.Module:

@@ -104,6 +104,17 @@ def test_chosen_runs_are_laid_over_each_other_and_their_differences_named(board:
     board.get_by_text("images trained on").first.wait_for()
 
 
+def test_who_chooses_too_many_is_told(board: Any, write: Write) -> None:
+    for number in range(25):
+        write(f"many/{number}", 2)
+    board.fill("#text", "many")
+    board.locator("#rows tr").nth(24).wait_for()
+    for row in board.locator("#rows input").all():
+        row.click()
+    assert board.locator("#rows input:checked").count() == 23  # and the run that goes on
+    assert board.locator("#count").inner_text() == "25 of 31 runs; 24 are chosen, the most at once"
+
+
 def test_a_hover_shows_values(board: Any) -> None:
     """The run has an accuracy of 0.1 a round; the pointer is at the right end of its curve."""
     box = board.locator("[data-metric=accuracy] .me-plot").bounding_box()

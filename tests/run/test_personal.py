@@ -19,6 +19,7 @@ from torch import nn
 from manyeyes.algorithm import Algorithm
 from manyeyes.algorithms import ditto, fedavg, fedbn, fedper, fedrep, finetuned, local_only
 from manyeyes.data.augment import Augment
+from manyeyes.models import build
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import Layers
 from manyeyes.population import MultiLabels, Population, SingleLabels
@@ -236,3 +237,10 @@ def test_a_damaged_record_costs_its_own_client_alone(
     line = f"what client 4 kept is damaged in {tmp_path / 'clients.bin'}: it starts again from the shared model\n"
     assert capsys.readouterr().err == line
     assert len(kept(tmp_path)) == 7
+
+
+def test_a_batch_of_one_that_batch_norm_cannot_learn_from_is_refused(people: Population, tmp_path: Path) -> None:
+    model = build("mobilenet_v1", 3, norm="batch", size=8)
+    with pytest.raises(ValueError, match="a batch of one photo of 8 pixels, and a user who holds 1 has one"):
+        train(people, model, fedper(cohort=3, batch=5), rounds=1, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

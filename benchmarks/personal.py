@@ -1,0 +1,96 @@
+"""Real CIFAR-10 by classes per client: FedPer against FedAvg and FedAvg with fine-tuning, every client's own accuracy.
+
+    python benchmarks/personal.py STORE [--models mobilenet_v1,resnet34] [--classes 4,8,10] [--size 64] [--rounds 20]
+        [--processes 2] [--out runs/personal] [--record FILE] [words of manyeyes run, for every run]
+
+STORE is made by `manyeyes data prepare cifar10`. The runs are those of the recipe `fedper.figure2`, at another size of
+the images and for fewer rounds; FedAvg's clients fine-tune for one round's epochs before they are evaluated once more,
+so that one run has both results. Every run is kept in its folder and is not repeated if it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyeyes.papers.fedper import MODELS, cifar_run
+from manyeyes.run.events import read
+from manyeyes.run.folder import environment
+
+NAMES = {word: name for name, word in MODELS.items()}
+EPOCHS = 4  # of a round, and of fine-tuning
+SCORES = {"FedPer": "user_mean", "FedAvg": "user_mean", "FedAvg, fine-tuned": "adapted_user_mean"}
+
+
+@dataclass(frozen=True)
+class Job:
+    model: str
+    classes: int
+    fedper: bool
+    size: int
+    rounds: int
+
+    def folder(self, out: Path) -> Path:
+        return out / f"{self.model}-{self.size}px-{self.classes}_classes-{'fedper' if self.fedper else 'fedavg'}"
+
+    def words(self, store: Path, out: Path) -> list[str]:
+        recipe = cifar_run(NAMES[self.model], self.classes, head=2 if self.fedper else 0).settings
+        tuned = [] if self.fedper else [f"algorithm.adapt_epochs={EPOCHS}"]
+        half = max(1, self.rounds // 2)
+        mine = [f"data.path={store}", f"augment.crop={self.size}", f"rounds={self.rounds}", f"evaluate_every={half}"]
+        return ["algorithm=finetuned" if word == "algorithm=fedavg" else word for word in recipe] + [
+            *tuned,
+            *mine,
+            "seed=0",
+            f"folder={self.folder(out)}",
+        ]
+
+
+def play(job: Job, store: Path, out: Path, extra: list[str]) -> list[dict[str, object]]:
+    """Train, unless that is done, and say how each method went."""
+    folder = job.folder(out)
+    if not (folder / "model.safetensors").exists():
+        words = [f"resume={folder}"] if folder.exists() else [*job.words(store, out), *extra]
+        subprocess.run([sys.executable, "-m", "manyeyes", "run", *words], check=True, stdout=subprocess.DEVNULL)
+    events = read(folder / "metrics.jsonl")
+    seconds = statistics.median(event["seconds"] for event in events[1:])
+    rows = []
+    for method in ("FedPer",) if job.fedper else ("FedAvg", "FedAvg, fine-tuned"):
+        curve = {event["round"]: event[SCORES[method]] for event in events if SCORES[method] in event}
+        rows.append({**vars(job), "method": method, "seconds": seconds, "user_mean": curve})
+        print(f"{job.model}, {job.size} px, n={job.classes}, {method}: {curve}, {seconds:.2f} s a round", flush=True)
+    return rows
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("store", type=Path)
+    words.add_argument("--models", default=",".join(MODELS.values()))
+    words.add_argument("--classes", default="4,8,10")
+    words.add_argument("--methods", default="fedper,fedavg")
+    words.add_argument("--size", type=int, default=64)
+    words.add_argument("--rounds", type=int, default=20)
+    words.add_argument("--processes", type=int, default=2)
+    words.add_argument("--out", type=Path, default=Path("runs/personal"))
+    words.add_argument("--record", type=Path)
+    given, extra = words.parse_known_args()
+    jobs = [
+        Job(model, int(classes), method == "fedper", given.size, given.rounds)
+        for classes in given.classes.split(",")
+        for model in given.models.split(",")
+        for method in given.methods.split(",")
+    ]
+    with ThreadPoolExecutor(given.processes) as pool:
+        rows = [row for some in pool.map(lambda job: play(job, given.store, given.out, extra), jobs) for row in some]
+    if given.record:
+        given.record.write_text(json.dumps({**environment(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
