@@ -24,13 +24,14 @@ from manyeyes.population import Population
 from manyeyes.report.population import show
 
 HELP = """usage: manyeyes reproduce --list
-       manyeyes reproduce PAPER.ITEM [--plan] [row=NAME ...] [scale=F] [stand_in=true] [seeds=N] [data=PATH] [...]
+       manyeyes reproduce PAPER.ITEM [--plan | --show] [row=NAME ...] [scale=F] [stand_in=true] [data=PATH] [...]
 
 Run what a table or figure of a paper needs, and print its numbers beside ours. What is done is not run again, and what
 was stopped goes on; a run that fails is named at the end and stops no other. Items of a paper share their runs.
 
   --list         every table and figure
   --plan         say what would be run, how far it is and about how long it takes; run nothing
+  --show         compare what is done; run nothing
   row=NAME       only this row, or those with this in their names; may be given several times
   grid=NAME      of rows that are the best of a grid, only the runs whose names end so; * and ? stand for others
   scale=F        smaller: rounds and clients times F, photos, pixels and centralised epochs times its root
@@ -62,8 +63,8 @@ def reproduce(words: list[str]) -> int:
         return 0
     named = [word for word in words if "=" not in word and not word.startswith("-")]
     for word in words:
-        if word.startswith("-") and word != "--plan":
-            raise ValueError(f"{word} is no option: choose --list, --plan or --help")
+        if word.startswith("-") and word not in ("--plan", "--show"):
+            raise ValueError(f"{word} is no option: choose --list, --plan, --show or --help")
     if len(named) != 1:
         raise ValueError(f"name one table or figure, such as hsu2020.table2, not {len(named)}: see --list")
     how, means = _how([word for word in words if "=" in word])
@@ -71,7 +72,9 @@ def reproduce(words: list[str]) -> int:
     if "--plan" in words:
         _plan(one, how, means)
         return 0
-    failures = run_all(list(jobs(one, how)), means, lambda text: print(text, file=sys.stderr))
+    failures = []
+    if "--show" not in words:
+        failures = run_all(list(jobs(one, how)), means, lambda text: print(text, file=sys.stderr))
     populations = _open_all(one, how, failures)
     found = Found(one, how)
     lines = compare(found, populations)

@@ -115,6 +115,17 @@ def test_of_several_runs_the_best_that_finished_counts() -> None:
     assert f"| grid | accuracy |  | {best:,.4g} |" in Path("runs/test/table1.md").read_text()
 
 
+def test_what_is_done_is_compared_without_a_run(capsys: Any) -> None:
+    assert reproduce(["test.table1", "row=grid", "grid=lr_0.01", "seeds=1", *HERE]) == 0
+    capsys.readouterr()
+    assert reproduce(["test.table1", "row=grid", "seeds=1", "--show"]) == 0
+    report = Path("runs/test/table1.md").read_text()
+    assert "Done so far: 1 of 2 runs; a row shows the best of its own." in report
+    assert f"| grid | accuracy |  | {accuracy('test/lr_0.01/0'):,.4g} |" in report
+    assert not Path("runs/test/lr_1e30").exists()
+    assert capsys.readouterr().err == ""
+
+
 def test_what_has_diverged_is_said_and_tried_again_only_when_asked_to(capsys: Any) -> None:
     words = ["test.table1", "row=grid", "grid=lr_1e30", "seeds=1", *HERE]
     folder = Path("runs/test/lr_1e30/0")

@@ -105,18 +105,25 @@ def command(item: Item, how: How) -> str:
 
 
 def changes(item: Item, how: How) -> list[str]:
-    """How the runs differ from the paper's, each way once, and what of the grid was left out."""
+    """How the runs differ from the paper's, each way once, and what was left out or is still to be done."""
     made = list(dict.fromkeys(change for run in item.runs for change in how.apply(run).changes))
     stands = [change for change in made if change.startswith("Stand-in: ")]
     if len(stands) > 1:  # of so many datasets, each the same sentence
         random = ", and random weights the pretrained ones" if any("pretrained" in one for one in stands) else ""
         sentence = f"Stand-in: procedural worlds replace the datasets{random}."
         made = [sentence, *(one for one in made if one not in stands)]
-    return [*made, *_smaller_grid(how)]
+    return [*made, *_smaller_grid(how), *_unfinished(item, how)]
 
 
 def _smaller_grid(how: How) -> list[str]:
     return [f"Of each row's grid only the runs named like {' or '.join(how.grid)}."] if how.grid else []
+
+
+def _unfinished(item: Item, how: How) -> list[str]:
+    every = list(jobs(item, how))
+    done = sum(job.state in ("done", "diverged") for job in every)
+    said = f"Done so far: {done:,} of {len(every):,} runs; a row shows the best of its own."
+    return [said] if done < len(every) else []
 
 
 def commands(item: Item, how: How) -> list[str]:
