@@ -28,21 +28,22 @@ DEFAULT = {"cpu": ["small"], "cuda": ["hsu", "pflcifar"]}
 
 
 def bench(words: list[str]) -> int:
-    """Measure every case, print each as it is done, then the table."""
+    """Measure every case, print and record each as it is done, then print the table."""
     given = _parser().parse_args(words)
     pythons = _pythons(given.python)
     if given.record is not None and not given.record.parent.is_dir():
         raise ValueError(f"there is no folder {given.record.parent} for the record: make it first")
     rows: list[Measured] = []
+    about = {} if given.record is None else environment() | {"command": shlex.join(["manyeyes", "bench", *words])}
     for case in list(cases(given)):
         if any(row.case.runner == case.runner and row.failure == "not installed" for row in rows):
             continue  # said once
         rows.append(measure(case, pythons.get(case.runner, sys.executable), given.limit))
         print(line(rows[-1]), flush=True)
+        if given.record is not None:
+            write_text(given.record, record(rows, about))  # who stops it keeps what was measured
     Console().print(table(rows))
     if given.record is not None:
-        about = environment() | {"command": shlex.join(["manyeyes", "bench", *words])}
-        write_text(given.record, record(rows, about))
         print(f"Record: {given.record}")
     return 0
 

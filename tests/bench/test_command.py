@@ -12,7 +12,7 @@ import pytest
 
 from manyeyes.bench import one
 from manyeyes.bench.case import Case, Measured
-from manyeyes.bench.command import _parser, cases, variants
+from manyeyes.bench.command import _parser, bench, cases, variants
 from manyeyes.bench.process import family, host_bytes, measure
 
 
@@ -95,6 +95,19 @@ def test_a_case_runs_in_a_process_and_is_recorded(command: Callable[..., Any], t
     assert len(row["seconds"]) == 2 and row["images"] == [15, 15] and row["ratio"] == 1.0
     assert row["host_bytes"] > 50 * 2**20 and row["versions"]["torch"]
     assert record["command"].startswith("manyeyes bench crowd --users 20")
+
+
+def test_who_stops_it_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(case: Case, *how: Any) -> Measured:
+        if case.private:
+            raise KeyboardInterrupt
+        return Measured(case, seconds=(2.0,), images=(10,))
+
+    monkeypatch.setattr("manyeyes.bench.command.measure", measured)
+    with pytest.raises(KeyboardInterrupt):
+        bench(["small", "--private", "--device", "cpu", "--record", str(tmp_path / "record.json")])
+    (row,) = json.loads((tmp_path / "record.json").read_text())["rows"]
+    assert row["seconds"] == [2.0]
 
 
 def test_a_case_that_fails_is_a_row_with_its_reason() -> None:
