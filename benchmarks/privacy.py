@@ -151,7 +151,7 @@ def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
             if kind not in LABELS:
                 continue
             axes.axhline(values.mean(), color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
-            below = any(0.01 < level - values.mean() < 2 for level in levels)  # where the next line leaves no room above
+            below = any(0.01 < level - values.mean() < 2 for level in levels)  # the next line leaves no room above
             place = {"ha": "right", "va": "top" if below else "bottom", "xytext": (0, -2 if below else 1)}
             words, point = f"{LABELS[kind]}, {begin}", (5000, values.mean())
             axes.annotate(words, point, color=colour, fontsize=8, textcoords="offset points", **place)

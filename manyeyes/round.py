@@ -124,6 +124,8 @@ def play_round(
     theta, statistics = state.weights[: engine.trained], state.weights[engine.trained :]
     theta, server = algorithm.server.step(theta, update[: engine.trained], state.server, state.round)
     statistics = statistics - update[engine.trained :]  # BatchNorm statistics are averaged, not optimised
+    weights = torch.cat([theta, statistics])
+    finite = torch.isfinite(weights).all()  # asked for at the end: a device finds it out while the host reports
     correction = state.correction
     if algorithm.correct is not None and kept:
         correction = algorithm.correct.merge(correction, result.reports_P, len(kept), len(population.users))
@@ -147,8 +149,7 @@ def play_round(
         bytes_down=down * len(plan.clients),
         why=why,
     )
-    weights = torch.cat([theta, statistics])
-    if (told and not np.isfinite(report.loss)) or not bool(torch.isfinite(weights).all()):
+    if (told and not np.isfinite(report.loss)) or not bool(finite):
         raise Diverged(f"the weights after round {report.round} are no longer finite")
     keeps = result.keeps
     if algorithm.beside is not None and plan.clients:

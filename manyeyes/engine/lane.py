@@ -149,6 +149,11 @@ class Lane:
         results[:, :width].index_copy_(0, self.turn, notes[None])
         self.turn += 1
 
+    def follow(self, stream: torch.cuda.Stream | None) -> None:
+        """What is sent to the lane from now on waits for what is in a stream; on a CPU there is none."""
+        if self.stream is not None and stream is not None:
+            self.stream.wait_stream(stream)
+
     def run(self, name: Hashable) -> None:
         """Call a function that `capture` made ready."""
         self._ready[name]()

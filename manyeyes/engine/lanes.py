@@ -75,10 +75,12 @@ class Lanes:
         return self.reference.personal(personal)
 
     def ahead(self, plan: Plan) -> None:
-        """Pack a plan before its round."""
+        """Pack a plan before its round, and send its first piece to the device."""
         if self._kind is not None and plan.clients:
             program = self._program(plan)
-            self._ready = {_named(plan): (program, [self.table.pack(plan, stretches) for stretches in program])}
+            pieces = [self.table.pack(plan, stretches) for stretches in program]
+            self.table.send(pieces[0])
+            self._ready = {_named(plan): (program, pieces)}
 
     def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
         batch = max(client.rows_SB.shape[1] for client in plan.clients)
@@ -95,7 +97,6 @@ class Lanes:
         pieces = iter(packed or (self.table.pack(plan, stretches) for stretches in program))  # each while others run
         self._tell(weights, work)
         with arithmetic(self.precision):
-            self.model.module.train()
             first = next(pieces)
             self._prepare(program, first)
             keeping = Keeping(self.reference, self.shared, work, clients)
@@ -105,6 +106,7 @@ class Lanes:
 
     def _settle(self, weights: Tensor, plan: Plan, work: Work, batch: int) -> None:
         """Make lanes and table for this kind of work; one round makes them for all that follow."""
+        self.model.module.train()
         width = min(self.width, max(group.width for group in make_groups(plan.clients, self.width, self.exact)))
         number = weights.new_zeros
         self.shared = Shared(
@@ -187,29 +189,18 @@ class Lanes:
         A piece is uploaded while the one before it runs; nothing waits for the device.
         """
         notes: list[Tensor] = []
-        if self.device.type != "cuda":
-            for number, piece in enumerate(pieces):
-                self.table.upload(piece, number % 2)
-                self._play(plan, piece, number % 2, keeping)
-                notes.append(self._notes(piece, number % 2))
-            return notes
-        main, copying = torch.cuda.current_stream(), torch.cuda.Stream(self.device)
-        streams = [lane.stream for lane in self.lanes if lane.stream is not None]
-        for stream in (copying, *streams):
-            stream.wait_stream(main)
-        done = [list[torch.cuda.Event](), list[torch.cuda.Event]()]
-        for number, piece in enumerate(pieces):
-            half = number % 2
-            for event in done[half]:
-                copying.wait_event(event)
-            with torch.cuda.stream(copying):
-                self.table.upload(piece, half)
-            for stream in streams:
-                stream.wait_stream(copying)
+        main = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        for lane in self.lanes:
+            lane.follow(main)
+        for piece in pieces:
+            half = self.table.send(piece)
+            for lane in self.lanes:
+                lane.follow(self.table.stream)
             self._play(plan, piece, half, keeping)
-            done[half] = [stream.record_event() for stream in streams]
-            for event in done[half]:
-                main.wait_event(event)
+            if main is not None:
+                self.table.over[half] = [lane.stream.record_event() for lane in self.lanes if lane.stream is not None]
+                for event in self.table.over[half]:
+                    main.wait_event(event)
             notes.append(self._notes(piece, half))
         return notes
 

@@ -67,6 +67,11 @@ class Table:
             torch.zeros(shape, dtype=torch.uint8, device=device) if self._resident is None else self._resident.tensor
         )
 
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # that copies
+        self.over: list[list[torch.cuda.Event]] = [[], []]  # of each half: after which nobody reads it any more
+        self._next = 0  # half
+        self._sent: tuple[Piece, int] | None = None  # the last one, and its half
+
     def pack(self, plan: Plan, stretches: Sequence[list[Stretch]]) -> Piece:
         """The arrays of one piece; padding repeats the first example of its batch and weighs nothing."""
         used = max(sum(s.last - s.first for s in lane) for lane in stretches)
@@ -114,6 +119,24 @@ class Table:
             arrays["rows"] = np.where(real, places, np.maximum(places[..., :1], 0))
         ready = {name: self._pinned(array) for name, array in arrays.items()}
         return Piece(tuple(stretches), ready, None if pixels is None else self._pinned(pixels))
+
+    def send(self, piece: Piece) -> int:
+        """Copy a piece, unless it is the last one sent, into the half that was used before; returns that half.
+
+        It is copied as soon as the half is over, while others run.
+        """
+        if self._sent is not None and self._sent[0] is piece:
+            return self._sent[1]
+        half, self._next = self._next, 1 - self._next
+        self._sent = piece, half
+        if self.stream is None:
+            self.upload(piece, half)
+            return half
+        for event in self.over[half]:
+            self.stream.wait_event(event)
+        with torch.cuda.stream(self.stream):
+            self.upload(piece, half)
+        return half
 
     def upload(self, piece: Piece, half: int) -> None:
         """Copy a piece into a half, on the current stream and without waiting."""

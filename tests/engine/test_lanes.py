@@ -263,6 +263,27 @@ def test_a_round_in_many_pieces_is_the_same(engine: str, monkeypatch: pytest.Mon
     assert torch.equal(found, wanted)
 
 
+def test_a_run_in_many_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play() -> Tensor:
+        model = build("linear", 5, size=14, seed=0)
+        run = train(PEOPLE, model, fedavg(cohort=4, batch=8, epochs=2), rounds=4, engine="lanes", lanes=2)
+        return FlatModel(run.model).read()
+
+    wanted = play()
+    monkeypatch.setattr(table, "IMAGE_BYTES", 1)
+    assert torch.equal(play(), wanted)
+
+
+def test_the_next_round_is_sent_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    upload, gather = table.Table.upload, Lanes._gather
+    monkeypatch.setattr(table.Table, "upload", lambda *a: (seen.append(a[2]), upload(*a)))
+    monkeypatch.setattr(Lanes, "_gather", lambda *a: (seen.append("gathered"), gather(*a))[1])
+    people = replace(PEOPLE, offsets=np.array([0, 32, 64]), users=np.arange(2), names=None)
+    train(people, build("linear", 5, size=14), fedavg(cohort=2, batch=8), rounds=3, engine="lanes")
+    assert seen == [0, 0, 1, "gathered", 0, "gathered", "gathered"]  # first of all, to make the steps ready
+
+
 def test_a_run_is_the_same_however_it_is_planned_and_repeats() -> None:
     runs = [
         train(PEOPLE, build("lenet", 5, size=14, width=4), fedavg(cohort=4, batch=8), rounds=4, engine="lanes", lanes=n)
