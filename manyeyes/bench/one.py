@@ -1,12 +1,18 @@
-"""`python -m manyeyes.bench.one CASE`: measure one case, given as JSON, and print what was seen as one line of JSON."""
+"""`python -m manyeyes.bench.one CASE`: measure one case, given as JSON, and print what was seen as one line of JSON.
+
+With `watched` after it, it ends when its input does: whoever started it has gone.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import json
+import os
 import platform
+import signal
 import sys
+import threading
 import traceback
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -28,6 +34,8 @@ ALSO = {"flower": ("ray",)}  # packages that a runner needs beside its own
 
 
 def main(words: list[str]) -> int:
+    if words[1:] == ["watched"]:
+        threading.Thread(target=_end_with_input, daemon=True).start()
     given = json.loads(words[0])
     package, remedy = RUNNERS[given["runner"]]
     for needed in (package, *ALSO.get(given["runner"], ())):
@@ -52,6 +60,12 @@ def measure(given: dict[str, Any]) -> dict[str, Any]:
     package = RUNNERS[case.runner][0]
     versions = {"python": platform.python_version()} | {name: _version(name) for name in ("torch", package)}
     return {"seconds": played.seconds[case.warmup :], "images": played.images[case.warmup :], "versions": versions}
+
+
+def _end_with_input() -> None:
+    """End this process and all that it started."""
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _version(package: str) -> str:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]  # where manyeyes is, for an interpreter that h
 
 def measure(case: Case, python: str = sys.executable, limit: float = 900.0) -> Measured:
     """Run a case; whatever goes wrong there is a row that says so."""
-    command = [python, "-m", "manyeyes.bench.one", json.dumps(asdict(case))]
+    command = [python, "-m", "manyeyes.bench.one", json.dumps(asdict(case)), "watched"]
     if case.processes > 1:
         command[1:2] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.processes}", "-m"]
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -36,7 +36,9 @@ def measure(case: Case, python: str = sys.executable, limit: float = 900.0) -> M
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
         asked: list[int] = []
         before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))  # so that it does not outlive us
-        process = subprocess.Popen(command, stdout=out, stderr=log, text=True, env=env, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=log, text=True, env=env, start_new_session=True
+        )
         try:
             while process.poll() is None and time.monotonic() < ends and not asked:
                 host, gpu = max(host, host_bytes(process.pid)), max(gpu, _gpu_used(case.device) - idle)

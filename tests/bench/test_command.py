@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,13 @@ from manyeyes.bench import one
 from manyeyes.bench.case import Case, Measured
 from manyeyes.bench.command import _parser, bench, cases, variants
 from manyeyes.bench.process import family, host_bytes, measure
+
+
+def ended(process: int) -> bool:
+    try:
+        return "State:\tZ" in Path(f"/proc/{process}/status").read_text()  # nobody may have asked how
+    except OSError:
+        return True
 
 
 def asked(*words: str) -> list[Case]:
@@ -120,14 +128,17 @@ def test_a_case_that_dies_is_a_row_too() -> None:
     assert row.failure == "failed" and row.reason.startswith("ended with code 1")
 
 
-def test_a_case_does_not_outlive_the_command(spawn: Callable[..., Any], until: Callable[..., None]) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_case_does_not_outlive_the_command(
+    spawn: Callable[..., Any], until: Callable[..., None], number: int, code: int
+) -> None:
     words = ["bench", "crowd", "--cohort", "100", "--rounds", "100000", "--device", "cpu", "--engines", "reference"]
     process = spawn("-m", "manyeyes", *words)
     until(lambda: len(family(process.pid)) > 1)
     child = family(process.pid)[1]
-    process.terminate()
-    assert process.wait(timeout=60) == 143
-    assert not Path(f"/proc/{child}").exists()
+    process.send_signal(number)
+    assert process.wait(timeout=60) == code
+    until(lambda: ended(child))
 
 
 def test_memory_counts_a_process_and_its_children(spawn: Callable[..., Any]) -> None:
