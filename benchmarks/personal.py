@@ -1,11 +1,12 @@
-"""Real CIFAR-10 by classes per client: FedPer against FedAvg and FedAvg with fine-tuning, every client's own accuracy.
+"""FedPer against FedAvg and FedAvg with fine-tuning, every client's own accuracy: CIFAR-10 by classes, or FLICKR-AES.
 
     python benchmarks/personal.py STORE [--models mobilenet_v1,resnet34] [--classes 4,8,10] [--size 64] [--rounds 20]
         [--processes 2] [--out runs/personal] [--record FILE] [words of manyeyes run, for every run]
 
-STORE is made by `manyeyes data prepare cifar10`. The runs are those of the recipe `fedper.figure2`, at another size of
-the images and for fewer rounds; FedAvg's clients fine-tune for one round's epochs before they are evaluated once more,
-so that one run has both results. Every run is kept in its folder and is not repeated if it is there.
+STORE is made by `manyeyes data prepare cifar10`, or `flickr_aes` (then --classes 0; images stay as large as they were
+prepared). The runs are those of the recipes `fedper.figure2`, 7 and 8, at another size of the images and for fewer
+rounds; FedAvg's clients fine-tune for one round's epochs before they are evaluated once more, so that one run has both
+results. Every run is kept in its folder and is not repeated if it is there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyeyes.papers.fedper import MODELS, cifar_run
+from manyeyes.papers.fedper import MODELS, cifar_run, flickr_run
 from manyeyes.run.events import read
 from manyeyes.run.folder import environment
 
@@ -31,19 +32,22 @@ SCORES = {"FedPer": "user_mean", "FedAvg": "user_mean", "FedAvg, fine-tuned": "a
 @dataclass(frozen=True)
 class Job:
     model: str
-    classes: int
+    classes: int  # of a client; 0: FLICKR-AES
     fedper: bool
     size: int
     rounds: int
 
     def folder(self, out: Path) -> Path:
-        return out / f"{self.model}-{self.size}px-{self.classes}_classes-{'fedper' if self.fedper else 'fedavg'}"
+        data = f"{self.size}px-{self.classes}_classes" if self.classes else "flickr"
+        return out / f"{self.model}-{data}-{'fedper' if self.fedper else 'fedavg'}"
 
     def words(self, store: Path, out: Path) -> list[str]:
-        recipe = cifar_run(NAMES[self.model], self.classes, head=2 if self.fedper else 0).settings
+        name, head = NAMES[self.model], 2 if self.fedper else 0
+        recipe = (cifar_run(name, self.classes, head) if self.classes else flickr_run(name, head)).settings
         tuned = [] if self.fedper else [f"algorithm.adapt_epochs={EPOCHS}"]
         half = max(1, self.rounds // 2)
-        mine = [f"data.path={store}", f"augment.crop={self.size}", f"rounds={self.rounds}", f"evaluate_every={half}"]
+        mine = [f"data.path={store}", f"rounds={self.rounds}", f"evaluate_every={half}"]
+        mine += [f"augment.crop={self.size}"] if self.classes else []
         return ["algorithm=finetuned" if word == "algorithm=fedavg" else word for word in recipe] + [
             *tuned,
             *mine,
@@ -64,7 +68,8 @@ def play(job: Job, store: Path, out: Path, extra: list[str]) -> list[dict[str, o
     for method in ("FedPer",) if job.fedper else ("FedAvg", "FedAvg, fine-tuned"):
         curve = {event["round"]: event[SCORES[method]] for event in events if SCORES[method] in event}
         rows.append({**vars(job), "method": method, "seconds": seconds, "user_mean": curve})
-        print(f"{job.model}, {job.size} px, n={job.classes}, {method}: {curve}, {seconds:.2f} s a round", flush=True)
+        data = f"{job.size} px, n={job.classes}" if job.classes else "FLICKR-AES"
+        print(f"{job.model}, {data}, {method}: {curve}, {seconds:.2f} s a round", flush=True)
     return rows
 
 
