@@ -246,6 +246,10 @@ class Client:
     whole: Ints | None  # every example it holds, and their weights, where a correction needs them
     whole_weights: Floats | None
     only_S: Ints | None = None  # what of the model moves at each step; None: everything
+    images: int = field(init=False)  # that its steps see
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "images", int((self.rows_SB >= 0).sum()))
 
     @property
     def steps(self) -> int:

@@ -132,12 +132,12 @@ def play_round(
 
     good, told = result.kept_K, len(kept) > (0 if privacy is None else 1)  # the mean of one is that one's own
     steps = [c.steps for c in plan.clients] or [0]
-    examples = np.array([(c.rows_SB >= 0).sum() for c in plan.clients])
+    examples = np.array([c.images for c in plan.clients])
     shared = len(state.weights) if personal is None else int((~personal).sum())
     up, down = traffic(algorithm, shared, engine.trained)
     report = Report(
         round=state.round + 1,
-        loss=float(np.average(result.loss_K[good], weights=examples[good])) if told else math.nan,
+        loss=float(result.loss_K[good] @ examples[good] / examples[good].sum()) if told else math.nan,
         norm=float(result.norm_K[good].mean()) if told else math.nan,
         clients=len(plan.clients),
         images=int(examples.sum()),

@@ -22,7 +22,7 @@ class Job:
     @staticmethod
     def of(client: Client) -> Job:
         whole = 0 if client.whole is None else len(client.whole)
-        return Job(client.steps, int((client.rows_SB >= 0).sum()) + whole)
+        return Job(client.steps, client.images + whole)
 
     @property
     def cost(self) -> float:
