@@ -60,8 +60,11 @@ def play(job: Job, store: Path, out: Path, extra: list[str]) -> list[dict[str, o
     """Train, unless that is done, and say how each method went."""
     folder = job.folder(out)
     if not (folder / "model.safetensors").exists():
-        words = [f"resume={folder}"] if folder.exists() else [*job.words(store, out), *extra]
-        subprocess.run([sys.executable, "-m", "manyeyes", "run", *words], check=True, stdout=subprocess.DEVNULL)
+        begun = (folder / "checkpoint.safetensors").exists()
+        words = [f"resume={folder}"] if begun else [*job.words(store, out), *extra]
+        done = subprocess.run([sys.executable, "-m", "manyeyes", "run", *words], stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:  # it has said why, and the others go on
+            return []
     events = read(folder / "metrics.jsonl")
     seconds = statistics.median(event["seconds"] for event in events[1:])
     rows = []
