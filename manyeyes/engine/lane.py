@@ -154,6 +154,11 @@ class Lane:
         if self.stream is not None and stream is not None:
             self.stream.wait_stream(stream)
 
+    def lead(self, stream: torch.cuda.Stream | None) -> None:
+        """What is sent to a stream from now on waits for the lane."""
+        if self.stream is not None and stream is not None:
+            stream.wait_stream(self.stream)
+
     def run(self, name: Hashable) -> None:
         """Call a function that `capture` made ready."""
         self._ready[name]()

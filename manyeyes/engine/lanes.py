@@ -197,11 +197,10 @@ class Lanes:
             for lane in self.lanes:
                 lane.follow(self.table.stream)
             self._play(plan, piece, half, keeping)
-            if main is not None:
-                self.table.over[half] = [lane.stream.record_event() for lane in self.lanes if lane.stream is not None]
-                for event in self.table.over[half]:
-                    main.wait_event(event)
+            for lane in self.lanes:
+                lane.lead(main)
             notes.append(self._notes(piece, half))
+            self.table.over[half] = None if main is None else main.record_event()
         return notes
 
     def _play(self, plan: Plan, piece: Piece, half: int, keeping: Keeping) -> None:

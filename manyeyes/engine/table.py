@@ -66,9 +66,8 @@ class Table:
         self.pictures = (
             torch.zeros(shape, dtype=torch.uint8, device=device) if self._resident is None else self._resident.tensor
         )
-
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # that copies
-        self.over: list[list[torch.cuda.Event]] = [[], []]  # of each half: after which nobody reads it any more
+        self.over: list[torch.cuda.Event | None] = [None, None]  # of each half: after which nobody reads it any more
         self._next = 0  # half
         self._sent: tuple[Piece, int] | None = None  # the last one, and its half
 
@@ -132,8 +131,8 @@ class Table:
         if self.stream is None:
             self.upload(piece, half)
             return half
-        for event in self.over[half]:
-            self.stream.wait_event(event)
+        if (over := self.over[half]) is not None:
+            self.stream.wait_event(over)
         with torch.cuda.stream(self.stream):
             self.upload(piece, half)
         return half

@@ -87,14 +87,14 @@ def has_live_batch_norm(module: nn.Module) -> bool:
     return any(isinstance(part, _BatchNorm) for part in module.modules())
 
 
-def takes_one_image(module: nn.Module, size: int) -> bool:
+def takes_one_image(module: nn.Module, height: int, width: int) -> bool:
     """Whether a batch of one image can be trained on: live BatchNorm wants several numbers of every channel."""
     if not has_live_batch_norm(module):
         return True
     copied = copy.deepcopy(module).train()
     try:
         with torch.no_grad():
-            copied(next(module.parameters()).new_zeros(1, 3, size, size))
+            copied(next(module.parameters()).new_zeros(1, 3, height, width))
     except ValueError:
         return False
     return True

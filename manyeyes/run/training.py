@@ -79,7 +79,7 @@ def train(
     device = choose_device(how.device)
     module = _module(model, trained_on, augment, how.seed).to(device)
     flat = FlatModel(with_seeded_dropout(module))
-    _check_batches(module, algorithm, trained_on, augment.crop or trained_on.image_shape[0])
+    _check_batches(flat.module, algorithm, trained_on, augment.crop)
     chosen_on = _chosen_on(population, algorithm, how)
     held, *tested = settle([p for p in (trained_on, tested_on, chosen_on) if p is not None], how.resident, device)
     planner = partial(plan_round, algorithm, trained_on, how.seed, dice=augment.dice)
@@ -207,15 +207,16 @@ def _chosen_on(population: Population, algorithm: Algorithm, how: Settings) -> P
     return population.split(how.best_on)
 
 
-def _check_batches(module: nn.Module, algorithm: Algorithm, population: Population, size: int) -> None:
+def _check_batches(module: nn.Module, algorithm: Algorithm, population: Population, crop: int) -> None:
     """Refuse a batch that the model cannot be trained on, before it comes up."""
-    if takes_one_image(module, size):
+    height, width = (crop, crop) if crop else population.image_shape[:2]
+    if takes_one_image(module, height, width):
         return
     for held in np.unique(population.sizes).tolist():
         if ((algorithm.draw.rows(held, generator(0, "draw")) >= 0).sum(1) == 1).any():
             raise ValueError(
-                f"live BatchNorm cannot learn from a batch of one photo of {size} pixels, and a user who holds {held} "
-                "has one: choose another algorithm.batch, larger images, or model.norm=group"
+                f"live BatchNorm cannot learn from a batch of one photo of {height} x {width} pixels, and a user who "
+                f"holds {held} has one: choose another algorithm.batch, larger images, or model.norm=group"
             )
 
 

@@ -176,5 +176,5 @@ def test_without_live_batch_norm_an_example_does_not_influence_another(name: str
 def test_live_batch_norm_wants_several_numbers_of_each_channel(norm: str, size: int, can: bool) -> None:
     model = build("mobilenet_v1", 10, norm=norm, size=size)  # 32 pixels are one at the end
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert takes_one_image(model, size) is can
+    assert takes_one_image(model, size, size) is can
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -241,6 +241,12 @@ def test_a_damaged_record_costs_its_own_client_alone(
 
 def test_a_batch_of_one_that_batch_norm_cannot_learn_from_is_refused(people: Population, tmp_path: Path) -> None:
     model = build("mobilenet_v1", 3, norm="batch", size=8)
-    with pytest.raises(ValueError, match="a batch of one photo of 8 pixels, and a user who holds 1 has one"):
+    with pytest.raises(ValueError, match="a batch of one photo of 8 x 8 pixels, and a user who holds 1 has one"):
         train(people, model, fedper(cohort=3, batch=5), rounds=1, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_images_need_not_be_square_for_batch_norm() -> None:
+    people = Population.of(np.zeros((5, 6, 9, 3), np.uint8), SingleLabels(np.zeros(5, int), ("a",)), np.zeros(5, int))
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(56, 1))
+    assert train(people, model, fedavg(cohort=1, batch=4), rounds=1).events[-1]["images"] == 5  # one in the last batch
