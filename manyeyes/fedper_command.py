@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from manyeyes.conf.command import run
+from manyeyes.conf.command import VALUED, run
 from manyeyes.data_command import data
 
 HELP = """usage: manyeyes fedper [--multirun] [--raw DIR] [setting=value ...]
@@ -97,13 +97,10 @@ def fedper(words: list[str]) -> int:
     name = given.pop("dataset.name", "cifar10").strip("'\"")
     if name not in DATASETS:
         raise ValueError(f"dataset.name is {name!r}: choose cifar10 or flickr, one at a time")
-    settings = COMMON | DATASETS[name]
-    for word, value in given.items():
-        settings |= dict(_translated(word, value, name))
-    if "resume" not in settings:
+    settings = dict(pair for word, value in given.items() for pair in _translated(word, value, name))
+    if "resume" not in settings:  # a run that is continued has its settings
+        settings = COMMON | DATASETS[name] | settings
         _have_data(name, Path(settings["data.path"]), raw)
-    else:
-        settings = {word: value for word, value in given.items() if word not in OURS}
     return run([*options, *(f"{word}={value}" for word, value in settings.items())])
 
 
@@ -119,7 +116,7 @@ def _sorted(words: list[str]) -> tuple[list[str], dict[str, str], Path | None]:
             else:  # cifar10, flickr, or conf/cifar10/mobile and fedper
                 given |= _configured(value)
         elif word.startswith("-"):
-            options.append(word)
+            options += [word, next(left, "")] if word in VALUED else [word]
         else:
             given[name.lstrip("+")] = value
     return options, given, raw

@@ -9,7 +9,7 @@ from rich.console import Console
 from manyeyes.files import void, write_text, write_whole
 from manyeyes.parser import Parser
 from manyeyes.report.figures import rendered
-from manyeyes.report.users import draw, load, markdown, table
+from manyeyes.report.users import Users, draw, load, markdown, table
 
 
 def users(words: list[str]) -> int:
@@ -18,11 +18,13 @@ def users(words: list[str]) -> int:
     parser.add_argument("runs", type=Path, nargs="+", help="run folders; NAME=FOLDER gives one a name")
     parser.add_argument("--out", type=Path, default=Path("users.png"), help="the picture; a table goes beside it")
     given = parser.parse_args(words)
-    found = {}
+    found: dict[str, Users] = {}
     for run in given.runs:
-        name, _, folder = str(run).rpartition("=")
-        for which, scores in load(Path(folder)).items():
-            found[(name or Path(folder).name) + which] = scores
+        given_name, _, folder = str(run).rpartition("=")
+        name = given_name or Path(folder).name
+        if name in found:
+            raise ValueError(f"two runs are called {name}: give each a name of its own, as NAME=FOLDER")
+        found |= {name + which: scores for which, scores in load(Path(folder)).items()}
     if len({one.measure for one in found.values()}) > 1:
         raise ValueError(
             "some of these runs are scored by accuracy and some by average precision: give runs of one kind"

@@ -81,6 +81,15 @@ def test_some_of_the_clients_a_round(translated: Callable[..., dict[str, str]]) 
     assert not any("resources" in name for name in found)
 
 
+def test_a_run_is_continued_in_the_baselines_words(translated: Callable[..., dict[str, str]]) -> None:
+    found = translated("resume=runs/mine", "num_rounds=60", "server_device=cpu")
+    assert found == {"resume": "runs/mine", "rounds": "60", "engine.device": "cpu"}
+
+
+def test_an_option_keeps_its_value(translated: Callable[..., dict[str, str]]) -> None:
+    assert list(translated("algorithm=fedper", "--cfg", "job"))[:3] == ["--cfg", "job", "algorithm"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

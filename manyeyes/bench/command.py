@@ -7,9 +7,11 @@ import shlex
 import sys
 from argparse import BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from manyeyes.bench.case import Case, Measured
@@ -18,6 +20,7 @@ from manyeyes.bench.process import measure
 from manyeyes.bench.table import line, record, table
 from manyeyes.bench.works import SCALING, WORKS
 from manyeyes.engine.choice import choose_device
+from manyeyes.engine.precision import choose_precision
 from manyeyes.engine.workers import cores
 from manyeyes.files import write_text
 from manyeyes.parser import Parser
@@ -52,6 +55,9 @@ def cases(given: Namespace) -> Iterator[Case]:
     """What is measured, ours first in every work."""
     device = choose_device(given.device).type
     peers = _named("peer", given.peers, PEERS)
+    precisions = given.precision.split(",")
+    for precision in filter(None, precisions):
+        choose_precision(precision, torch.device(device))  # which refuses what cannot be
     if given.warmup < 0 or (given.rounds is not None and given.rounds < 1):
         raise ValueError("give at least 1 round with --rounds, and 0 or more with --warmup")
     for work, users, cohort in _sizes(given, device):
@@ -59,25 +65,30 @@ def cases(given: Namespace) -> Iterator[Case]:
         rounds = given.rounds or one.rounds
         shared: dict[str, Any] = {"work": work, "users": users, "cohort": cohort, "device": device, "rounds": rounds}
         shared["warmup"] = given.warmup
-        for engine in filter(None, given.engines.split(",")):
-            own = {"precision": given.precision or "", "compile": given.compile, "workers": given.workers}
+        for engine, precision in product(filter(None, given.engines.split(",")), precisions):
+            own = {"precision": precision, "compile": given.compile, "workers": given.workers}
             yield Case(runner="ours", engine=engine, **shared, **own)
             if given.private:
                 yield Case(runner="ours", engine=engine, private=True, **shared, **own)
         for peer in peers:
             if peer in one.peers:
-                yield from (Case(runner=peer, **shared, **how) for how in variants(peer, device))
+                yield from (Case(runner=peer, **shared, **how) for how in variants(peer, device, "bf16" in precisions))
 
 
-def variants(peer: str, device: str) -> list[dict[str, Any]]:
-    """The settings in which a peer may be fastest: which one is, is for the machine to say."""
-    if peer == "flower":
-        return [{}]
+def variants(peer: str, device: str, bf16: bool = False) -> list[dict[str, Any]]:
+    """The settings in which a peer may be fastest: which one is, is for the machine to say.
+
+    On a CPU, `bf16` if ours is measured in it.
+    """
     if device == "cuda":
+        if peer == "flower":
+            return [{}]
         return [{"precision": p} for p in (("autocast", "cast") if peer == "handwritten" else ("tf32", "bf16"))]
     count = cores()
-    threads = [{"threads": number} for number in sorted({1, count})]
-    return [*threads, {"threads": 1, "processes": count}] if peer == "pfl" and count > 1 else threads
+    threads: list[dict[str, Any]] = [{}] if peer == "flower" else [{"threads": n} for n in sorted({1, count})]
+    if peer == "pfl" and count > 1:
+        threads.append({"threads": 1, "processes": count})
+    return [how | more for more in ({}, {"precision": "bf16"})[: 1 + bf16] for how in threads]
 
 
 def _sizes(given: Namespace, device: str) -> Iterator[tuple[str, int, int]]:
@@ -148,7 +159,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--private", action="store_true", help="ours with differential privacy too: what it costs")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
-    parser.add_argument("--precision", help="of ours (the engine's choice)")
+    parser.add_argument("--precision", default="", help="of ours, several: float32,bf16 (the engine's choice)")
     parser.add_argument("--compile", action=BooleanOptionalAction, help="ours compiled or not (the engine's choice)")
     parser.add_argument("--workers", type=int, help="processes of ours (the engine's choice)")
     parser.add_argument(

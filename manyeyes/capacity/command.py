@@ -60,7 +60,7 @@ def plan(words: list[str]) -> int:
         pace = Pace(0.0, 0.0, 1 / given.images_per_second)
     cohorts = given.cohorts or [getattr(algorithm.cohort, "clients", len(people.users))]
     _check(algorithm, people, cohorts)
-    agreeing = Teams(host, augment.crop or people.image_shape[0]).agreeing if device.type == "cpu" else math.inf
+    agreeing = Teams(host, augment.shape(*people.image_shape[:2])).agreeing if device.type == "cpu" else math.inf
     if algorithm.correct is not None and algorithm.correct.whole:
         agreeing = math.inf
     network = Network(given.bandwidth * 1e6, agreeing)

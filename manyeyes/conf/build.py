@@ -114,6 +114,11 @@ def build_algorithm(config: AlgorithmConfig, rounds: int) -> Algorithm:
     """The algorithm that the settings describe, for a run of so many rounds."""
     draw: Draw = Epochs(config.epochs, config.batch, config.limit, config.head_epochs)
     if config.examples:
+        if config.epochs > 1 or config.limit or config.head_epochs:
+            raise ValueError(
+                "algorithm.examples draws so many examples once a round: leave out algorithm.epochs, limit and "
+                "head_epochs"
+            )
         draw = FixedSize(config.examples, config.batch)
     return Algorithm(
         cohort=_chosen("algorithm.select", config.select, COHORTS)(config),

@@ -15,12 +15,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from manyeyes.algorithm import Diverged
 from manyeyes.conf.build import build_augment, build_model, build_population, build_whole, run_words
-from manyeyes.conf.errors import check_names, is_about_settings, sentence
+from manyeyes.conf.errors import check_names, is_about_memory, is_about_settings, sentence
 from manyeyes.conf.help import run_help
 from manyeyes.conf.presets import register
+from manyeyes.conf.words import typed
 from manyeyes.engine.distributed import Lost
 from manyeyes.run.folder import unused
 from manyeyes.run.interrupt import Stopped
@@ -77,6 +79,11 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
     except (ValueError, Diverged, Lost, OSError, OmegaConfBaseException) as error:
         failures.append(_named(ValueError(sentence(error)) if is_about_settings(error) else error))
         return None
+    except (MemoryError, RuntimeError) as error:
+        if not is_about_memory(error):
+            raise
+        failures.append(_named(ValueError(sentence(error))))
+        return None
     shown = ", ".join(f"{name} {value:.4f}" for name, value in result.final.items() if name in SHOWN + OF_USERS)
     if result.folder is not None:  # of several processes of one training the first alone keeps it
         print(f"{result.folder}: {shown}")
@@ -109,7 +116,7 @@ def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
             **run_words(config),
         )
     except Stopped as stopped:
-        raise Stopped(f"{stopped} Continue with: manyeyes run {shlex.quote(f'resume={folder}')}") from None
+        raise Stopped(f"{stopped} Continue with: manyeyes run {shlex.quote(typed(f'resume={folder}'))}") from None
 
 
 def _arranged(words: list[str]) -> list[str]:
@@ -147,7 +154,11 @@ def _continued(folder: Path, config: DictConfig) -> DictConfig:
     kept = folder / "config.yaml"
     if not kept.is_file():
         raise ValueError(f"{folder} holds no run to continue: give the folder of one")
-    settings = OmegaConf.load(kept)
+    try:
+        settings = OmegaConf.load(kept)
+    except (YAMLError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"{kept} is damaged ({why}): the run cannot be continued") from error
     for word in HydraConfig.get().overrides.task:
         name = word.partition("=")[0].lstrip("+~")
         if name == "resume":

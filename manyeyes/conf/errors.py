@@ -20,8 +20,19 @@ def is_about_settings(error: BaseException) -> bool:
     return isinstance(error, HydraException | OmegaConfBaseException)
 
 
+def is_about_memory(error: BaseException) -> bool:
+    """Whether there was too little; PyTorch has several errors for it."""
+    return isinstance(error, MemoryError) or bool(re.search("out of memory|can't allocate memory", str(error)))
+
+
 def sentence(error: BaseException) -> str:
     """One sentence that names the setting, what was found and what to do."""
+    if is_about_memory(error):
+        where = "the GPU" if "CUDA" in str(error) else "this machine"
+        return (
+            f"{where} has too little memory for this: make algorithm.batch, engine.lanes or engine.workers smaller, "
+            "keep images off the GPU by engine.resident=host, or end what else uses the memory"
+        )
     if isinstance(error, OverrideParseException):
         return f"{error.override!r} cannot be read: write name=value, with quotes around a value that has spaces"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:

@@ -49,6 +49,10 @@ class Augment:
             return 4 + 2 * TRIES
         return 4 if self.crop or self.pad or self.flip_horizontal or self.flip_vertical else 0
 
+    def shape(self, height: int, width: int) -> tuple[int, int]:
+        """Of what a model is shown of such images."""
+        return (self.crop, self.crop) if self.crop else (height, width)
+
     def check(self, height: int, width: int) -> None:
         if self.scale is None and self.crop > min(height, width) + 2 * self.pad:
             raise ValueError(

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 import torch
 
-from manyeyes.algorithm import Engine
 from manyeyes.data.augment import Augment
 from manyeyes.engine.lanes import Lanes
 from manyeyes.engine.precision import choose_precision
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.workers import available, cores
-from manyeyes.models import has_live_batch_norm
 from manyeyes.models.flat import FlatModel
+from manyeyes.models.habits import habits
 from manyeyes.population import Population
 
 ENGINES = ("reference", "ranks", "vector", "lanes")
-BEST = {"cuda": ("lanes", "reference"), "cpu": ("ranks", "reference", "lanes")}  # what `auto` tries, in order
+BEST: dict[str, tuple[str, ...]] = {"cuda": ("lanes", "reference"), "cpu": ("ranks", "reference")}  # `auto`, in order
 WIDTH = 64  # clients side by side, at most
 BESIDE = 2  # lanes of `vector`: one works while the other starts a kernel or ends one
 LANES = range(8, 17)  # of `lanes`: fewer leave an H200 idle, more bring nothing
@@ -67,26 +66,27 @@ def choose_engine(
     device: torch.device,
     means: Means,
     clients: int = LANES[0],
-) -> Engine:
+) -> Reference | Ranks | Lanes:
     """The engine of that name, or with `auto` the fastest that can do the work, ready to train on `population`.
 
     `clients` is how many of them a round is expected to have.
     """
     precision = choose_precision(means.precision, device)
-    size = augment.crop or population.image_shape[0]
+    full = "float32" if precision == "tf32" else precision  # of those that never take a GPU's shortcut
+    shape = augment.shape(*population.image_shape[:2])
     if name == "auto":
         best = BEST[device.type]
-        if device.type == "cuda" and model.trained <= SMALL and size <= SIDE:
+        if device.type == "cuda" and model.trained <= SMALL and max(shape) <= SIDE:
             best = ("vector", *best)
-        name = next(one for one in best if one == best[-1] or cannot(one, model, size, device, means) is None)
+        name = next(one for one in best if one == best[-1] or cannot(one, model, shape, device, means) is None)
     elif name not in ENGINES:
         raise ValueError(f"engine {name!r} is unknown: choose auto or {', '.join(ENGINES)}")
-    if reason := cannot(name, model, size, device, means):
+    if reason := cannot(name, model, shape, device, means):
         raise ValueError(f"engine {name} cannot do this: {reason}; choose another, or auto")
     if name == "reference":
-        return Reference(model, population, augment, device)
+        return Reference(model, population, augment, device, full)
     if name == "ranks":
-        return Ranks(model, population, augment, device, means.workers or None)
+        return Ranks(model, population, augment, device, means.workers or None, full)
     lanes, width = means.lanes or lanes_for(clients), 1
     if name == "vector":
         lanes = means.lanes or min(BESIDE, clients)
@@ -100,20 +100,21 @@ def lanes_for(clients: int) -> int:
     return clients if clients in range(1, LANES[-1] + 1) else min(LANES, key=lambda lanes: -(-clients // lanes) * lanes)
 
 
-def cannot(name: str, model: FlatModel, size: int, device: torch.device, means: Means) -> str | None:
+def cannot(name: str, model: FlatModel, shape: tuple[int, int], device: torch.device, means: Means) -> str | None:
     """Why an engine cannot train this model here; None where it can."""
-    if name in ("reference", "ranks") and means.precision == "bf16":
-        return "it computes in float32 and the precision is bf16"
     if name == "ranks":
         if device.type != "cpu":
             return f"it trains on the CPU and the device is {device.type}"
         return available()
-    if name == "vector" and has_live_batch_norm(model.module):
-        return "it pads batches, and BatchNorm would count the padding"
-    if name in ("vector", "lanes") and means.apart:
+    if name == "reference":
+        return None
+    if means.apart:
         return "it adds updates up where they are made, and these are to be packed or compared one by one"
-    if name in ("vector", "lanes") and model.draws(size):
+    found = habits(model, *shape)
+    if found.draws:
         return "its model draws random numbers of its own, which it could not give to each client"
+    if name == "vector" and found.mixes:
+        return "it pads batches, and the model, as one with live BatchNorm does, would count the padding"
     return None
 
 

@@ -110,7 +110,7 @@ class Distributed:
         self.trained, self.dice = inner.trained, inner.dice
         self._teams: Teams | None = None
         if isinstance(inner, Reference):  # the other engines' steps are captured before anyone could add to them
-            self._teams = Teams(inner.model, inner.augment.crop or inner.population.image_shape[0])
+            self._teams = Teams(inner.model, inner.augment.shape(*inner.population.image_shape[:2]))
 
     def personal(self, personal: Personal) -> Tensor:
         return self.inner.personal(personal)

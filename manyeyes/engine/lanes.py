@@ -28,9 +28,9 @@ from manyeyes.engine.reference import Reference
 from manyeyes.engine.sharing import share_out
 from manyeyes.engine.stepping import Made, Shape, Steps
 from manyeyes.engine.table import Piece, Table
-from manyeyes.models import has_live_batch_norm
 from manyeyes.models.cuda import for_cuda
 from manyeyes.models.flat import FlatModel
+from manyeyes.models.habits import habits
 from manyeyes.population import Population
 
 Program = list[list[list[Stretch]]]  # of each piece of a round, of each lane
@@ -54,7 +54,7 @@ class Lanes:
     ) -> None:
         self.reference = Reference(model, population, augment, device)
         self.trained, self.dice = model.trained, augment.dice
-        self.exact = has_live_batch_norm(model.module)
+        self.exact = habits(model, *augment.shape(*population.image_shape[:2])).mixes
         assert not (self.exact and width > 1), "examples of clients side by side would share their statistics"
         cuda = device.type == "cuda"
         self.model = FlatModel(for_cuda(model.module, width > 1) if cuda else copy.deepcopy(model.module))

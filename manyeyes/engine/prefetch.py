@@ -116,7 +116,7 @@ class PlanAhead:
         return plan if plan is not None and plan.round == round else self._plan(round)
 
     def prepare(self) -> None:
-        if self._round + 1 < self._rounds:
+        if self._next is None and self._round + 1 < self._rounds:  # clients that fine-tune ask many times a round
             self._next = self._plan(self._round + 1)
             self._then(self._next)
 

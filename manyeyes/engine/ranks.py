@@ -55,6 +55,7 @@ class Ranks:
         augment: Augment,
         device: torch.device,
         workers: int | None = None,
+        precision: str = "float32",
     ) -> None:
         if reason := available():
             raise ValueError(f"engine ranks needs workers and {reason}: use engine=reference")
@@ -62,7 +63,7 @@ class Ranks:
             raise ValueError(f"engine ranks trains on the CPU and the device is {device}: use device=cpu")
         if workers is not None and workers < 1:
             raise ValueError(f"workers is {workers}: it must be at least 1")
-        self._reference = Reference(model, population, augment, device)
+        self._reference, self.precision = Reference(model, population, augment, device, precision), precision
         self.trained, self.dice, self.personal = model.trained, augment.dice, self._reference.personal
         count, dtype = workers or cores(), model.read().dtype
         self._weights = _shared_memory(dtype, model.size)

@@ -1,4 +1,4 @@
-"""The reference engine: one client after another in float32. It is the definition; the others are tested against it."""
+"""The reference engine: one client after another. In float32 it is the definition; the others are tested against it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,16 @@ from manyeyes.population import Population
 class Reference:
     """Local steps exactly as planned, with exact batch sizes, and updates summed as they come."""
 
-    def __init__(self, model: FlatModel, population: Population, augment: Augment, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: FlatModel,
+        population: Population,
+        augment: Augment,
+        device: torch.device,
+        precision: str = "float32",
+    ) -> None:
         self.model, self.population, self.augment, self.device = model, population, augment, device
+        self.precision = precision
         self.trained, self.dice = model.trained, augment.dice
         self.team: Team | None = None  # other ranks that train the same client, each a part of its batches
         self._masks: dict[Personal, Tensor] = {}
@@ -119,14 +127,14 @@ class Reference:
         images, targets = fetch(self.population, client.rows_SB[step][real], self.device)
         weights = torch.from_numpy(client.weights_SB[step][real]).to(self.device)
         dice = None if client.dice_SBD is None else torch.from_numpy(client.dice_SBD[step][real]).to(self.device)
-        leaf = theta.detach().requires_grad_()
+        leaf = self._short(theta.detach()).requires_grad_()
         self.model.module.train()
-        inputs = self.model.arranged(self.augment.train(images, dice))
+        inputs = self._short(self.model.arranged(self.augment.train(images, dice)))
         seed = torch.tensor(client.seeds_S[step], device=self.device)
-        outputs = self.model(leaf, statistics, inputs, seed)
+        outputs = self.model(leaf, statistics, inputs, seed).to(theta.dtype)
         loss = weighted_mean(losses(outputs, targets), weights)
         (slope,) = torch.autograd.grad(loss, leaf)
-        return float(loss.detach()), slope
+        return float(loss.detach()), slope.to(theta.dtype)
 
     def whole_gradient(self, theta: Tensor, statistics: Tensor, client: Client, batch: int = 256) -> Tensor:
         """The gradient of the loss over everything that the client holds [P]; no augmentation."""
@@ -136,11 +144,15 @@ class Reference:
         for first in range(0, len(client.whole), batch):
             images, targets = fetch(self.population, client.whole[first : first + batch], self.device)
             weights = torch.from_numpy(client.whole_weights[first : first + batch]).to(self.device)
-            leaf = theta.detach().requires_grad_()
-            inputs = self.model.arranged(self.augment.evaluate(images))
-            outputs = self.model(leaf, statistics, inputs)
+            leaf = self._short(theta.detach()).requires_grad_()
+            inputs = self._short(self.model.arranged(self.augment.evaluate(images)))
+            outputs = self.model(leaf, statistics, inputs).to(theta.dtype)
             total += torch.autograd.grad((losses(outputs, targets) * weights).sum(), leaf)[0]
         return total / max(float(client.whole_weights.sum()), LEAST)
+
+    def _short(self, numbers: Tensor) -> Tensor:
+        """What the model computes with."""
+        return numbers.bfloat16() if self.precision == "bf16" else numbers
 
 
 def _finite(tensor: Tensor | None) -> bool:

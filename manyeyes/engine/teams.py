@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from manyeyes.engine.batch import LEAST
-from manyeyes.models import has_live_batch_norm
 from manyeyes.models.dropout import SeededDropout
 from manyeyes.models.flat import FlatModel
+from manyeyes.models.habits import habits
 from manyeyes.population import Floats
 
 # What a core and a network do, roughly, in seconds: they only decide who works together, as a function of the model
@@ -63,8 +63,8 @@ class Team:
 class Teams:
     """The groups of processes that have trained together, each made when it is first needed."""
 
-    def __init__(self, model: FlatModel, size: int) -> None:
-        self.model, self.size = model, size
+    def __init__(self, model: FlatModel, shape: tuple[int, int]) -> None:
+        self.model, self.shape = model, shape  # of an image
         self._groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         atexit.register(self._groups.clear)  # a group whose threads outlive the interpreter brings the process down
 
@@ -73,10 +73,11 @@ class Teams:
         """What an all-reduce of the gradient costs, in images; infinite where a batch cannot be parted."""
         model = self.model
         dropping = any(isinstance(part, SeededDropout) for part in model.module.modules())
-        if has_live_batch_norm(model.module) or dropping or model.draws(self.size):
+        found = habits(model, *self.shape)
+        if found.mixes or found.draws or dropping:
             return math.inf
         weights = model.read()
-        image = torch.zeros(1, 3, self.size, self.size, device=weights.device)
+        image = torch.zeros(1, 3, *self.shape, device=weights.device)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(weights[: model.trained], weights[model.trained :], image)
         image_seconds = 3 * max(counter.get_total_flops(), 1) * PER_FLOP

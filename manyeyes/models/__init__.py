@@ -20,9 +20,7 @@ from manyeyes.models.norms import (
     freeze_norms,
     group_count,
     group_norms,
-    has_live_batch_norm,
     norm_layer,
-    takes_one_image,
 )
 from manyeyes.models.pretrained import Pretrained, load_pretrained
 from manyeyes.models.resnet import ResNet
@@ -36,11 +34,9 @@ __all__ = [
     "freeze_norms",
     "group_count",
     "group_norms",
-    "has_live_batch_norm",
     "layers",
     "load_pretrained",
     "set_trainable",
-    "takes_one_image",
 ]
 
 

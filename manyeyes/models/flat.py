@@ -93,20 +93,6 @@ class FlatModel:
         assert isinstance(outputs, Tensor)
         return outputs
 
-    @torch.no_grad()
-    def draws(self, size: int) -> bool:
-        """Whether the module draws random numbers of its own when it trains."""
-        device = next(iter(self._tensors.values())).device
-        weights, was = self.read(), self.module.training
-        cuda = device.type == "cuda"
-        with torch.random.fork_rng([device] if cuda else []):
-            generator = torch.cuda.default_generators[device.index or 0] if cuda else torch.default_generator
-            before = generator.get_state()
-            self.module.train()
-            self(weights[: self.trained], weights[self.trained :], torch.zeros(2, 3, size, size, device=device))
-            self.module.train(was)
-            return not torch.equal(before, generator.get_state())
-
     def mask(self, chosen: Callable[[str], bool]) -> Tensor:
         """True where a number belongs to a tensor whose name is chosen [W]."""
         pieces = [torch.full((t.numel(),), chosen(name)) for name, t in self._tensors.items()]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 NORMS = ("group", "frozen_batch", "batch")
 
@@ -80,24 +78,6 @@ def group_norms(module: nn.Module, groups: int) -> nn.Module:
         return new
 
     return _exchange_batch_norms(module, grouped)
-
-
-def has_live_batch_norm(module: nn.Module) -> bool:
-    """Whether an example's output in training depends on the other examples of its batch."""
-    return any(isinstance(part, _BatchNorm) for part in module.modules())
-
-
-def takes_one_image(module: nn.Module, height: int, width: int) -> bool:
-    """Whether a batch of one image can be trained on: live BatchNorm wants several numbers of every channel."""
-    if not has_live_batch_norm(module):
-        return True
-    copied = copy.deepcopy(module).train()
-    try:
-        with torch.no_grad():
-            copied(next(module.parameters()).new_zeros(1, 3, height, width))
-    except ValueError:
-        return False
-    return True
 
 
 def _exchange_batch_norms(module: nn.Module, exchange: Callable[[str, nn.BatchNorm2d], nn.Module]) -> nn.Module:

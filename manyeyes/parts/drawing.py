@@ -37,7 +37,7 @@ class Epochs:
         if self.head and not isinstance(algorithm.local, SGD):
             return "the two parts of FedRep take steps of their own, which local Adam counts together: use local SGD"
         if self.head and (isinstance(algorithm.weigh, ByWalk) or (algorithm.correct and algorithm.correct.reports)):
-            return "FedNova and SCAFFOLD take every step to move every layer, and head epochs do not: choose one"
+            return "FedNova, SCAFFOLD and Mime-lite take every step to move every layer, and head epochs do not"
         return None
 
     def size(self, held: int) -> int:

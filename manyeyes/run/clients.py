@@ -177,8 +177,11 @@ class ClientRecords(MutableMapping[int, Kept]):
             if before is not None:
                 self._give_up(before)
         written = 0
-        while written < len(data):
-            written += os.pwrite(self._opened.fileno(), memoryview(data)[written:], place + written)
+        try:
+            while written < len(data):
+                written += os.pwrite(self._opened.fileno(), memoryview(data)[written:], place + written)
+        except OSError as error:  # such as a full disk: say of which file
+            raise OSError(error.errno, error.strerror, str(self._path or tempfile.gettempdir())) from error
         self._fresh.add(place)
         self._records[key] = Record(number, place, _checksum(key, data))
 

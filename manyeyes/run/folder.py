@@ -91,7 +91,8 @@ class RunFolder:
         found = checkpoints.load(self.checkpoint, device)
         if found.fingerprint != fingerprint:
             raise ValueError(
-                f"{self.path} is a run of other data, model, algorithm or seed: continue it with its own settings"
+                f"{self.path} is a run of other data, model, algorithm or seed: continue it with its own settings, "
+                "its rounds too where a schedule or a privacy budget spans them"
             )
         self._take()
         return found

@@ -27,9 +27,10 @@ from manyeyes.engine.prefetch import PlanAhead, Prefetch, needs_reading
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.resident import settle
 from manyeyes.files import write_text
-from manyeyes.models import build, takes_one_image
+from manyeyes.models import build
 from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.flat import FlatModel
+from manyeyes.models.habits import habits
 from manyeyes.parts.cohort import Pooled
 from manyeyes.population import Population
 from manyeyes.round import plan_round, start
@@ -79,7 +80,15 @@ def train(
     device = choose_device(how.device)
     module = _module(model, trained_on, augment, how.seed).to(device)
     flat = FlatModel(with_seeded_dropout(module))
-    _check_batches(flat.module, algorithm, trained_on, augment.crop)
+    shape = augment.shape(*trained_on.image_shape[:2])
+    found = habits(flat, *shape)
+    if found.moves:
+        raise ValueError(
+            f"the model changes its buffer {found.moves} when it trains, and of buffers only the statistics of norms "
+            "go with a client: leave out the layer that it belongs to"
+        )
+    if not found.alone:
+        _check_batches(algorithm, trained_on, tested_on, *shape)
     chosen_on = _chosen_on(population, algorithm, how)
     held, *tested = settle([p for p in (trained_on, tested_on, chosen_on) if p is not None], how.resident, device)
     planner = partial(plan_round, algorithm, trained_on, how.seed, dice=augment.dice)
@@ -99,8 +108,8 @@ def train(
         engine.meanwhile = ahead.prepare
     if algorithm.personal is not None:
         engine.personal(algorithm.personal)  # which refuses patterns that match no layer, before anything is written
-    precision, compile = (engine.precision, engine.compile) if isinstance(engine, Lanes) else ("float32", False)
-    evaluators = [Evaluator(flat, part, augment, device, precision, compile, here=here) for part in tested]
+    compile = isinstance(engine, Lanes) and engine.compile
+    evaluators = [Evaluator(flat, part, augment, device, engine.precision, compile, here=here) for part in tested]
     evaluator, chooser = (*evaluators, None, None)[:2]
     training = Training(algorithm, trained_on, spread or engine, evaluator, augment, how, here, ahead, chooser)
     with engine if isinstance(engine, Ranks) else nullcontext():
@@ -207,17 +216,20 @@ def _chosen_on(population: Population, algorithm: Algorithm, how: Settings) -> P
     return population.split(how.best_on)
 
 
-def _check_batches(module: nn.Module, algorithm: Algorithm, population: Population, crop: int) -> None:
-    """Refuse a batch that the model cannot be trained on, before it comes up."""
-    height, width = (crop, crop) if crop else population.image_shape[:2]
-    if takes_one_image(module, height, width):
-        return
-    for held in np.unique(population.sizes).tolist():
-        if ((algorithm.draw.rows(held, generator(0, "draw")) >= 0).sum(1) == 1).any():
-            raise ValueError(
-                f"live BatchNorm cannot learn from a batch of one photo of {height} x {width} pixels, and a user who "
-                f"holds {held} has one: choose another algorithm.batch, larger images, or model.norm=group"
-            )
+def _check_batches(
+    algorithm: Algorithm, population: Population, tested: Population | None, height: int, width: int
+) -> None:
+    """Refuse a batch of one photo, before it comes up."""
+    drawn = [(algorithm.draw, population.sizes)]
+    if algorithm.adapt is not None and tested is not None:
+        drawn.append((algorithm.adapt.task(algorithm).draw, population.sizes[np.isin(population.users, tested.users)]))
+    for draw, sizes in drawn:
+        for held in np.unique(sizes).tolist():
+            if ((draw.rows(held, generator(0, "draw")) >= 0).sum(1) == 1).any():
+                raise ValueError(
+                    f"live BatchNorm cannot learn from a batch of one photo of {height} x {width} pixels, and a user "
+                    f"who holds {held} has one: choose another algorithm.batch, larger images, or model.norm=group"
+                )
 
 
 def _module(model: nn.Module | str, population: Population, augment: Augment, seed: int) -> nn.Module:

@@ -40,6 +40,7 @@ def asked(*words: str) -> list[Case]:
         (["central", "--cohort", "5"], "centralised training has no cohort"),
         (["small", "--scaling"], "--scaling brings its own work"),
         (["--rounds", "0"], "give at least 1 round"),
+        (["--precision", "float32,fp16"], "precision is 'fp16': choose auto, float32, tf32, bf16"),
         (["--record", "nowhere/record.json"], "there is no folder nowhere"),
         (["--fast"], "unrecognized arguments: --fast (see manyeyes bench --help)"),
     ],
@@ -71,6 +72,8 @@ def test_peers_are_tried_in_their_best_settings(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     assert variants("plain", "cpu") == [{"threads": 1}, {"threads": 2}]
     assert variants("pfl", "cpu")[-1] == {"threads": 1, "processes": 2}
+    assert variants("flower", "cpu", bf16=True) == [{}, {"precision": "bf16"}]
+    assert len(variants("pfl", "cpu", bf16=True)) == 6
     assert variants("handwritten", "cuda") == [{"precision": "autocast"}, {"precision": "cast"}]
 
 

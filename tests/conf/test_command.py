@@ -122,6 +122,14 @@ def test_what_may_change_in_a_continued_run_changes(tmp_path: Path, command: Any
     assert list((tmp_path / "here" / "tensorboard").iterdir())
 
 
+def test_damaged_settings_are_named_when_a_run_is_continued(tmp_path: Path, command: Any) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "config.yaml").write_text("rounds: [2\nseed: {")
+    found = command("run", "resume=here")
+    assert (found.code, found.err.count("\n")) == (1, 1)
+    assert found.err.startswith("manyeyes: here/config.yaml is damaged (")
+
+
 @pytest.mark.parametrize(
     "word", ["seed=1", "algorithm=fedavgm", "algorithm.lr=0.5", "data.users=50", "model=lenet", "folder=there"]
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from manyeyes.conf.errors import setting_names
+from manyeyes.conf.errors import sentence, setting_names
 
 WRONG = [
     ("ruonds=3", "ruonds is no setting (did you mean rounds?); see them all with manyeyes run --help"),
@@ -77,6 +77,11 @@ def test_a_wrong_setting_is_one_line_and_nothing_is_written(
     ("words", "sentence"),
     [
         (("data=store",), "data.path must be given: add data.path=..."),
+        (
+            ("algorithm=fedvc", "algorithm.epochs=5"),
+            "algorithm.examples draws so many examples once a round: leave out",
+        ),
+        (("algorithm=fedrep", "algorithm.examples=8"), "algorithm.examples draws so many examples once a round: leave"),
         (("data=cifar10", "data.photos=3"), "data.photos is no setting of the data that was chosen"),
         (("data=cifar10",), "data/cifar10 is no store: make one with manyeyes data prepare"),
     ],
@@ -91,3 +96,17 @@ def test_a_setting_of_other_data_is_one_line(command: Any, words: tuple[str, ...
 def test_names_of_settings_go_all_the_way_down() -> None:
     names = set(setting_names())
     assert {"rounds", "data.users", "algorithm.server_schedule.warmup", "track.to", "augment.crop"} <= names
+
+
+def test_a_model_that_memory_cannot_hold_is_refused_in_a_sentence(tmp_path: Path, command: Any) -> None:
+    found = command("run", "model=lenet", "model.width=2000000")
+    assert (found.code, found.err.count("\n")) == (1, 1)
+    assert found.err.startswith("manyeyes: this machine has too little memory for this: make algorithm.batch")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA out of memory. Tried to allocate 2.00 GiB.", "CUDA error: out of memory\nSearch for `cudaError...`"]
+)
+def test_a_full_gpu_is_a_sentence(text: str) -> None:
+    assert sentence(RuntimeError(text)).startswith("the GPU has too little memory for this: make algorithm.batch")

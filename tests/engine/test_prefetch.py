@@ -18,7 +18,7 @@ from manyeyes.algorithms import NAMED, fedavg
 from manyeyes.data.augment import Augment
 from manyeyes.data.raw import Raw
 from manyeyes.engine import prefetch
-from manyeyes.engine.prefetch import Prefetch, needs_reading
+from manyeyes.engine.prefetch import PlanAhead, Prefetch, needs_reading
 from manyeyes.engine.resident import Resident
 from manyeyes.parts import Uniform
 from manyeyes.population import Population, SingleLabels
@@ -105,6 +105,21 @@ def test_a_round_is_planned_once() -> None:
 
     train(on(Store()), "linear", replace(FEDAVG, cohort=Counting(3)), rounds=4)
     assert asked == [True, False, False, False]
+
+
+def test_a_round_is_planned_ahead_once_however_often_there_is_time() -> None:
+    planned, packed = list[int](), list[int]()
+
+    def plan(round: int) -> Plan:
+        planned.append(round)
+        return Plan(0, round, ())
+
+    ahead = PlanAhead(plan, 3, lambda plan: packed.append(plan.round))
+    for round in range(3):
+        assert ahead.plan(round).round == round
+        ahead.prepare()
+        ahead.prepare()
+    assert (planned, packed) == ([0, 1, 2], [1, 2])
 
 
 def test_no_more_than_the_bound_is_read_ahead_first_what_is_first_asked_for() -> None:

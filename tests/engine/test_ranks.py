@@ -58,8 +58,14 @@ def linear() -> nn.Module:
     return build("linear", 3, size=8, seed=0)
 
 
-def ranks(module: nn.Module, workers: int = 2, people: Population = PEOPLE, augment: Augment = SHAKE) -> Ranks:
-    return Ranks(FlatModel(module), people, augment, CPU, workers)
+def ranks(
+    module: nn.Module,
+    workers: int = 2,
+    people: Population = PEOPLE,
+    augment: Augment = SHAKE,
+    precision: str = "float32",
+) -> Ranks:
+    return Ranks(FlatModel(module), people, augment, CPU, workers, precision)
 
 
 def game(
@@ -123,17 +129,28 @@ def test_live_batch_norm_is_averaged() -> None:
     assert_same_game(FEDAVG, nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3)))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "mimelite"])
+def test_bf16_is_that_of_the_reference(name: str) -> None:
+    normed = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    assert_same_game(replace(NAMED[name](batch=4, lr=0.05), cohort=Everyone()), normed, precision="bf16")
+
+
 def test_dropout_is_that_of_the_client() -> None:
     torch.manual_seed(0)
     assert_same_game(FEDAVG, nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3)))
 
 
 def assert_same_game(
-    algorithm: Algorithm, module: nn.Module, people: Population = PEOPLE, workers: int = 2, rounds: int = 2
+    algorithm: Algorithm,
+    module: nn.Module,
+    people: Population = PEOPLE,
+    workers: int = 2,
+    rounds: int = 2,
+    precision: str = "float32",
 ) -> None:
-    first = begin(algorithm, module)
-    expected, kept = game(algorithm, Reference(FlatModel(module), people, SHAKE, CPU), first, rounds, people)
-    with ranks(module, workers, people) as engine:
+    first, reference = begin(algorithm, module), Reference(FlatModel(module), people, SHAKE, CPU, precision)
+    expected, kept = game(algorithm, reference, first, rounds, people)
+    with ranks(module, workers, people, precision=precision) as engine:
         found, keeps = game(algorithm, engine, first, rounds, people)
     assert_alike(module, found.weights, expected.weights)
     assert list(keeps) == list(kept)

@@ -130,6 +130,24 @@ def game(module: nn.Module, algorithm: Algorithm, rounds: int, people: Populatio
     return state, report
 
 
+def test_in_bf16_the_model_computes_in_it_and_the_step_is_float32() -> None:
+    """One step of one client, by hand: the gradient of a copy in bf16 moves the weights themselves."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+    model, one = FlatModel(module), PEOPLE.where(np.arange(10) >= 6)
+    algorithm = replace(fedavg(batch=4, lr=0.1), cohort=Everyone())
+    engine = Reference(model, one, Augment(), CPU, "bf16")
+    state, _ = play_round(algorithm, start(algorithm, model.read(), model.trained), one, engine, {}, seed=0)
+    images = Augment().evaluate(torch.from_numpy(IMAGES[6:])).bfloat16().flatten(1)
+    weight, bias = (p.detach().bfloat16().requires_grad_() for p in module.parameters())
+    nn.functional.cross_entropy((images @ weight.t() + bias).float(), torch.arange(6, 10) % 4).backward()
+    wanted = [p - 0.1 * q.grad.float() for p, q in zip(module.parameters(), (weight, bias), strict=True)]
+    found = state.weights.split([48, 4])
+    for one_found, one_wanted in zip(found, wanted, strict=True):
+        assert one_found.dtype == torch.float32
+        torch.testing.assert_close(one_found.view_as(one_wanted), one_wanted, rtol=0, atol=4e-4)  # of gradients near 1
+
+
 def normed(momentum: float | None = 0.1) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.BatchNorm2d(3, momentum=momentum), nn.Flatten(), nn.Linear(12, 4))

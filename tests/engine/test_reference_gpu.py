@@ -33,7 +33,7 @@ def people() -> Population:
     return Population.of(images, SingleLabels(rng.integers(0, 5, 120), tuple("abcde")), rng.integers(0, 8, 120))
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", [name for name in NAMED if name != "fedbn"])  # which wants a model with norms
 def test_three_rounds_equal_those_on_the_cpu(people: Population, name: str) -> None:
     options = {"examples": 16} if name == "fedvc" else {}
     algorithm = NAMED[name](batch=8, lr=0.05, **options)
@@ -51,9 +51,17 @@ def test_three_rounds_equal_those_on_the_cpu(people: Population, name: str) -> N
         )
 
 
-@pytest.mark.parametrize(("name", "norm"), [("resnet18", "group"), ("resnet18", "batch"), ("mobilenet_v2", "group")])
-def test_deep_models_train_alike(people: Population, name: str, norm: str) -> None:
-    algorithm = replace(NAMED["fedavg"](batch=64, lr=0.01), cohort=Everyone())  # one step a client
+@pytest.mark.parametrize(
+    ("name", "norm", "how"),
+    [
+        ("resnet18", "group", "fedavg"),
+        ("resnet18", "batch", "fedavg"),
+        ("resnet18", "batch", "fedbn"),
+        ("mobilenet_v2", "group", "fedavg"),
+    ],
+)
+def test_deep_models_train_alike(people: Population, name: str, norm: str, how: str) -> None:
+    algorithm = replace(NAMED[how](batch=64, lr=0.01), cohort=Everyone())  # one step a client
     model = build(name, 5, norm=norm)
     begin = FlatModel(model).read()
     cpu, gpu = (

@@ -105,7 +105,7 @@ def test_members_weigh_their_parts_by_hand() -> None:
 
 def test_what_agreeing_costs_by_hand() -> None:
     """A linear model of 3 classes on 8 x 8 photos: 2 * 192 * 3 operations an image, thrice; 579 floats to add up."""
-    found = Teams(FlatModel(build("linear", 3, size=8, seed=0)), 8).agreeing
+    found = Teams(FlatModel(build("linear", 3, size=8, seed=0)), (8, 8)).agreeing
     image = 3 * 2 * 192 * 3 * teams.PER_FLOP
     assert found == pytest.approx((teams.PER_CALL + 4 * 579 * teams.PER_BYTE) / image)
 
@@ -113,4 +113,4 @@ def test_what_agreeing_costs_by_hand() -> None:
 @pytest.mark.parametrize("part", [nn.BatchNorm2d(3), nn.Dropout(0.5), nn.RReLU()])
 def test_batches_that_cannot_be_parted_are_not(part: nn.Module) -> None:
     module = with_seeded_dropout(nn.Sequential(part, nn.Flatten(), nn.Linear(192, 3)))
-    assert Teams(FlatModel(module), 8).agreeing == math.inf
+    assert Teams(FlatModel(module), (8, 8)).agreeing == math.inf

@@ -17,8 +17,6 @@ from manyeyes.models import (
     freeze_norms,
     group_count,
     group_norms,
-    has_live_batch_norm,
-    takes_one_image,
 )
 
 
@@ -160,21 +158,8 @@ def test_resnet_group_norms_have_32_groups() -> None:
     assert {p.num_groups for p in build("resnet18", 10).modules() if isinstance(p, nn.GroupNorm)} == {32}
 
 
-@pytest.mark.parametrize(("norm", "live"), [("batch", True), ("frozen_batch", False), ("group", False)])
-def test_only_batch_norm_is_live(norm: str, live: bool) -> None:
-    assert has_live_batch_norm(build("mobilenet_v2", 10, norm=norm)) is live
-
-
 @pytest.mark.parametrize(("name", "norm"), [("resnet18", "frozen_batch"), ("mobilenet_v1", "group")])
 def test_without_live_batch_norm_an_example_does_not_influence_another(name: str, norm: str) -> None:
     model = build(name, 10, norm=norm).train()
     x = torch.randn(3, 3, 32, 32, generator=chance())
     torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("norm", "size", "can"), [("batch", 32, False), ("batch", 64, True), ("group", 32, True)])
-def test_live_batch_norm_wants_several_numbers_of_each_channel(norm: str, size: int, can: bool) -> None:
-    model = build("mobilenet_v1", 10, norm=norm, size=size)  # 32 pixels are one at the end
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert takes_one_image(model, size, size) is can
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())

@@ -45,3 +45,9 @@ def test_the_command_prints_and_draws(command: Any, folder: Path) -> None:
     assert (found.code, found.err) == (0, "")
     assert "mine, adapted" in found.out
     assert (Path("here.png").read_bytes()[:4], Path("here.md").read_text()[:1]) == (b"\x89PNG", "|")
+
+
+def test_two_runs_of_one_name_are_refused(command: Any, folder: Path) -> None:
+    found = command("users", f"mine={folder}", f"mine={folder}", "--out", "two.png")
+    assert found.err == "manyeyes: two runs are called mine: give each a name of its own, as NAME=FOLDER\n"
+    assert (found.code, Path("two.png").exists()) == (1, False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -52,6 +54,17 @@ def test_types_and_shapes_come_back(tmp_path: Path) -> None:
         for name, tensor in kept.items():
             assert torch.equal(found[name], tensor)
             assert found[name].dtype == tensor.dtype
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*where: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    clients = ClientRecords(tmp_path / "c", CPU, 0)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left on device") as told:
+        clients[1] = head(1)
+    assert told.value.filename == str(tmp_path / "c")
 
 
 def test_nothing_is_written_where_nothing_is_kept(tmp_path: Path) -> None:

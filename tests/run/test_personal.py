@@ -21,7 +21,7 @@ from manyeyes.algorithms import ditto, fedavg, fedbn, fedper, fedrep, finetuned,
 from manyeyes.data.augment import Augment
 from manyeyes.models import build
 from manyeyes.models.flat import FlatModel
-from manyeyes.parts import Layers
+from manyeyes.parts import Epochs, FixedSize, Layers
 from manyeyes.population import MultiLabels, Population, SingleLabels
 from manyeyes.run import checkpoint
 from manyeyes.run.clients import ClientRecords
@@ -243,6 +243,19 @@ def test_a_batch_of_one_that_batch_norm_cannot_learn_from_is_refused(people: Pop
     model = build("mobilenet_v1", 3, norm="batch", size=8)
     with pytest.raises(ValueError, match="a batch of one photo of 8 x 8 pixels, and a user who holds 1 has one"):
         train(people, model, fedper(cohort=3, batch=5), rounds=1, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_of_one_that_only_fine_tuning_makes_is_refused_too(tmp_path: Path) -> None:
+    """Rounds draw four of a user's five photos, or six with repeats; fine-tuning goes over all five."""
+    labels = SingleLabels(np.zeros(12, int), ("a",))
+    split = np.array((["train"] * 5 + ["test"]) * 2)
+    people = Population.of(np.zeros((12, 8, 8, 3), np.uint8), labels, np.repeat([0, 1], 6), split=split)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    for draw in (Epochs(1, 4, limit=4), FixedSize(6, 2)):
+        train(people, model, replace(fedavg(cohort=2), draw=draw), rounds=1, engine="reference")
+        with pytest.raises(ValueError, match="a batch of one photo of 8 x 8 pixels, and a user who holds 5 has one"):
+            train(people, model, replace(finetuned(cohort=2), draw=draw), rounds=1, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -25,7 +25,7 @@ from manyeyes.algorithm import Algorithm, Client, Diverged
 from manyeyes.algorithms import NAMED, centralised, fedavg, fedavgm, local_only
 from manyeyes.data.augment import Augment
 from manyeyes.engine.reference import Reference
-from manyeyes.models import build
+from manyeyes.models import FrozenBatchNorm2d, build
 from manyeyes.parts import Adam, Equally, Layers, Schedule
 from manyeyes.population import MultiLabels, Population
 from manyeyes.run import checkpoint, tensors
@@ -363,6 +363,17 @@ def test_the_saved_model_is_the_one_returned(tmp_path: Path, people: Population)
 def test_a_folder_changes_nothing_of_the_training(tmp_path: Path, people: Population, algorithm: Algorithm) -> None:
     with_folder, without = run(people, algorithm, tmp_path).model, run(people, algorithm).model
     assert all(torch.equal(a, b) for a, b in zip(with_folder.parameters(), without.parameters(), strict=True))
+
+
+def test_a_module_that_remembers_more_than_norms_do_is_refused(people: Population, tmp_path: Path) -> None:
+    """Clients would find each other's power iteration, and a continued run another than it left."""
+    iterated = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(192, 4))
+    model = nn.Sequential(nn.Flatten(), iterated, nn.Linear(4, 3))
+    with pytest.raises(ValueError, match=r"the model changes its buffer 1\.parametrizations\.weight\.0\._u when"):
+        run(people, fedavg(cohort=3), tmp_path / "run", model=model)
+    assert not (tmp_path / "run").exists()
+    norms = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), FrozenBatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3))
+    assert run(people, fedavg(cohort=3), model=norms).events[-1]["round"] == 4
 
 
 def test_nothing_is_printed_when_nobody_looks(people: Population, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,54 @@
+"""What a module does when it trains, found out by trying a copy of it on a few images."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from manyeyes.models.flat import FlatModel
+
+NEAR = 1e-3  # of the largest output: kernels for batches of other sizes round otherwise
+
+
+@dataclass(frozen=True)
+class Habits:
+    draws: bool  # random numbers of its own
+    mixes: bool  # what it makes of an example, or a norm's statistics, depends on the others of the batch
+    alone: bool  # whether it learns from a batch of one image
+    moves: str  # a buffer that is no norm's and changes; "": none
+
+
+@torch.no_grad()
+def habits(model: FlatModel, height: int, width: int) -> Habits:
+    """Of a module that is given images of so many pixels; it stays as it is."""
+    tried, weights = FlatModel(copy.deepcopy(model.module).train()), model.read()
+    cuda = [weights.device] if weights.is_cuda else []
+    images = torch.rand(3, 3, height, width, generator=torch.Generator().manual_seed(0)).to(weights.device)
+    images = tried.arranged(images * torch.arange(1, 4, device=weights.device)[:, None, None, None] - 1)
+
+    def look(count: int) -> tuple[Tensor, Tensor]:
+        """What it answers to so many of the images, and the statistics of its norms afterwards."""
+        statistics = weights[model.trained :].clone()
+        return tried(weights[: model.trained], statistics, images[:count]), statistics
+
+    with (
+        torch.random.fork_rng(cuda),
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+    ):
+        generator = torch.cuda.default_generators[weights.device.index or 0] if cuda else torch.default_generator
+        before = generator.get_state()
+        (two, after_two), (three, after_three) = look(2), look(3)
+        draws = not torch.equal(before, generator.get_state())
+        same = bool((two - three[:2]).abs().max() <= NEAR * two.abs().max())
+        same = same and torch.allclose(after_two, after_three, rtol=NEAR, atol=NEAR**2)
+        try:
+            look(1)
+            alone = True
+        except ValueError:  # live BatchNorm wants several numbers of every channel
+            alone = False
+    kept = dict(tried.module.named_buffers())
+    moved = (n for n, b in model.module.named_buffers() if b.is_floating_point() and not torch.equal(b, kept[n]))
+    return Habits(draws, not same, alone, next(moved, ""))
