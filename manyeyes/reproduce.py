@@ -58,7 +58,9 @@ def reproduce(words: list[str]) -> int:
     if not words or "--help" in words or "-h" in words:
         print(HELP)
         return 0
-    if words == ["--list"]:
+    if "--list" in words:
+        if len(words) > 1:
+            raise ValueError("--list names every table and figure: leave out the other words")
         Console().print(_listing())
         return 0
     named = [word for word in words if "=" not in word and not word.startswith("-")]
@@ -72,9 +74,9 @@ def reproduce(words: list[str]) -> int:
     if "--plan" in words:
         _plan(one, how, means)
         return 0
-    failures = []
-    if "--show" not in words:
-        failures = run_all(list(jobs(one, how)), means, lambda text: print(text, file=sys.stderr))
+    every = list(jobs(one, how))
+    failures = [] if "--show" in words else run_all(every, means, lambda text: print(text, file=sys.stderr))
+    failures += [f"{job.folder}: {job.strange}" for job in every if job.strange]
     populations = _open_all(one, how, failures)
     found = Found(one, how)
     lines = compare(found, populations)
@@ -121,7 +123,7 @@ def _plan(one: Item, how: How, means: Means) -> None:
             print(f"{'have' if Path(store.path).exists() else 'make'}  {store.prepare}")
     for job in jobs(one, how):
         print(f"{job.state:9}{job.folder}  {job.rounds}/{job.wanted} rounds")
-        print(f"         {shlex.join(['manyeyes', 'run', *job.settings, *means.extra, f'folder={job.folder}'])}")
+        print(f"         {shlex.join(['manyeyes', 'run', *job.words(means.extra)])}")
         for change in job.run.changes:
             print(f"         {change}")
     if one.runs:

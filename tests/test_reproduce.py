@@ -10,6 +10,8 @@ import pytest
 
 from manyeyes.papers import ITEMS, Item, Number, Row, Run, Store
 from manyeyes.papers.measure import AfterRounds, Final, Relative
+from manyeyes.papers.plan import How, jobs
+from manyeyes.papers.running import Means, run_all
 from manyeyes.papers.statistic import Count
 from manyeyes.reproduce import reproduce
 
@@ -112,7 +114,29 @@ def test_a_run_that_fails_is_named_and_stops_no_other(capsys: Any) -> None:
 def test_of_several_runs_the_best_that_finished_counts() -> None:
     assert reproduce(["test.table1", "row=grid", "seeds=1", *HERE]) == 0  # a rate of 1e30 diverges
     best = 100 * accuracy("test/lr_0.01/0") / 100
-    assert f"| grid | accuracy |  | {best:,.4g} |" in Path("runs/test/table1.md").read_text()
+    assert f"| grid | accuracy |  | {best:,.4g} (lr_0.01) |" in Path("runs/test/table1.md").read_text()
+
+
+def test_a_kept_run_of_other_settings_is_named_and_not_used(capsys: Any) -> None:
+    assert reproduce(["test.table1", "row=grid", "grid=lr_0.01", "seeds=1", *HERE]) == 0
+    kept = Path("runs/test/lr_0.01/0/config.yaml")
+    before = kept.read_text()
+    kept.write_text(before.replace("lr: 0.01", "lr: 0.02"))
+    for words in (HERE, ("--show",)):
+        capsys.readouterr()
+        assert reproduce(["test.table1", "row=grid", "grid=lr_0.01", "seeds=1", *words]) == 1
+        said = capsys.readouterr()
+        why = "this run was made with algorithm.lr=0.02 and not 0.01: remove it, and it is run anew"
+        assert said.err == f"manyeyes: runs/test/lr_0.01/0: {why}\n"
+        assert "0 of 1 measured" in said.out
+    kept.write_text(before.replace("lr: 0.01", "lr: 1.0e-2").replace("device: cpu", "device: cuda"))  # the same
+    assert reproduce(["test.table1", "row=grid", "grid=lr_0.01", "seeds=1", "--show"]) == 0
+
+
+def test_a_folder_may_have_any_name() -> None:
+    place = 'my "runs" (1), all=here'
+    assert reproduce(["test.figure1", "parallel=2", f"folder={place}", *HERE]) == 0
+    assert Path(place, "test", "fedavg", "0", "model.safetensors").exists()
 
 
 def test_what_is_done_is_compared_without_a_run(capsys: Any) -> None:
@@ -121,7 +145,7 @@ def test_what_is_done_is_compared_without_a_run(capsys: Any) -> None:
     assert reproduce(["test.table1", "row=grid", "seeds=1", "--show"]) == 0
     report = Path("runs/test/table1.md").read_text()
     assert "Done so far: 1 of 2 runs; a row shows the best of its own." in report
-    assert f"| grid | accuracy |  | {accuracy('test/lr_0.01/0'):,.4g} |" in report
+    assert f"| grid | accuracy |  | {accuracy('test/lr_0.01/0'):,.4g} (lr_0.01) |" in report
     assert not Path("runs/test/lr_1e30").exists()
     assert capsys.readouterr().err == ""
 
@@ -175,6 +199,30 @@ def test_side_by_side_runs_are_those_made_one_by_one_and_a_failure_stops_no_othe
     assert "1 of 1 measured" in said.out
     models = [Path(folder, "test/fedavg/0/model.safetensors").read_bytes() for folder in ("alone", "runs")]
     assert models[0] == models[1]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_run_that_another_command_has_done_meanwhile_is_no_failure(parallel: int) -> None:
+    every = list(jobs(FIGURE, How()))
+
+    def say(text: str) -> None:
+        for job in every:  # when the first is named, all are done elsewhere
+            job.folder.mkdir(parents=True, exist_ok=True)
+            (job.folder / "model.safetensors").touch()
+
+    assert run_all(every, Means(parallel=parallel), say) == []
+    assert sorted(Path("runs").rglob("metrics.jsonl")) == []
+
+
+def test_a_damaged_run_is_named(capsys: Any) -> None:
+    for name in ("all", "fedavg"):
+        Path(f"runs/test/{name}/0").mkdir(parents=True)
+        Path(f"runs/test/{name}/0/model.safetensors").touch()
+        Path(f"runs/test/{name}/0/metrics.jsonl").write_text('{"round": 0, "accuracy": 0.5}\nx\n')
+    assert reproduce(["test.figure1", "--plan"]) == 0
+    assert "0 of 2 runs are to be done" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"runs/test/all/0 is damaged \(Expecting value.*\): remove it, and it is run"):
+        reproduce(["test.figure1", "--show"])
 
 
 def test_a_launcher_that_is_not_there_is_refused_in_a_sentence() -> None:
@@ -253,7 +301,9 @@ def test_the_list_names_every_item(capsys: Any) -> None:
     ("words", "complaint"),
     [
         (["nothing.table1"], "there is no 'nothing.table1' in the papers"),
+        (["test.table1", "--list"], "--list names every table and figure: leave out the other words"),
         (["test.table1", "row=two"], "test.table1 has no row like two: it has one, grid"),
+        (["test.table1", "row=one", "row=two"], "test.table1 has no row like two: it has one, grid"),
         (["test.table1", "scale=3"], "scale is 3.0"),
         (["test.table1", "scale=x"], "scale is 'x': it must be a number"),
         (["test.table1", "algorithm.lr=1"], "algorithm.lr is the paper's to set"),
@@ -264,6 +314,8 @@ def test_the_list_names_every_item(capsys: Any) -> None:
         (["test.table1", "parallel=0"], "parallel is 0: it must be at least 1"),
         (["test.table1", "rounds=-1"], "rounds is -1: it must be at least 1"),
         (["test.table1", "row=grid", "grid=lr_7"], r"test.table1 has no run like lr_7: it has lr_0\.01, lr_1e30"),
+        (["test.table1", "grid=lr_0.01", "grid=lr_7"], r"test.table1 has no run like lr_7: it has lr_0\.01, lr_1e30"),
+        (["test.figure1", "grid=lr_7"], "test.figure1 has no run like lr_7: its rows have one run each"),
         (["test.table1", "launcher.n_jobs=2"], r"launcher.\* are settings of a launcher"),
         (["test.table1", "launcher=submitit_slurm", "parallel=2"], "parallel is for this machine"),
     ],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from statistics import fmean, stdev
 
 from manyeyes.papers.item import Item, Number, Row, Run, Store
@@ -28,6 +30,7 @@ class Line:
     measured: tuple[float, ...]  # one for each seed that is there
     real: bool = True  # whether it is of the paper's own runs
     diverged: bool = False  # whether no run of the row stayed finite
+    chosen: str = ""  # of a row that is the best of a grid, which of its runs was
 
     @property
     def factor(self) -> int:
@@ -62,9 +65,10 @@ class Line:
 
     def cells(self) -> tuple[str, str, str, str, str, str]:
         """Row, measure, paper, measured, difference, within."""
+        measured = f"{self.words()} ({self.chosen})" if self.chosen else self.words()
         apart = "" if self.difference is None else f"{self.difference:+,.3g}"
         verdict = {None: "", True: "yes", False: "no"}[self.within]
-        return self.row, str(self.measure), str(self.printed or ""), self.words(), apart, verdict
+        return self.row, str(self.measure), str(self.printed or ""), measured, apart, verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,24 +95,33 @@ class Found:
         reached = None if row.bound is None else self.outcome(row.bound, seed)
         return None if reached is None else Final("accuracy").of(reached)
 
-    def best(self, row: Row, measure: Measure, seed: int) -> tuple[float, Outcome] | None:
+    def best(self, row: Row, measure: Measure, seed: int) -> tuple[float, Outcome, Run] | None:
         """The measure of the row's run with that seed, or of the best of its runs, and that run."""
         asked = self.how.measure(measure)
-        assert not isinstance(asked, Statistic)
         bound = self.bound(row, seed)
-        done = [outcome.beside(bound) for run in row.runs if (outcome := self.outcome(run, seed)) is not None]
-        values = [(value, outcome) for outcome in done if (value := asked.of(outcome)) is not None]
-        return max(values, key=lambda pair: pair[0], default=None)
+        done = [(outcome.beside(bound), run) for run in row.runs if (outcome := self.outcome(run, seed)) is not None]
+        values = [(value, outcome, run) for outcome, run in done if (value := asked.of(outcome)) is not None]
+        return max(values, key=lambda found: found[0], default=None)
 
     def values(self, row: Row, measure: Measure) -> tuple[float, ...]:
         """One for each seed that is there."""
-        found = (self.best(row, measure, seed) for seed in seeds(self.item, self.how))
-        return tuple(pair[0] for pair in found if pair is not None)
+        return tuple(value for value, _, _ in self._bests(row, measure))
 
     def outcomes(self, row: Row, measure: Measure) -> list[Outcome]:
         """The row's runs, or the best ones, of the seeds that are there."""
+        return [outcome for _, outcome, _ in self._bests(row, measure)]
+
+    def chosen(self, row: Row, measure: Measure) -> str:
+        """What sets the best run of a grid apart from the others, of every seed that is there."""
+        if len(row.runs) == 1:
+            return ""
+        names = {run.name: re.split("-(?=[A-Za-z])", run.name) for run in row.runs}
+        same = len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*names.values(), strict=False))))
+        return ", ".join(dict.fromkeys("-".join(names[run.name][same:]) for *_, run in self._bests(row, measure)))
+
+    def _bests(self, row: Row, measure: Measure) -> list[tuple[float, Outcome, Run]]:
         found = (self.best(row, measure, seed) for seed in seeds(self.item, self.how))
-        return [pair[1] for pair in found if pair is not None]
+        return [one for one in found if one is not None]
 
     def emd(self, run: Run) -> float | None:
         """The mean EMD of the clients that a run trains on, which it counted when it began."""
@@ -132,8 +145,9 @@ def compare(found: Found, populations: Mapping[Store, Population]) -> list[Line]
             if isinstance(measure, Statistic):
                 held = [store for store in row.stores if store in populations and store.path.endswith(measure.store)]
                 values = tuple(measure.of(populations[store]) for store in held[:1])
+                lines.append(Line(row.name, measure, printed, values, not found.how.mark, diverged))
             else:
-                values = found.values(row, measure)
-            asked = found.how.measure(measure)
-            lines.append(Line(row.name, asked, printed, values, not found.how.mark, diverged))
+                values, chosen = found.values(row, measure), found.chosen(row, measure)
+                asked = found.how.measure(measure)
+                lines.append(Line(row.name, asked, printed, values, not found.how.mark, diverged, chosen))
     return lines

@@ -52,7 +52,10 @@ def seconds_a_round(folder: Path) -> float | None:
         return None
     with path.open("rb") as file:
         whole = [line for line in islice(file, SOME) if line.endswith(b"\n")]
-    seconds = [event["seconds"] for event in map(json.loads, whole) if "seconds" in event]
+    try:
+        seconds = [event["seconds"] for event in map(json.loads, whole) if "seconds" in event]
+    except ValueError:
+        return None  # the file is damaged
     return median(seconds[WARM:] or seconds) if seconds else None
 
 

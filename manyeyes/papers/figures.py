@@ -90,7 +90,7 @@ class Bars:
             series = [_series("measured", places, values, 0, "bars")]
             if not found.how.mark:
                 printed = [number.plain if (number := row.expected[self.measure]) else None for row in some]
-                series.append(Series("paper", places, printed, kind="points", colour=1))
+                series.append(Series("paper", places, printed, kind="points", dashed=True, colour=1))
             bound = found.bound(some[0], 0)
             level = [] if bound is None else [{"y": bound, "label": "centralised"}]
             x = Axis("", names=tuple(row.name for row in some))

@@ -139,5 +139,6 @@ def cifar_run(classes: int, alpha: float, cohort: int, epochs: int, rate: float,
 def cifar_bound(classes: int) -> Run:
     """The centralised run; the partition does not matter to it."""
     alpha = ALPHAS[classes][0]
-    words = (*_cifar(classes, alpha), "algorithm=centralised", "algorithm.lr=0.01", "algorithm.momentum=0.9")
+    rate = ("algorithm.lr=0.02", "algorithm.momentum=0.9", "algorithm.schedule.kind=cosine")
+    words = (*_cifar(classes, alpha), "algorithm=centralised", *rate)
     return Run(f"cifar{classes}-centralised", (*words, "rounds=100", "evaluate_every=5"), cifar(classes, alpha))

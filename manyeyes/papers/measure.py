@@ -31,13 +31,16 @@ class Outcome:
     def of(folder: Path, bound: float | None = None) -> Outcome:
         """From a run folder."""
         classes = _table(folder / "per_class.csv")
-        return Outcome(
-            read(folder / "metrics.jsonl"),
-            {row[0]: float(row[2]) for row in classes},
-            {row[0]: int(row[1]) for row in classes},
-            tuple(float(row[2]) for row in _table(folder / "per_user.csv")),
-            bound,
-        )
+        try:
+            return Outcome(
+                read(folder / "metrics.jsonl"),
+                {row[0]: float(row[2]) for row in classes},
+                {row[0]: int(row[1]) for row in classes},
+                tuple(float(row[2]) for row in _table(folder / "per_user.csv")),
+                bound,
+            )
+        except (ValueError, IndexError, OSError) as error:
+            raise ValueError(f"{folder} is damaged ({error}): remove it, and it is run anew") from error
 
     def curve(self, metric: str) -> Curve:
         return curve(self.events, metric)

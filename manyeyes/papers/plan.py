@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+import yaml
+from yaml import CSafeLoader
+
+from manyeyes.conf.words import typed
 from manyeyes.papers.item import Item, Row, Run, Store
 from manyeyes.papers.measure import Measure, scaled
 from manyeyes.papers.scaling import cut, scale, stand_in
-from manyeyes.papers.statistic import Statistic
 from manyeyes.run.events import Event
 
+OWN = ("engine", "track", "evaluate_every", "checkpoint_seconds", "data.path")  # what a run may have of its own
 TAIL = 2**14  # bytes at the end of a metrics file that hold its last line
 
 
@@ -59,9 +65,9 @@ class How:
     def apply(self, run: Run) -> Run:
         return _placed(cut(scale(stand_in(run) if self.stand_in else run, self.scale), self.rounds), self.data)
 
-    def measure(self, measure: Measure | Statistic) -> Measure | Statistic:
+    def measure(self, measure: Measure) -> Measure:
         """What is measured in place of what the paper measured."""
-        return measure if isinstance(measure, Statistic) else scaled(measure, self.scale)
+        return scaled(measure, self.scale)
 
 
 @dataclass(frozen=True)
@@ -76,9 +82,27 @@ class Job:
     def settings(self) -> tuple[str, ...]:
         return (*self.run.settings, f"seed={self.seed}")
 
+    def words(self, extra: Sequence[str] = ()) -> list[str]:
+        """What follows `manyeyes run`."""
+        return [*map(typed, self.settings), *extra, typed(f"folder={self.folder}")]
+
+    @property
+    def strange(self) -> str:
+        """How the run that is kept here differs from this one, as one of an earlier version may; else nothing."""
+        kept = self.folder / "config.yaml"
+        has = _settings(kept, kept.stat().st_mtime_ns) if kept.exists() else {}
+        for word in self.settings:
+            name, _, value = word.partition("=")
+            found = has.get(f"{name}.name" if "." not in name else name, has.get(name))
+            if found is not None and not name.startswith(OWN) and not _same(found, value):
+                return f"this run was made with {name}={found} and not {value}: remove it, and it is run anew"
+        return ""
+
     @property
     def state(self) -> str:
-        """Done, diverged, stopped on the way, or missing."""
+        """Done, diverged, stopped on the way, or missing; or of other settings."""
+        if self.strange:
+            return "other"
         if (self.folder / "model.safetensors").exists():
             return "done"
         if (self.folder / "diverged.txt").exists():
@@ -104,16 +128,17 @@ class Job:
 def wanted(item: Item, how: How) -> Item:
     """The item with the rows that were asked for, by their names or else by a part of them, and their runs."""
     names = [row.name for row in item.rows]
-    asked = {name for part in how.rows for name in ([part] if part in names else [n for n in names if part in n])}
+    found = {part: [part] if part in names else [name for name in names if part in name] for part in how.rows}
+    if unknown := [part for part in how.rows if not found[part]]:
+        raise ValueError(f"{item.key} has no row like {' or '.join(unknown)}: it has {', '.join(names[:8])}, ...")
+    asked = {name for some in found.values() for name in some}
     rows = tuple(row for row in item.rows if not how.rows or row.name in asked)
-    if not rows:
-        known = ", ".join(row.name for row in item.rows[:8])
-        raise ValueError(f"{item.key} has no row like {' or '.join(how.rows)}: it has {known}, ...")
     if how.grid:
-        known = ", ".join(run.name for run in rows[0].runs[:3])
-        rows = tuple(replace(row, runs=found) for row in rows if (found := _of_grid(row, how.grid)))
-        if not rows:
-            raise ValueError(f"{item.key} has no run like {' or '.join(how.grid)}: it has {known}, ...")
+        known = [run.name for row in rows if len(row.runs) > 1 for run in row.runs]
+        if unknown := [name for name in how.grid if not any(_ends_like(run, name) for run in known)]:
+            some = f"it has {', '.join(known[:3])}, ..." if known else "its rows have one run each"
+            raise ValueError(f"{item.key} has no run like {' or '.join(unknown)}: {some}")
+        rows = tuple(replace(row, runs=runs) for row in rows if (runs := _of_grid(row, how.grid)))
     if how.data and (how.data.is_file() or (how.data / "meta.json").exists()):
         paths = sorted({store.path for store in replace(item, rows=rows).stores})
         if len(paths) > 1:
@@ -148,7 +173,11 @@ def _of_grid(row: Row, patterns: tuple[str, ...]) -> tuple[Run, ...]:
     """The runs that are wanted of a row; a row with a single run has no grid."""
     if len(row.runs) < 2:
         return row.runs
-    return tuple(run for run in row.runs if any(fnmatch(run.name, f"*{pattern}") for pattern in patterns))
+    return tuple(run for run in row.runs if any(_ends_like(run.name, pattern) for pattern in patterns))
+
+
+def _ends_like(name: str, pattern: str) -> bool:
+    return fnmatch(name, f"*{pattern}")
 
 
 def _placed(run: Run, data: Path | None) -> Run:
@@ -161,6 +190,33 @@ def _placed(run: Run, data: Path | None) -> Run:
     return replace(run, settings=words, store=replace(run.store, path=path))
 
 
+@lru_cache(maxsize=4096)
+def _settings(path: Path, changed: int) -> dict[str, str]:
+    """Those of a run by their full names; none of a file that is damaged."""
+    try:
+        nested = yaml.load(path.read_bytes(), CSafeLoader)
+    except (yaml.YAMLError, OSError):
+        return {}
+    flat: dict[str, str] = {}
+    stack = [("", nested)]
+    while stack:
+        prefix, node = stack.pop()
+        if isinstance(node, dict):
+            stack += [(f"{prefix}.{name}" if prefix else str(name), value) for name, value in node.items()]
+        else:
+            flat[prefix] = str(node)
+    return flat
+
+
+def _same(found: str, asked: str) -> bool:
+    """Whether two words mean the same value, numbers and lists of them in whichever form."""
+    one, other = (yaml.load(text, CSafeLoader) for text in (found.replace("'", ""), asked))
+    try:
+        return bool(np.array_equal(np.array(one, float), np.array(other, float)))
+    except (ValueError, TypeError):
+        return str(one) == str(other)
+
+
 def _last(path: Path) -> Event | None:
     """The last whole line of a metrics file, which may have thousands."""
     if not path.exists():
@@ -168,4 +224,7 @@ def _last(path: Path) -> Event | None:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
         lines = file.read().split(b"\n")[:-1]
-    return json.loads(lines[-1]) if lines else None
+    try:
+        return json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None  # of a file that is damaged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from manyeyes.algorithm import Diverged
 from manyeyes.conf.command import CHANGEABLE, train_from
 from manyeyes.conf.errors import is_about_settings, sentence
 from manyeyes.conf.presets import register
+from manyeyes.conf.words import typed
 from manyeyes.engine.workers import cores
 from manyeyes.papers.estimate import estimate, seconds_a_round
 from manyeyes.papers.item import Store
@@ -25,6 +26,7 @@ from manyeyes.papers.launching import launch
 from manyeyes.papers.plan import Job
 
 EXPECTED = (ValueError, Diverged, OSError)  # failures that say in a sentence what to do
+LEFT = ("missing", "stopped")  # states of a run that is still to be done
 LOOK = 0.5  # seconds between looks at the first rounds
 
 
@@ -49,7 +51,7 @@ def run_all(jobs: list[Job], means: Means, say: Callable[[str], None]) -> list[s
     for job in jobs:
         if means.again and job.state == "diverged":
             job.forget()
-    todo = [job for job in jobs if job.state in ("missing", "stopped")]
+    todo = [job for job in jobs if job.state in LEFT]
     failures = {job.folder: reason for job in todo if (reason := missing(job.run.store))}
     todo = [job for job in todo if job.folder not in failures]
     if todo:
@@ -100,9 +102,11 @@ def _one_by_one(todo: list[Job], means: Means, say: Callable[[str], None]) -> Fa
     failures = {}
     with settings():
         for number, job in enumerate(todo, 1):
+            if job.state not in LEFT:
+                continue  # another command has done it meanwhile
             say(f"{number} of {len(todo)}: {job.folder}")
             try:
-                config = compose("config", overrides=[*job.settings, *means.extra])
+                config = compose("config", overrides=[*map(typed, job.settings), *means.extra])
                 train_from(config, job.folder, resume=job.state == "stopped")
             except Exception as error:  # a night of runs does not end with one of them
                 failures[job.folder] = said(error)
@@ -115,6 +119,8 @@ def _side_by_side(todo: list[Job], means: Means, say: Callable[[str], None]) -> 
     failures: Failures = {}
 
     def one(number: int, job: Job) -> None:
+        if job.state not in LEFT:
+            return  # another command has done it meanwhile
         say(f"{number} of {len(todo)}: {job.folder}")
         words = ["run", *commanded(job, (*share, *means.extra))]
         done = subprocess.run(
@@ -145,11 +151,14 @@ def _launched(todo: list[Job], means: Means, say: Callable[[str], None]) -> Fail
     return {job.folder: reason for job, reason in zip(todo, told, strict=True) if reason}
 
 
-def commanded(job: Job, extra: tuple[str, ...] | list[str]) -> list[str]:
+def commanded(job: Job, extra: Sequence[str]) -> list[str]:
     """The words of `manyeyes run` that begin the job or go on with it."""
     if job.state != "stopped":
-        return [*job.settings, *extra, f"folder={job.folder}"]
-    return [f"resume={job.folder}", *(word for word in extra if word.partition("=")[0].partition(".")[0] in CHANGEABLE)]
+        return job.words(extra)
+    return [
+        typed(f"resume={job.folder}"),
+        *(word for word in extra if word.partition("=")[0].partition(".")[0] in CHANGEABLE),
+    ]
 
 
 @contextmanager

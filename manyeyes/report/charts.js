@@ -2,13 +2,14 @@
 
    manyeyes.chart(element, {
      title, height,
-     x: {label, log, names: [...]},              names: x counts from 0 and each number has a name
+     x: {label, log, min, max, names: [...]},    names: x counts from 0 and each number has a name
      y: {label, log, min, max, percent},
      series: [{name, x, y, low, high, kind: "line" | "points" | "bars", dashed, colour, labels: [...]}],
      marks: [{y | x, label}],
    }) -> {update(seriesOrSpec), destroy()}
 
-   A series is drawn in the colour of its index, or of `colour`; null values are gaps; `labels` name points.
+   A series is drawn in the colour of its index, or of `colour`; null values are gaps; `labels` name points; dashed
+   points are hollow.
    Hover reads values, dragging zooms, a double click resets; with the keyboard: arrows, Home, End, +, -, 0. */
 "use strict";
 var manyeyes = window.manyeyes || {};
@@ -173,7 +174,7 @@ var manyeyes = window.manyeyes || {};
       const focused = document.activeElement && document.activeElement.dataset.series;
       legend.replaceChildren(...series.map((one) => {
         const made = make("button", {type: "button", "aria-pressed": String(!hidden.has(one.name)), "data-series": one.name,
-          title: "Show or hide; with Shift, this one alone"}, make("i", {class: colour(one) + (one.colour >= COLOURS ? " me-dashed" : "") + " me-" + one.kind}), one.name);
+          title: "Show or hide; with Shift, this one alone"}, make("i", {class: colour(one) + (one.colour >= COLOURS ? " me-dashed" : "") + " me-" + (hollow(one) ? "hollow" : one.kind)}), one.name);
         made.addEventListener("click", (event) => {
           const others = series.filter((other) => other.name !== one.name).map((other) => other.name);
           if (event.shiftKey && others.some((name) => !hidden.has(name))) { others.forEach((name) => hidden.add(name)); hidden.delete(one.name); }
@@ -188,6 +189,7 @@ var manyeyes = window.manyeyes || {};
       if (focused) [...legend.children].find((each) => each.dataset.series === focused && each.focus());
     }
 
+    const hollow = (one) => one.kind === "points" && one.dashed;
     const colour = (one) => "me-c" + (one.colour % COLOURS) + (one.dashed ? " me-dashed" : "");
 
     /* What is to be seen: the ranges of x, then of the y within it. */
@@ -198,6 +200,7 @@ var manyeyes = window.manyeyes || {};
       const bars = seen.filter((one) => one.kind === "bars");
       const gap = Math.min(...bars.flatMap((one) => one.x.slice(1).map((x, i) => x - one.x[i])), Infinity);
       if (bars.length && !view) [x0, x1] = [x0 - (isFinite(gap) ? gap : 1) / 2, x1 + (isFinite(gap) ? gap : 1) / 2];
+      if (!view) { x0 = spec.x.min ?? x0; x1 = spec.x.max ?? x1; }
       if (!isFinite(x0)) [x0, x1] = spec.x.log ? [1, 10] : [0, 1];
       if (x0 === x1) [x0, x1] = spec.x.log ? [x0 / 2, x1 * 2] : [x0 - 0.5, x1 + 0.5];
       let y0 = Infinity, y1 = -Infinity;
@@ -260,8 +263,9 @@ var manyeyes = window.manyeyes || {};
       if (one.low && one.high) draw(area, "path", {class: "me-band " + colour(one), d: band(one, at.x, at.y, first, last)});
       if (one.kind === "points") {
         let path = "";
-        for (let i = first; i <= last; i++) if (one.y[i] !== null) path += `M${at.x(one.x[i]).toFixed(1)},${at.y(one.y[i]).toFixed(1)}h0`;
-        draw(area, "path", {class: "me-points " + colour(one), d: path});
+        const dot = hollow(one) ? "m-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0" : "h0"; // a ring, or a round stroke
+        for (let i = first; i <= last; i++) if (one.y[i] !== null) path += `M${at.x(one.x[i]).toFixed(1)},${at.y(one.y[i]).toFixed(1)}${dot}`;
+        draw(area, "path", {class: (hollow(one) ? "me-hollow " : "me-points ") + colour(one), d: path});
         return;
       }
       const dash = one.dashed ? "5 4" : DASHES[Math.floor(one.colour / COLOURS) % DASHES.length];

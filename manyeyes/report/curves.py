@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -64,10 +65,16 @@ def is_share(metric: str) -> bool:
 
 
 def groups(runs: list[Run]) -> list[Group]:
-    found: dict[str, list[Run]] = {}
+    """Runs that differ by their seed alone are together; one that was run again with a seed is no further seed."""
+    found: dict[tuple[str, int], list[Run]] = {}
+    times: Counter[tuple[str, str]] = Counter()
     for run in runs:
-        found.setdefault(run.same(), []).append(run)
-    return [Group(_shared_name(some), some, number) for number, some in enumerate(found.values())]
+        which = (run.same(), str(run.setting("seed")))
+        found.setdefault((run.same(), times[which]), []).append(run)
+        times[which] += 1
+    names = [_shared_name(some) for some in found.values()]
+    own = [name if names.count(name) == 1 else some[0].name for name, some in zip(names, found.values(), strict=True)]
+    return [Group(name, some, number) for number, (name, some) in enumerate(zip(own, found.values(), strict=True))]
 
 
 def colours(runs: list[Run]) -> dict[str, int]:

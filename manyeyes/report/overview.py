@@ -92,21 +92,22 @@ def summary(runs: list[Run]) -> list[Any]:
 
 
 def _over_seeds(runs: list[Run]) -> list[Table]:
-    """Mean and standard deviation of runs that differ by their seed alone."""
-    several = [group for group in groups(runs) if len(group.runs) > 1]
-    names = list(dict.fromkeys(run.metric for group in several for run in group.runs if run.metric))
+    """Mean and standard deviation of runs that differ by their seed alone, and have come as far."""
+    finished = [(group.name, [run for run in group.runs if run.finished]) for group in groups(runs)]
+    several = [(name, some) for name, some in finished if len(some) > 1]
+    names = list(dict.fromkeys(run.metric for _, some in several for run in some if run.metric))
     rows = []
-    for group in several:
-        cells = [group.name, str(len(group.runs))]
+    for group, done in several:
+        cells = [group, str(len(done))]
         for name in names:
-            last = [value for run in group.runs if (value := run.last(name)) is not None]
-            best = [max(run.curve(name)[1]) for run in group.runs if run.curve(name)[1]]
+            last = [value for run in done if (value := run.last(name)) is not None]
+            best = [max(run.curve(name)[1]) for run in done if run.curve(name)[1]]
             cells += [
                 f"{100 * fmean(some):.1f} ± {100 * stdev(some):.1f} %" if len(some) > 1 else "" for some in (last, best)
             ]
         rows.append(cells)
     head = ["", "seeds", *(f"{label(name)}{end}" for name in names for end in (", last", ", best"))]
-    return [Table("Over seeds: mean and standard deviation", head, rows)] if rows and names else []
+    return [Table("Over seeds: mean and standard deviation of the finished runs", head, rows)] if rows and names else []
 
 
 def _cards(run: Run) -> list[tuple[str, str, str]]:

@@ -98,6 +98,9 @@ def _scale(low: float, high: float, start: float, end: float, log: bool) -> Plac
 def _drawn(one: dict[str, Any], x: Place, y: Place) -> str:
     """A line with its band, broken where there is nothing, or points."""
     there = [(x(a), y(b)) if b is not None else None for a, b in zip(one["x"], one["y"], strict=True)]
+    if one["kind"] == "points" and one.get("dashed"):
+        rings = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in filter(None, there))
+        return f'<g fill="none" stroke="{_colour(one)}" stroke-width="1.75">{rings}</g>'
     if one["kind"] == "points":
         dots = "".join(f"M{a:.1f},{b:.1f}h0" for a, b in filter(None, there))
         return (

@@ -46,8 +46,8 @@ class Run:
 
     @property
     def planned(self) -> int | None:
-        found = self.setting("rounds")
-        return int(found) if found is not None else None
+        found = str(self.setting("rounds"))
+        return int(found) if found.isdecimal() else None
 
     @property
     def state(self) -> str:

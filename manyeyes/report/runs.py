@@ -25,8 +25,8 @@ def find(given: list[str]) -> list[Run]:
     """The runs that a person named: folders, NAME=FOLDER, or folders of runs such as a sweep's."""
     places: dict[Path, str] = {}
     for word in given:
-        named, _, rest = word.rpartition("=")
-        name, folder = ("", Path(word)) if Path(word).exists() else (named, Path(rest))
+        cuts = [("", Path(word)), *((word[: at.start()], Path(word[at.end() :])) for at in re.finditer("=", word))]
+        name, folder = next((cut for cut in cuts if cut[1].is_dir()), cuts[-1])  # both may hold a = of their own
         if not folder.is_dir():
             raise ValueError(
                 f"{folder} is no folder: give the folders of runs, such as runs/2026-11-15_21-00-00_fedavg"
@@ -48,7 +48,10 @@ def load(folder: Path, name: str = "") -> Run:
     def text(file: str) -> str:
         try:
             return (folder / file).read_text(encoding="utf-8", errors="replace")
-        except OSError:
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            troubles.append(f"{file} cannot be read ({error.strerror})")
             return ""
 
     def parsed(file: str) -> dict[str, Any]:
@@ -88,18 +91,22 @@ def load(folder: Path, name: str = "") -> Run:
 
 
 def _events(text: str, troubles: list[str]) -> Iterator[Event]:
-    """Whole lines; one that is none, such as the last of a crash, is left out and named."""
-    last = -1
+    """Whole lines; those that are none, such as the last of a crash, are left out and named."""
+    last, broken = -1, []
     for number, line in enumerate(text.splitlines(), 1):
         try:
             event = json.loads(line)
             assert isinstance(event["round"], int) and event["round"] > last
             assert all(is_number(event.get(name, 0)) for name in ("batches", "images", "seconds"))
         except (ValueError, KeyError, TypeError, AssertionError):
-            troubles.append(f"line {number} of metrics.jsonl is broken and left out")
+            broken.append(number)
         else:
             last = event["round"]
             yield event
+    if len(broken) == 1:
+        troubles.append(f"line {broken[0]} of metrics.jsonl is broken and left out")
+    elif broken:
+        troubles.append(f"{len(broken):,} lines of metrics.jsonl, the first line {broken[0]}, are broken and left out")
 
 
 def _names(runs: list[Run], given: list[str]) -> list[str]:
@@ -136,7 +143,7 @@ def _is_score(row: dict[str, str]) -> bool:
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in FILES)
+    return any(os.path.isfile(folder / name) for name in FILES)  # not in a folder that others keep to themselves
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

@@ -57,6 +57,18 @@ def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path:
     assert (paper.name, paper.kind) == ("FedAvg + FedVC, K=10 (paper)", "points")
     assert (list(paper.x), list(paper.y)) == ([1000, 2500, 5000], pytest.approx([0.313, 0.397, 0.439]))
     assert chart.marks == [{"y": 0.6, "label": "centralised"}]
+    assert chart.svg().count("<circle") == 3, "the paper's points are hollow"
+
+
+def test_a_bar_has_the_papers_number_as_a_hollow_point(tmp_path: Path, write: Write) -> None:
+    how = How(rows=("iNaturalist-User-120k",), folder=tmp_path)
+    write(ITEMS["hsu2020.table1"], how, "inaturalist-centralised", "accuracy", {0: 0.0, 100: 0.6})
+    (chart,) = drawn("hsu2020.table1", how)
+    assert [(one.name, one.kind, list(one.y)) for one in chart.series] == [
+        ("measured", "bars", [0.6]),
+        ("paper", "points", [pytest.approx(0.579)]),
+    ]
+    assert chart.svg().count("<circle") == 1
 
 
 def test_beside_a_stand_in_there_is_no_number_of_the_paper(tmp_path: Path, write: Write) -> None:

@@ -79,6 +79,24 @@ def test_runs_that_differ_by_their_seed_are_a_mean_and_a_band(made_run: Made) ->
     assert explorer(find([str(one), str(two), str(empty)]))["groups"] == lines[:1]
 
 
+def test_a_seed_that_was_run_twice_counts_once(made_run: Made) -> None:
+    seeds = {"a_0": 0, "a_1": 1, "b_0": 0, "b_1": 1, "again": 0}
+    runs = find([str(made_run(name, {"seed": seed}, [0.1, 0.2])) for name, seed in seeds.items()])
+    assert [(group.name, len(group.runs)) for group in groups(runs)] == [("a", 2), ("b", 2), ("again", 1)]
+
+
+def test_a_seed_on_its_way_is_not_in_the_mean_over_seeds(made_run: Made, shown: Callable[..., str]) -> None:
+    ends = {"a_0": 0.2, "a_1": 0.4, "a_2": 0.9}
+    runs = [made_run(name, {"seed": int(name[-1])}, [0.1, end], name != "a_2") for name, end in ends.items()]
+    assert "of the finished runs seeds accuracy, last accuracy, best a 2 30.0 ± 14.1 %" in shown(*runs)  # sqrt(0.02)
+
+
+def test_groups_whose_runs_are_named_by_seed_first_have_names_of_their_own(made_run: Made) -> None:
+    every = [("s0/low", 0, 1), ("s0/high", 0, 9), ("s1/low", 1, 1), ("s1/high", 1, 9)]
+    runs = find([str(made_run(name, {"seed": seed, "lr": lr}, [0.1, 0.2])) for name, seed, lr in every])
+    assert [line["name"] for line in explorer(runs)["groups"]] == ["s0/low (2 seeds)", "s0/high (2 seeds)"]
+
+
 def test_curves_can_be_drawn_over_what_was_spent(made_run: Made) -> None:
     (line,) = explorer([load(made_run("a", {}, [0.1, 0.2, 0.3]))])["groups"]
     assert line["over"] == {"round": [0, 1, 2], "batches": [0, 4, 8], "images": [0, 60, 120], "seconds": [0, 0.5, 1]}
@@ -125,6 +143,15 @@ def test_runs_that_are_not_whole_make_a_page_that_says_so(made_run: Made, shown:
     text = shown(broken)
     assert "line 3 of metrics.jsonl is broken and left out" in text
     assert "config.yaml cannot be read" in text
+    (broken / "metrics.jsonl").write_text('{"round": 0, "accuracy": 0.5}\n' + "?\n" * 2000)
+    (broken / "config.yaml").write_text("rounds: many")
+    text = shown(broken)
+    assert "2,000 lines of metrics.jsonl, the first line 2, are broken and left out" in text
+    assert text.count("broken and left out") == 1
+    closed = made_run("closed", {}, [0.1, 0.2])
+    (closed / "metrics.jsonl").unlink()
+    (closed / "metrics.jsonl").mkdir()
+    assert "closed: metrics.jsonl cannot be read (Is a directory)" in shown(closed)
     empty = made_run("empty", {}, [], finished=False)
     assert "empty is empty" in shown(empty)
     assert "Curves" not in shown(empty)
@@ -151,6 +178,14 @@ def test_a_folder_of_runs_is_all_of_them_named_by_what_differs(made_run: Made, t
     for number in (10, 2):
         made_run(f"sweep/{number}", {"algorithm.lr": number, "folder": str(number)}, [0.1])
     assert [run.name for run in find([str(tmp_path / "sweep")])] == ["lr 2", "lr 10"]
+
+
+def test_names_and_folders_may_have_equal_signs(made_run: Made) -> None:
+    folder = made_run("lr=0.1", {}, [0.1])
+    words = [str(folder), f"a={folder}", f"lr=1={folder}"]
+    assert [find([word])[0].name for word in words] == ["lr=0.1", "a", "lr=1"]
+    with pytest.raises(ValueError, match=r"^nowhere is no folder"):
+        find(["a=nowhere"])
 
 
 def test_adapted_users_are_a_line_of_their_own(made_run: Made, tmp_path: Path) -> None:

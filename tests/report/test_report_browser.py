@@ -150,6 +150,41 @@ def test_a_phone_scrolls_only_downwards(page: Any) -> None:
     assert box["x"] >= 0 and box["x"] + box["width"] <= 375
 
 
+def test_a_long_name_is_no_wider_than_a_phone(browser_page: Any, made_run: Callable[..., Path], tmp_path: Path) -> None:
+    runs = [made_run("a" * 200, {"seed": 0}, [0.1, 0.2]), made_run("b", {"seed": 0, "lr": 1}, [0.1, 0.2])]
+    write(find([str(folder) for folder in runs]), tmp_path / "page.html")
+    browser_page.set_viewport_size({"width": 375, "height": 700})
+    browser_page.goto((tmp_path / "page.html").as_uri())
+    assert browser_page.evaluate("document.documentElement.scrollWidth") <= 375
+
+
+def test_an_axis_with_ends_of_its_own_keeps_them(page: Any) -> None:
+    ticks = """(x) => {
+      const box = document.createElement("div");
+      document.body.append(box);
+      const chart = manyeyes.chart(box, {x, series: [{name: "a", x: [20, 60], y: [1, 2]}]});
+      const found = [...box.querySelectorAll(".me-tick[text-anchor=middle]")].map((tick) => tick.textContent);
+      chart.destroy();
+      return [found[0], found[found.length - 1]];
+    }"""
+    assert page.evaluate(ticks, {"min": 0, "max": 100}) == ["0", "100"]
+    assert page.evaluate(ticks, {}) == ["20", "60"]
+
+
+def test_dashed_points_are_hollow_and_others_are_not(page: Any) -> None:
+    count = """() => {
+      const box = document.createElement("div");
+      const series = (name, dashed) => ({name, kind: "points", x: [1, 2], y: [1, 2], dashed});
+      document.body.append(box);
+      const chart = manyeyes.chart(box, {series: [series("ours", false), series("paper", true)]});
+      const kinds = ["path.me-points", "path.me-hollow", "i.me-points", "i.me-hollow"];
+      const found = kinds.map((kind) => box.querySelectorAll(kind).length);
+      chart.destroy();
+      return found;
+    }"""
+    assert page.evaluate(count) == [1, 1, 1, 1]
+
+
 def test_every_button_and_region_has_a_name(page: Any) -> None:
     named = "e => e.textContent.trim() || e.getAttribute('aria-label')"
     asked = "[...document.querySelectorAll('button, select, [role], summary')]"
