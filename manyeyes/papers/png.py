@@ -32,6 +32,8 @@ def png(chart: Chart) -> bytes:
             axes.annotate(mark["label"], (0.01, mark["y"]), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
     if chart.x.names:
         axes.set_xticks(range(len(chart.x.names)), chart.x.names, rotation=90, fontsize=7)
+        beside = 0.6 + max(0, 6 - len(chart.x.names)) / 2  # a few bars are no wider than some
+        axes.set_xlim(-beside, len(chart.x.names) - 1 + beside)
     for axis, which in ((chart.x, "x"), (chart.y, "y")):
         if axis.log and any(v for one in series for v in _numbers(getattr(one, which)) if v > 0):
             logarithmic(axes, which)

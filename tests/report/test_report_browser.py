@@ -143,7 +143,10 @@ def test_dark_is_dark_and_light_is_light(page: Any) -> None:
 
 def test_a_phone_scrolls_only_downwards(page: Any) -> None:
     page.set_viewport_size({"width": 375, "height": 700})
-    page.wait_for_function(f"document.querySelector('{FIRST} svg').viewBox.baseVal.width < 375")
+    for _ in range(100):  # not by `wait_for_function`, whose eval the page forbids
+        if page.evaluate(f"document.querySelector('{FIRST} svg').viewBox.baseVal.width < 375"):
+            break
+        page.wait_for_timeout(50)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     page.mouse.move(*point(page, 30))
     box = page.locator(f"{FIRST} .me-tip.me-on").bounding_box()
