@@ -133,6 +133,14 @@ def test_a_kept_run_of_other_settings_is_named_and_not_used(capsys: Any) -> None
     assert reproduce(["test.table1", "row=grid", "grid=lr_0.01", "seeds=1", "--show"]) == 0
 
 
+def test_a_kept_run_without_the_metric_is_named() -> None:
+    assert reproduce(["test.figure1", *HERE]) == 0
+    kept = Path("runs/test/fedavg/0/metrics.jsonl")
+    kept.write_text(kept.read_text().replace('"accuracy"', '"precision"'))
+    with pytest.raises(ValueError, match="runs/test/fedavg/0: this run has no values of 'accuracy'"):
+        reproduce(["test.figure1", "--show"])
+
+
 def test_a_folder_may_have_any_name() -> None:
     place = 'my "runs" (1), all=here'
     assert reproduce(["test.figure1", "parallel=2", f"folder={place}", *HERE]) == 0

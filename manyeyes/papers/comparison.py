@@ -97,10 +97,15 @@ class Found:
 
     def best(self, row: Row, measure: Measure, seed: int) -> tuple[float, Outcome, Run] | None:
         """The measure of the row's run with that seed, or of the best of its runs, and that run."""
-        asked = self.how.measure(measure)
-        bound = self.bound(row, seed)
-        done = [(outcome.beside(bound), run) for run in row.runs if (outcome := self.outcome(run, seed)) is not None]
-        values = [(value, outcome, run) for outcome, run in done if (value := asked.of(outcome)) is not None]
+        asked, bound, values = self.how.measure(measure), self.bound(row, seed), []
+        for run in row.runs:
+            if (outcome := self.outcome(run, seed)) is None:
+                continue
+            try:
+                value = asked.of(outcome := outcome.beside(bound))
+            except ValueError as error:
+                raise ValueError(f"{job(self.item, self.how, run, seed).folder}: {error}") from error
+            values += [] if value is None else [(value, outcome, run)]
         return max(values, key=lambda found: found[0], default=None)
 
     def values(self, row: Row, measure: Measure) -> tuple[float, ...]:

@@ -263,3 +263,15 @@ def test_images_need_not_be_square_for_batch_norm() -> None:
     people = Population.of(np.zeros((5, 6, 9, 3), np.uint8), SingleLabels(np.zeros(5, int), ("a",)), np.zeros(5, int))
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(56, 1))
     assert train(people, model, fedavg(cohort=1, batch=4), rounds=1).events[-1]["images"] == 5  # one in the last batch
+
+
+@pytest.mark.parametrize(("clients", "scored"), [(3, 3), (50, 50), (120, 50)])
+def test_where_no_tested_user_has_layers_some_clients_models_are_scored(clients: int, scored: int) -> None:
+    owners = np.repeat(np.arange(clients + 2), 2)
+    split = np.where(owners < clients, "train", "test")
+    labels = SingleLabels(np.arange(len(owners)) % 3, ("a", "b", "c"))
+    images = np.random.default_rng(0).integers(0, 256, (len(owners), 8, 8, 3), np.uint8)
+    people = Population.of(images, labels, owners, split=split)
+    linear = build("linear", 3, size=8)
+    found = run(people, replace(fedper(cohort=clients, batch=2), personal=Layers(("fc.*",))), model=linear, rounds=1)
+    assert found.final["examples"] == scored * 4
