@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import types
 from argparse import BooleanOptionalAction, Namespace
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
+from manyeyes.conf.words import typed
 from manyeyes.data import store
 from manyeyes.data.opening import open_population
 from manyeyes.data.registry import DATASETS, Dataset, dataset
@@ -104,7 +106,7 @@ def _prepare(given: Namespace) -> int:
         print(f"  {name}: {value}")
     for problem, count in made.problems.items():
         print(f"  {problem}: {count:,} (named in prepare.log)")
-    print(f"Train with: manyeyes run data=store data.path={out}")
+    print(f"Train with: {shlex.join(['manyeyes', 'run', 'data=store', typed(f'data.path={out}')])}")
     return 0
 
 

@@ -153,16 +153,25 @@ def play_round(
         raise Diverged(f"the weights after round {report.round} are no longer finite")
     keeps = result.keeps
     if algorithm.beside is not None and plan.clients:
-        own = _train_beside(algorithm, state, plan, engine, held, lr)
+        own, failed = _train_beside(algorithm, state, plan, engine, held, lr)
         keeps = {k: held.get(k, {}) | own.get(k, {}) | keeps.get(k, {}) for k in sorted(own.keys() | keeps.keys())}
+        for client in [c for c in kept if c.key in failed]:  # one whose update was left out is named already
+            name = population.name(client.user)
+            left_out.append(name if privacy is None else "(private)")
+            if privacy is None:
+                why[name] = failed[client.key] or f"user {name}'s own model was not finite and is not kept"
+        report = replace(report, left_out=tuple(left_out), why=why)
     clients.update(keeps)
     return State(state.round + 1, weights, server, correction, hidden), report
 
 
 def _train_beside(
     algorithm: Algorithm, state: State, plan: Plan, engine: Engine, clients: Clients, lr: float
-) -> dict[int, dict[str, Tensor]]:
-    """What the clients keep of their own models, each from where it was or, at first, from the server's weights."""
+) -> tuple[dict[int, dict[str, Tensor]], dict[int, str]]:
+    """What the clients keep of their own models, each from where it was or, at first, from the server's weights.
+
+    And whose own model is not kept, with the reason if it is not numbers that are not finite.
+    """
     assert algorithm.beside is not None
     everything = engine.personal(algorithm.beside.personal)
     work = Work(algorithm.local, lr, algorithm.beside.correct, None, everything, tied=True)
@@ -171,8 +180,10 @@ def _train_beside(
         for client in plan.clients
         if (kept := clients.get(client.key))
     }
-    keeps = engine.train(state.weights, plan, work, own).keeps
-    return {key: {BESIDE + name: tensor for name, tensor in kept.items()} for key, kept in keeps.items()}
+    result = engine.train(state.weights, plan, work, own)
+    keeps = {key: {BESIDE + name: tensor for name, tensor in kept.items()} for key, kept in result.keeps.items()}
+    lost = [client.key for client, good in zip(plan.clients, result.kept_K, strict=True) if not good]
+    return keeps, {key: result.why.get(key, "") for key in lost}
 
 
 def _secret(privacy: Privacy, seed: int, state: State, noise: int | None) -> int:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from manyeyes.algorithm import Algorithm, Client, Diverged, State
-from manyeyes.algorithms import NAMED, fedavg, fedavgm, fedir, fednova, fedvc, local_only, mimelite, scaffold
+from manyeyes.algorithms import NAMED, ditto, fedavg, fedavgm, fedir, fednova, fedvc, local_only, mimelite, scaffold
 from manyeyes.data.augment import Augment
 from manyeyes.engine.reference import Reference
 from manyeyes.models.flat import FlatModel
@@ -40,6 +40,7 @@ from manyeyes.parts import (
     ServerSGD,
     Uniform,
 )
+from manyeyes.parts.privacy import CentralDP
 from manyeyes.population import MultiLabels, Population, SingleLabels
 from manyeyes.round import plan_round, play_round, start
 
@@ -152,6 +153,22 @@ def test_personal_weights_that_are_not_finite_are_not_kept() -> None:
     with pytest.raises(Diverged):
         play(local_only(batch=8, lr=1e38, weight_decay=1e3), PEOPLE, 1, clients)  # one step, finite loss
     assert not clients
+
+
+def test_a_client_whose_own_model_is_not_finite_is_named_and_its_update_counts() -> None:
+    """Each step multiplies the distance to the server's weights by 1e19: only user 0 takes a third one."""
+    algorithm, clients = replace(ditto(pull=1e20, batch=2, lr=0.1), cohort=Everyone()), Store()
+    state, report = play(algorithm, PEOPLE, 1, clients)
+    plain, _ = play(replace(fedavg(batch=2, lr=0.1), cohort=Everyone()), PEOPLE, 1)
+    assert torch.equal(state.weights, plain.weights)
+    assert sorted(clients) == [1, 2, 3]
+    assert report.left_out == ("0",)
+    assert report.why == {"0": "user 0's own model was not finite and is not kept"}
+    _, both = play(algorithm, poisoned(2), 1)
+    assert (both.left_out, set(both.why)) == (("2", "0"), {"0"})  # whose update was left out too is named once
+    privacy = CentralDP(noise=1e-6, epsilon=0).settled(algorithm, PEOPLE, 1)
+    _, hidden = play(replace(algorithm, weigh=Equally(), privacy=privacy), PEOPLE, 1)
+    assert (hidden.left_out, hidden.why) == (("(private)",), {})
 
 
 def test_mime_lives_with_a_client_whose_examples_weigh_nothing() -> None:

@@ -69,7 +69,7 @@ class Job:
             )
         if self.encoding == "raw":
             return image.pixels_HWC.tobytes(), image.notes
-        if data and not image.notes and data.startswith(b"\xff\xd8\xff"):
+        if image.quick and not image.notes:
             found = simplejpeg.decode_jpeg_header(data, strict=False)
             if found[:2] == self.shape:
                 return data, ()  # it is what is wanted: encoding it again would only cost quality

@@ -83,6 +83,10 @@ def write_standin(population: Population, raw: Path, kind: str) -> Path:
     order = chance.generator(0, "cifar stand-in").permutation(len(population))
     split = population.columns.get("split")
     test = np.arange(len(order)) % 6 == 5 if split is None else np.asarray(split)[order] == "test"
+    if not test.any() or (~test).sum() < len(edition.train):
+        raise ValueError(
+            f"the population has {(~test).sum()} train and {test.sum()} test images, few for {kind}: give more users"
+        )
     names = {"fine": population.classes, "class": population.classes}
     names["coarse"] = tuple(f"group {i}" for i in range(-(-len(population.classes) // 5)))  # of five, as in CIFAR-100
     folder = Path(raw) / edition.folder

@@ -50,13 +50,15 @@ class Decoded:
 
     pixels_HWC: NDArray[np.uint8]
     notes: tuple[str, ...] = ()
+    quick: bool = False  # a JPEG that is read without a warning, as a store reads those that it keeps
 
 
 def decode(data: bytes, size: int | None, name: str = "") -> Decoded:
     """The image of a file, with both sides brought to `size`; what the file holds counts, not what `name` ends in."""
     if not data:
         raise Unreadable("empty")
-    image, format, notes = _jpeg(data, size) or _any(data)
+    quick = _jpeg(data, size)
+    image, format, notes = quick or _any(data)
     orientation = _orientation(data)
     if orientation in UPRIGHT:
         image = image.transpose(UPRIGHT[orientation])
@@ -64,7 +66,7 @@ def decode(data: bytes, size: int | None, name: str = "") -> Decoded:
     extension = name[name.rfind(".") :].lower() if "." in name else ""
     if extension in KNOWN and extension not in EXTENSIONS[format]:
         notes.append("wrong extension")
-    return Decoded(fit(image, size), tuple(notes))
+    return Decoded(fit(image, size), tuple(notes), quick is not None)
 
 
 def fit(image: Image.Image | NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:

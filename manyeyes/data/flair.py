@@ -112,7 +112,7 @@ def in_order(codes: Ints, names: Iterable[str]) -> tuple[Ints, tuple[str, ...]]:
 def read_relationship(path: Path) -> list[tuple[str, str]]:
     """(fine label, coarse label) from lines `fine -> coarse`; none where there is no such file."""
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else [], 1):
         fine, *coarse = (part.strip() for part in re.split("->" if "->" in line else "[,\t]", line))
         if line.strip() and len(coarse) != 1:
             raise ValueError(f"line {number} of {path} is {line!r}: a line is `fine label -> coarse label`")

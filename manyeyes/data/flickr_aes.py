@@ -35,9 +35,10 @@ def listing(
     total = given.sum(1)
     able = names[(total >= least) & (total <= most) & (given >= least_per_score).all(1)]
     if not 1 <= workers <= len(able):
+        what = f"ask for 1 to {len(able)}" if len(able) else "lower least or least_per_score"
         raise ValueError(
             f"{workers} workers were asked for and {len(able)} of {len(names)} have {least} to {most} ratings "
-            f"with {least_per_score} or more of each score: ask for 1 to {len(able)}"
+            f"with {least_per_score} or more of each score: {what}"
         )
     chosen = sorted(able.tolist(), key=lambda name: chance.key(seed, f"flickr-aes/worker/{name}"))[:workers]
     of_chosen = np.isin(worker, chosen)
@@ -116,7 +117,7 @@ def _split(worker: NDArray[np.str_], image: NDArray[np.str_], score: Ints, seed:
 def _files(raw: Path) -> dict[str, str]:
     """Where each file is, by its name; of several with one name the first in order of path."""
     found: dict[str, str] = {}
-    for folder, folders, names in os.walk(raw):
+    for folder, folders, names in os.walk(raw, followlinks=True):
         folders.sort()
         for name in names:
             found.setdefault(name, os.path.relpath(os.path.join(folder, name), raw))

@@ -119,6 +119,8 @@ def _tree(root: Path) -> tuple[list[Row], int]:
             for path in _visible(label):
                 if path.suffix.lower() not in SUFFIXES or not path.is_file():
                     skipped += 1
+                elif not _is_text(str(path.relative_to(root))):
+                    raise ValueError(f"{str(path)!a} has a name that is not UTF-8: rename it")
                 else:
                     rows.append(Row(str(path), path.relative_to(root).as_posix(), user.name, (label.name,)))
             if label.is_file():
@@ -129,6 +131,11 @@ def _tree(root: Path) -> tuple[list[Row], int]:
     return rows, skipped
 
 
+def _is_text(name: str) -> bool:
+    """Not where Python stands in for bytes of a name that are none of UTF-8's."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
 def _visible(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if not p.name.startswith((".", "__"))) if folder.is_dir() else []
 
@@ -137,7 +144,10 @@ def _table(path: Path) -> tuple[list[Row], bool]:
     """The rows of a table, and whether images may have several labels."""
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise ValueError(f"{path} is neither a folder nor a .csv or .parquet table")
-    rows, multi = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
+    try:
+        rows, multi = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read ({error}): save it as CSV in UTF-8, with every quote closed") from None
     missing = [row for row in rows if not (path.parent / row.path).is_file()]
     if missing:
         more = f", and {len(missing) - 1} more are missing" if len(missing) > 1 else ""
@@ -209,8 +219,8 @@ def _degrees(place: str, name: str, cell: object) -> float:
 
 def _labels(rows: list[tuple[str, ...]], multi: bool) -> Labels:
     """Labels of classes in the order of their names, or of their numbers where all are numbers."""
-    names = {name for row in rows for name in row}
-    classes = tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names))
+    names = sorted({name for row in rows for name in row})
+    classes = tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else names)
     ids = {name: i for i, name in enumerate(classes)}
     if multi:
         return MultiLabels.of([[ids[name] for name in row] for row in rows], classes)

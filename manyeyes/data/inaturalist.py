@@ -121,7 +121,7 @@ def _photographs(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise ValueError(f"Folder {folder} does not exist; extract {PHOTOGRAPHS.name} into {folder.parent}.")
     found = {}
-    for below, _, files in os.walk(folder):
+    for below, _, files in os.walk(folder, followlinks=True):
         inside = Path(below).relative_to(folder.parent).as_posix()
         found.update({name.removesuffix(".jpg"): f"{inside}/{name}" for name in files if name.endswith(".jpg")})
     return found

@@ -90,6 +90,8 @@ def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
     path = Path(path)
     if not path.exists():
         raise ValueError(f"there are no released splits at {path}: give the .zip, folder, .csv or .npz that holds them")
+    if path.suffix in (".npz", ".zip") and not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is truncated or no archive: download it again")
     if path.suffix == ".npz":
         return _released_array(path, len(labels), f"{dataset}_alpha_{alpha:.2f}")
     owners = np.full(len(labels), -1)

@@ -61,9 +61,9 @@ class Preparing:
             self.images.write_bytes(self._head())
             lines = [self.about]
         self.done = [line for line in lines[1:] if line["end"] <= self.images.stat().st_size]
+        os.truncate(self.images, self.end)  # first, as it makes room on a disk that is full
         text = "".join(json.dumps(line) + "\n" for line in [self.about, *self.done])
         write_whole(self.journal, lambda beside: void(beside.write_text(text)))
-        os.truncate(self.images, self.end)
 
     def add(self, chunk: Chunk) -> None:
         """Put a chunk behind the others; it counts when its bytes are on the disk."""

@@ -11,6 +11,7 @@ An image that cannot be read is black (in images.jpegs: of no length) and no exa
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def verify(path: Path) -> None:
 
 def _meta(path: Path) -> dict[str, Any]:
     """What a store says of itself, if this program can read it."""
-    half = path.absolute().with_name(f".{path.name}.preparing")
+    made = Path(os.path.realpath(path))
+    half = made.parent / f".{made.name}.preparing"
     if not (path / "meta.json").exists():
         if half.exists():
             raise ValueError(f"{path} is half made: give its prepare command again to go on")

@@ -20,7 +20,7 @@ from manyeyes.data import examples
 from manyeyes.data.chunks import CHUNK, Job, chunks, read
 from manyeyes.data.decode import Unreadable
 from manyeyes.data.examples import OWN, Arranged, arrange
-from manyeyes.data.listing import Listing
+from manyeyes.data.listing import Files, Listing
 from manyeyes.data.preparing import IMAGES, VERSION, Preparing, crc32
 from manyeyes.files import hold, sync_folder, write_text, write_whole
 from manyeyes.population import Ints
@@ -55,7 +55,9 @@ def write(
     `progress` is told how many images of how many are done. Several processes are started where there is enough to do.
     """
     _check(listing, size, encoding, processes)
-    out = Path(os.path.abspath(out))
+    out = Path(os.path.realpath(out))  # a link stays one: the store is made where it leads
+    if os.path.ismount(out):
+        raise ValueError(f"{out} is where a disk is mounted, and a store is renamed into place: give a folder in it")
     folder = out.with_name(f".{out.name}.preparing")
     folder.mkdir(parents=True, exist_ok=True)
     with hold(out, folder / ".lock"):
@@ -70,6 +72,7 @@ def write(
             "dataset": listing.dataset,
             "shape": [height, width],
             "images": len(arranged.images),
+            "raw": os.path.realpath(listing.source.root) if isinstance(listing.source, Files) else "",
             "fingerprint": arranged.fingerprint(),
             "encoding": encoding,
             "chunk": CHUNK,

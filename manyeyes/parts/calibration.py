@@ -65,7 +65,9 @@ def solve(
     )
     if epsilon is None:
         assert delta is not None
-        return Promise(account, account.epsilon(delta), delta, "epsilon")
+        if not (epsilon := account.epsilon(delta)):
+            raise ValueError(f"noise {account.noise:g} leaves epsilon 0 at delta {delta:.3g}: lower one of them")
+        return Promise(account, epsilon, delta, "epsilon")
     if delta is None:
         return Promise(account, epsilon, account.delta(epsilon), "delta")
     if noise is None:
@@ -86,7 +88,7 @@ def least_noise(account: Account, epsilon: float, delta: float) -> float:
 
     def excess(log_noise: float) -> float:
         spent = replace(account, noise=math.exp(log_noise)).epsilon(delta)
-        return math.log(max(spent, 1e-9) / epsilon)  # nearly a line
+        return math.log(max(spent / epsilon, 1e-9))  # nearly a line; much noise spends 0
 
     while excess(math.log(high)) > 0:
         high *= step

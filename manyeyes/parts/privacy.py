@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Algorithm, Plan, Work
-from manyeyes.parts.accounting import Account, Ledger, update_noise
+from manyeyes.algorithm import Aggregate, Algorithm, Diverged, Plan, Work
+from manyeyes.parts.accounting import Account, Ledger, check_delta, update_noise
 from manyeyes.parts.calibration import Simulation, auto_delta, least_noise
 from manyeyes.parts.cohort import Everyone, Poisson, Uniform
 from manyeyes.parts.noise import Normals
@@ -20,6 +20,7 @@ from manyeyes.parts.weighing import Equally
 from manyeyes.population import Population
 
 Kept = dict[str, Tensor]
+FLOAT = torch.finfo(torch.float32)
 SAMPLING = {Poisson: "poisson", Uniform: "fixed", Everyone: "none"}
 
 
@@ -61,7 +62,10 @@ class AdaptiveClip:
         return update_noise(noise, std), std
 
     def follow(self, clip: float, share: float) -> float:
-        return clip * math.exp(-self.rate * (share - self.quantile))
+        change = -self.rate * (share - self.quantile)
+        if not math.log(FLOAT.tiny) < math.log(clip) + change < math.log(FLOAT.max):
+            raise Diverged("the clip has left the numbers of a float32 (lower the clip rate or the noise)")
+        return clip * math.exp(change)
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,10 @@ class CentralDP:
     simulation: Simulation | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name, value in (("epsilon", self.epsilon), ("noise", self.noise), ("delta", self.delta)):
+        for name, value in (("epsilon", self.epsilon), ("noise", self.noise)):
             at_least(name, value, 0)
+        if self.delta:
+            check_delta(self.delta)
         count("noise_cohort", self.noise_cohort, 0)
         if not self.epsilon and not self.noise:
             raise ValueError("private training needs a budget or a noise: set epsilon, noise or both")
@@ -183,7 +189,8 @@ class LocalDP:
     def __post_init__(self) -> None:
         positive("noise", self.noise)
         positive("clip", self.clip)
-        at_least("delta", self.delta, 0)
+        if self.delta:
+            check_delta(self.delta)
 
     def refuse(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.cohort) not in SAMPLING:

@@ -96,6 +96,13 @@ def test_channels_of_a_python_2_pickle_made_by_hand(tmp_path: Path) -> None:
     assert labels["class"].ids.tolist() == [1] * 6
 
 
+def test_a_standin_of_too_few_images_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    alone = make(World(users=1, size=32, coarse=10, fine=20, photos=4), processes=1)
+    with pytest.raises(ValueError, match="has 4 train and 0 test images, few for cifar-10-binary: give more users"):
+        cifar.write_standin(alone, tmp_path / "raw", "cifar-10-binary")
+    assert not (tmp_path / "raw").exists()
+
+
 @pytest.mark.parametrize("kind", EDITIONS)
 def test_a_standin_has_the_images_and_labels_of_its_population(people: Population, tmp_path: Path, kind: str) -> None:
     cifar.write_standin(people, tmp_path, kind)

@@ -115,6 +115,12 @@ def test_a_fine_label_may_have_a_comma_and_two_coarse_labels(tmp_path: Path) -> 
     assert set(flair.listing(raw).notes) == {"source", "licence"}
 
 
+def test_a_mark_before_the_first_label_is_no_part_of_it(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", [entry("a", "ann", labels=["plant"], fine_grained_labels=["oak"])])
+    (raw / "label_relationship.txt").write_bytes(b"\xef\xbb\xbfoak -> plant\r\n")
+    assert set(flair.listing(raw).notes) == {"source", "licence"}
+
+
 def test_the_notes_can_be_written_as_json_and_name_five_at_most(tmp_path: Path) -> None:
     entries = [entry(f"i{k}", "ann") for k in range(20)]
     listing = flair.listing(write(tmp_path / "raw", entries, without=tuple(f"i{k}" for k in range(1, 20))))

@@ -57,6 +57,8 @@ def test_workers_pass_with_sixty_to_290_ratings_and_four_of_each_score(tmp_path:
     assert listing.notes["workers"] == {"all": 6, "pass the filters": 2, "chosen": 2, "seed": 0}
     with pytest.raises(ValueError, match=r"3 workers were asked for and 2 of 6 .* ask for 1 to 2"):
         flickr_aes.listing(raw, workers=3)
+    with pytest.raises(ValueError, match=r"1 workers were asked for and 0 of 6 .*: lower least or least_per_score"):
+        flickr_aes.listing(raw, workers=1, least_per_score=50)
 
 
 def test_every_rating_has_its_own_image_and_score_and_an_image_is_in_the_source_once(tmp_path: Path) -> None:
@@ -127,6 +129,13 @@ def test_images_are_found_in_any_folder(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", scored("ann", (5, 5, 5, 5, 5)), folder="FLICKR-AES-001/40K")
     listing = flickr_aes.listing(raw, workers=1, least=20)
     assert listing.source.name(0).startswith("FLICKR-AES-001/40K/img")
+
+
+def test_images_are_found_in_a_folder_that_is_a_link(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", scored("ann", (20,) * 5))
+    (raw / "40K").rename(tmp_path / "disk")
+    (raw / "40K").symlink_to(tmp_path / "disk")
+    assert len(flickr_aes.listing(raw, workers=1)) == 100
 
 
 def test_missing_ratings_and_missing_images_are_each_one_sentence(tmp_path: Path) -> None:

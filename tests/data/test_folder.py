@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,12 @@ def test_classes_that_are_numbers_are_in_their_order(table: Callable[[str], Path
     assert made.labels["label"].classes == ("9", "10")
 
 
+def test_equal_numbers_written_differently_have_one_order(table: Callable[[str], Path]) -> None:
+    names = "|".join("0" * zeros + "1" for zeros in range(8))  # of a set, which has another order at every start
+    made = folder.listing(table(f"path,user,label\na.png,u,{names}\nb.png,v,1\n"), split="within")
+    assert made.labels["label"].classes == tuple(sorted(names.split("|")))
+
+
 def test_without_a_split_users_are_split_or_each_within(people: Population, tmp_path: Path) -> None:
     folder.write_standin(people, tmp_path)
     whole = folder.listing(tmp_path, split="users", seed=1)
@@ -159,6 +166,24 @@ def test_a_table_that_a_spreadsheet_wrote_reads(table: Callable[[str], Path]) ->
 def test_a_bad_row_is_refused_by_its_line(table: Callable[[str], Path], text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         folder.listing(table(text))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["path,user,label\na.png,Zoë,x\n".encode("latin-1"), b'path,user,label\n"a.png,u,x\n' + b"b.png,u,x\n" * 20_000],
+    ids=["not UTF-8", "open quote"],
+)
+def test_a_table_that_is_no_csv_in_utf8_is_named(table: Callable[[str], Path], content: bytes) -> None:
+    path = table("")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"mine\.csv cannot be read .* save it as CSV in UTF-8"):
+        folder.listing(path)
+
+
+def test_a_file_whose_name_is_not_utf8_is_named(tmp_path: Path) -> None:
+    paint(tmp_path / "anna" / "cat" / os.fsdecode(b"caf\xe9.jpg"))
+    with pytest.raises(ValueError, match=r"anna/cat/caf.*\.jpg' has a name that is not UTF-8: rename it"):
+        folder.listing(tmp_path)
 
 
 def test_a_bad_row_of_a_parquet_is_refused_by_its_number(tmp_path: Path) -> None:

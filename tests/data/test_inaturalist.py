@@ -92,6 +92,13 @@ def test_images_of_an_example_are_read_from_its_own_file(tmp_path: Path) -> None
         assert found.source.read(int(found.image[example])) == f"is {name}".encode()
 
 
+def test_images_are_found_in_folders_that_are_links(tmp_path: Path) -> None:
+    put(tmp_path, federated_train_user_120k="user_id,image_id,class\nann,a,0\n", test="image_id,class\n", a="photo")
+    (tmp_path / "train_val_images" / "Aves").rename(tmp_path / "disk")
+    (tmp_path / "train_val_images" / "Aves").symlink_to(tmp_path / "disk")
+    assert listing(tmp_path).source.read(0) == b"photo"
+
+
 def test_splits_may_lie_elsewhere_in_the_folders_of_their_archives(tmp_path: Path) -> None:
     put(tmp_path / "raw", a="", b="", c="", d="")
     put(tmp_path / "splits" / "inaturalist-geo", federated_train_geo_3k=SPLIT, test=TEST)

@@ -231,6 +231,15 @@ def test_splits_that_were_not_released_are_refused(tmp_path: Path) -> None:
         released(tmp_path / "none.zip", [0] * 3, "cifar10", 0.3)
 
 
+@pytest.mark.parametrize("kind", ["npz", "zip"])
+def test_splits_of_which_half_was_downloaded_are_refused(tmp_path: Path, kind: str) -> None:
+    np.savez(tmp_path / "whole.npz", **{"cifar10_alpha_0.10": np.zeros(3, np.uint8)})
+    whole = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / f"half.{kind}").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=rf"half\.{kind} is truncated or no archive: download it again"):
+        released(tmp_path / f"half.{kind}", [0] * 3, "cifar10", 0.1)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

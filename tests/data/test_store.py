@@ -221,6 +221,16 @@ def test_a_jpeg_of_the_right_size_is_kept_byte_for_byte(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(second)).size == (8, 8)
 
 
+@pytest.mark.parametrize("encoding", ["raw", "jpeg"])
+def test_a_jpeg_with_bytes_too_many_is_prepared_and_read(tmp_path: Path, encoding: str) -> None:
+    data, junk = jpeg(8), bytes(range(1, 9))  # decoders warn of it and lose no pixel
+    table = data.index(b"\xff\xdb")
+    files = {"head.jpg": data[:table] + junk + data[table:], "end.jpg": data[:-2] + junk + data[-2:]}
+    store.write(in_files(tmp_path / "raw", files), tmp_path / "s", 8, encoding=encoding)
+    pixels = store.open(tmp_path / "s").pixels(np.arange(2))
+    assert np.abs(pixels.astype(int) - np.asarray(Image.open(io.BytesIO(data)))).max() <= 2  # encoded again
+
+
 def test_every_kind_of_bad_file_is_counted_by_name(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -322,6 +332,23 @@ def test_a_folder_that_is_taken_is_refused_and_an_empty_one_is_used(tmp_path: Pa
     assert sorted(os.listdir(tmp_path)) == ["other", "s"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_leads_to_where_the_store_is_made(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "s").symlink_to("disk/large")
+    if there:
+        (tmp_path / "disk" / "large").mkdir()
+    store.write(few(), tmp_path / "s", 4)
+    assert (tmp_path / "s").is_symlink()
+    assert os.listdir(tmp_path / "disk") == ["large"]
+    assert len(store.open(tmp_path / "s")) == len(few())
+
+
+def test_a_mount_point_cannot_become_a_store_and_is_refused_before_the_work() -> None:
+    with pytest.raises(ValueError, match=r"/ is where a disk is mounted, .* give a folder in it"):
+        store.write(few(), Path("/"), 4)
+
+
 def test_too_little_space_is_said_before_anything_is_done(
     tmp_path: Path, given: Listing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +403,34 @@ def test_other_settings_start_anew(tmp_path: Path, given: Listing, monkeypatch: 
     store.write(given, tmp_path / "s", 8, progress=lambda done, total: told.append(done))
     assert told[0] == 0
     assert store.open(tmp_path / "s").image_shape == (8, 8, 3)
+
+
+def test_going_on_makes_room_before_it_writes(tmp_path: Path, given: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        store.write(given, tmp_path / "s", 8)
+    images = tmp_path / ".s.preparing" / "store" / "images.npy"
+    whole = images.stat().st_size
+    with images.open("ab") as file:
+        file.write(bytes(999))  # of a chunk for which there was no room
+    sizes = []
+    monkeypatch.setattr(preparing, "write_whole", lambda *_: sizes.append(images.stat().st_size))
+    with pytest.raises(KeyboardInterrupt):
+        store.write(given, tmp_path / "s", 8)
+    assert sizes == [whole]
+
+
+def test_images_of_another_folder_start_anew(tmp_path: Path, given: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(given.source, Files)
+    for name in given.source.paths:
+        Image.new("RGB", (8, 8), "red").save(tmp_path / name)
+    monkeypatch.setattr(writing, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        store.write(given, tmp_path / "s", 8)
+    monkeypatch.undo()
+    store.write(replace(given, source=replace(given.source, root=tmp_path)), tmp_path / "s", 8)
+    made = store.open(tmp_path / "s")
+    assert (made.pixels(np.arange(len(made))) == (255, 0, 0)).all()
 
 
 @pytest.mark.parametrize(("encoding", "processes", "kills"), [("raw", 1, 20), ("jpeg", 1, 10), ("raw", 2, 3)])

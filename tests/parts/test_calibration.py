@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from manyeyes.parts.accounting import Account
 from manyeyes.parts.calibration import Simulation, auto_delta, solve
@@ -95,6 +97,13 @@ def test_words_say_what_is_simulated_and_what_is_spent() -> None:
     )
 
 
+def test_even_the_least_epsilon_has_a_noise() -> None:
+    """delta at epsilon 0 is 2 Phi(mu / 2) - 1 with mu = sqrt(T) / z: a total variation distance, which rdp bounds."""
+    exact = math.sqrt(5) / (2 * norm.ppf((1 + 1e-3) / 2))
+    found = solve(100, 100, rounds=5, epsilon=1e-12, delta=1e-3, sampling="none").account.noise
+    assert exact < found < 2 * exact
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -108,6 +117,7 @@ def test_words_say_what_is_simulated_and_what_is_spent() -> None:
         ({"rounds": 5, "noise": 1.0, "cohort": 200}, "cohort is 200"),
         ({"rounds": 5, "noise": 1.0, "users": 1, "cohort": 1}, "users is 1: it must be a whole number of at least 2"),
         ({"noise": 0.5, "epsilon": 0.1}, "one round at noise 0.5 spends epsilon"),
+        ({"rounds": 5, "noise": 1e8}, "noise 1e.08 leaves epsilon 0 at delta 0.00631: lower one of them"),
         ({"noise": 1e9, "epsilon": 1.0}, "for a billion rounds: lower it"),
     ],
 )

@@ -17,7 +17,7 @@ import torch
 from scipy.stats import chi2, lognorm, norm
 from torch import Tensor, nn
 
-from manyeyes.algorithm import Aggregate, Algorithm, Client, Engine, Plan, Work
+from manyeyes.algorithm import Aggregate, Algorithm, Client, Diverged, Engine, Plan, Work
 from manyeyes.algorithms import fedavg, fedir, mimelite, scaffold
 from manyeyes.chance import generator
 from manyeyes.conf.build import build_privacy
@@ -301,6 +301,12 @@ def test_the_clip_finds_the_quantile_of_known_lengths(quantile: float, first: fl
     assert law.ppf(max(quantile - 0.08, 0.02)) < found < law.ppf(min(quantile + 0.08, 0.98))
 
 
+@pytest.mark.parametrize("share", [-1e5, 1e5])
+def test_a_clip_that_much_noise_leads_out_of_the_numbers_ends_the_run_in_a_sentence(share: float) -> None:
+    with pytest.raises(Diverged, match="the clip has left the numbers of a float32"):
+        AdaptiveClip().follow(1.0, share)
+
+
 # Who takes part
 
 
@@ -400,6 +406,8 @@ def test_a_target_makes_fedir_private() -> None:
         (lambda: CentralDP(epsilon=0), "private training needs a budget or a noise"),
         (lambda: CentralDP(epsilon=-1), "epsilon is -1: it must be a number of at least 0"),
         (lambda: CentralDP(noise_cohort=-5), "noise_cohort is -5: it must be a whole number of at least 0"),
+        (lambda: CentralDP(delta=1), "delta is 1: it must be above 0 and below 1"),
+        (lambda: LocalDP(delta=1), "delta is 1: it must be above 0 and below 1"),
         (lambda: Clip(0), "clip is 0: it must be a number above 0"),
         (lambda: AdaptiveClip(quantile=0), "quantile is 0: it must be a number above 0"),
         (lambda: AdaptiveClip(quantile=1), "quantile is 1: it must be at least 0 and below 1"),
