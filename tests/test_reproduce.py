@@ -11,7 +11,7 @@ import pytest
 from manyeyes.papers import ITEMS, Item, Number, Row, Run, Store
 from manyeyes.papers.measure import AfterRounds, Final, Relative
 from manyeyes.papers.plan import How, jobs
-from manyeyes.papers.running import Means, run_all
+from manyeyes.papers.running import Means, run_all, said
 from manyeyes.papers.statistic import Count
 from manyeyes.reproduce import reproduce
 
@@ -131,6 +131,10 @@ def test_a_kept_run_of_other_settings_is_named_and_not_used(capsys: Any) -> None
         assert "0 of 1 measured" in said.out
     kept.write_text(before.replace("lr: 0.01", "lr: 1.0e-2").replace("device: cpu", "device: cuda"))  # the same
     assert reproduce(["test.table1", "row=grid", "grid=lr_0.01", "seeds=1", "--show"]) == 0
+
+
+def test_a_run_that_memory_cannot_hold_is_told_in_a_sentence() -> None:
+    assert said(RuntimeError("CUDA out of memory. Tried to allocate")).startswith("the GPU has too little memory")
 
 
 def test_a_kept_run_without_the_metric_is_named() -> None:

@@ -93,7 +93,7 @@ class Job:
         has = _settings(kept, kept.stat().st_mtime_ns) if kept.exists() else {}
         for word in self.settings:
             name, _, value = word.partition("=")
-            found = has.get(f"{name}.name" if "." not in name else name, has.get(name))
+            found = has.get(f"{name}.name", has.get(name))  # algorithm=fedavg chooses algorithm.name
             if found is not None and not name.startswith(OWN) and not _same(found, value):
                 return f"this run was made with {name}={found} and not {value}: remove it, and it is run anew"
         return ""

@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from manyeyes.algorithm import Diverged
 from manyeyes.conf.command import CHANGEABLE, train_from
-from manyeyes.conf.errors import is_about_settings, sentence
+from manyeyes.conf.errors import is_about_memory, is_about_settings, sentence
 from manyeyes.conf.presets import register
 from manyeyes.conf.words import typed
 from manyeyes.engine.workers import cores
@@ -75,7 +75,7 @@ def missing(store: Store | None) -> str:
 
 
 def said(error: Exception) -> str:
-    if is_about_settings(error):
+    if is_about_settings(error) or is_about_memory(error):
         return sentence(error)
     return str(error) if isinstance(error, EXPECTED) else f"{type(error).__name__}: {error}"
 

@@ -147,6 +147,8 @@ def test_a_phone_scrolls_only_downwards(page: Any) -> None:
         if page.evaluate(f"document.querySelector('{FIRST} svg').viewBox.baseVal.width < 375"):
             break
         page.wait_for_timeout(50)
+    else:
+        pytest.fail("the chart has not become as narrow as the page")
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     page.mouse.move(*point(page, 30))
     box = page.locator(f"{FIRST} .me-tip.me-on").bounding_box()
