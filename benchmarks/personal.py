@@ -6,26 +6,34 @@
 STORE is made by `manyeyes data prepare cifar10`, or `flickr_aes` (then --classes 0; images stay as large as they were
 prepared). The runs are those of the recipes `fedper.figure2`, 7 and 8, at another size of the images and for fewer
 rounds; FedAvg's clients fine-tune for one round's epochs before they are evaluated once more, so that one run has both
-results. Every run is kept in its folder and is not repeated if it is there.
+results. Every run is kept in its folder: what is there is not played again, and one of fewer rounds goes on to as many
+as are asked for. Ctrl-C or SIGTERM ends all of them after their rounds under way, which are saved.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from manyeyes.conf.command import CHANGEABLE
 from manyeyes.papers.fedper import MODELS, cifar_run, flickr_run
 from manyeyes.run.events import read
 from manyeyes.run.folder import environment
 
 NAMES = {word: name for name, word in MODELS.items()}
 EPOCHS = 4  # of a round, and of fine-tuning
+COMMAND = (sys.executable, "-m", "manyeyes")
+PATIENCE = 120.0  # seconds that a training has to finish its round and save itself
 SCORES = {"FedPer": "user_mean", "FedAvg": "user_mean", "FedAvg, fine-tuned": "adapted_user_mean"}
 
 
@@ -45,8 +53,7 @@ class Job:
         name, head = NAMES[self.model], 2 if self.fedper else 0
         recipe = (cifar_run(name, self.classes, head) if self.classes else flickr_run(name, head)).settings
         tuned = [] if self.fedper else [f"algorithm.adapt_epochs={EPOCHS}"]
-        half = max(1, self.rounds // 2)
-        mine = [f"data.path={store}", f"rounds={self.rounds}", f"evaluate_every={half}"]
+        mine = [f"data.path={store}", *self.length]
         mine += [f"augment.crop={self.size}"] if self.classes else []
         return ["algorithm=finetuned" if word == "algorithm=fedavg" else word for word in recipe] + [
             *tuned,
@@ -55,16 +62,67 @@ class Job:
             f"folder={self.folder(out)}",
         ]
 
+    @property
+    def length(self) -> list[str]:
+        return [f"rounds={self.rounds}", f"evaluate_every={max(1, self.rounds // 2)}"]
 
-def play(job: Job, store: Path, out: Path, extra: list[str]) -> list[dict[str, object]]:
+    def left(self, store: Path, out: Path, extra: list[str]) -> list[str]:
+        """What `manyeyes run` has to be told so that it is done; nothing if it is."""
+        folder = self.folder(out)
+        if not (folder / "checkpoint.safetensors").exists():
+            return [*self.words(store, out), *extra]
+        played = int(read(folder / "metrics.jsonl")[-1]["round"])
+        if played > self.rounds:
+            raise ValueError(f"{folder} has {played} rounds, more than {self.rounds}: choose another --out")
+        if played == self.rounds and (folder / "model.safetensors").exists():
+            return []
+        engine = [word for word in extra if word.partition("=")[0].partition(".")[0] in CHANGEABLE]
+        return [f"resume={folder}", *self.length, *engine]
+
+
+@dataclass
+class Trainings:
+    """The processes under way, none of which outlives this one."""
+
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    over: bool = False
+
+    def train(self, words: list[str]) -> bool:
+        """Whether it came to its end."""
+        with self.lock:
+            if self.over:
+                return False
+            # a session of its own: Ctrl-C comes to it from us, once, and it saves itself
+            process = subprocess.Popen([*COMMAND, "run", *words], stdout=subprocess.DEVNULL, start_new_session=True)
+            self.running.append(process)
+        return process.wait() == 0
+
+    def end(self) -> None:
+        with self.lock:
+            self.over = True
+        try:
+            for process in self.running:
+                process.terminate()
+            for process in self.running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(PATIENCE)
+        finally:  # also where somebody is asked for a second time
+            for process in self.running:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def play(trainings: Trainings, job: Job, store: Path, out: Path, extra: list[str]) -> list[dict[str, object]]:
     """Train, unless that is done, and say how each method went."""
     folder = job.folder(out)
-    if not (folder / "model.safetensors").exists():
-        begun = (folder / "checkpoint.safetensors").exists()
-        words = [f"resume={folder}"] if begun else [*job.words(store, out), *extra]
-        done = subprocess.run([sys.executable, "-m", "manyeyes", "run", *words], stdout=subprocess.DEVNULL, check=False)
-        if done.returncode:  # it has said why, and the others go on
-            return []
+    try:
+        words = job.left(store, out, extra)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return []
+    if words and not trainings.train(words):  # it has said why, and the others go on
+        return []
     events = read(folder / "metrics.jsonl")
     seconds = statistics.median(event["seconds"] for event in events[1:])
     rows = []
@@ -76,7 +134,7 @@ def play(job: Job, store: Path, out: Path, extra: list[str]) -> list[dict[str, o
     return rows
 
 
-def main() -> None:
+def main(given_words: list[str] | None = None) -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("store", type=Path)
     words.add_argument("--models", default=",".join(MODELS.values()))
@@ -87,15 +145,23 @@ def main() -> None:
     words.add_argument("--processes", type=int, default=2)
     words.add_argument("--out", type=Path, default=Path("runs/personal"))
     words.add_argument("--record", type=Path)
-    given, extra = words.parse_known_args()
+    given, extra = words.parse_known_args(given_words)
     jobs = [
         Job(model, int(classes), method == "fedper", given.size, given.rounds)
         for classes in given.classes.split(",")
         for model in given.models.split(",")
         for method in given.methods.split(",")
     ]
+    trainings, rows = Trainings(), []
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     with ThreadPoolExecutor(given.processes) as pool:
-        rows = [row for some in pool.map(lambda job: play(job, given.store, given.out, extra), jobs) for row in some]
+        try:
+            for some in [pool.submit(play, trainings, job, given.store, given.out, extra) for job in jobs]:
+                rows += some.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            trainings.end()
+            raise
     if given.record:
         given.record.write_text(json.dumps({**environment(), "rows": rows}, indent=1) + "\n")
 

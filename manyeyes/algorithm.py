@@ -249,7 +249,7 @@ class Client:
     images: int = field(init=False)  # that its steps see
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "images", int((self.rows_SB >= 0).sum()))
+        object.__setattr__(self, "images", int(np.count_nonzero(self.rows_SB >= 0)))
 
     @property
     def steps(self) -> int:

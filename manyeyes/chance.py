@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -16,3 +17,14 @@ def key(seed: int, purpose: str, round: int = 0, user: int = 0) -> int:
 def generator(seed: int, purpose: str, round: int = 0, user: int = 0) -> np.random.Generator:
     """A generator of its own for one purpose of one user in one round."""
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, round, user)))
+
+
+def generators(seed: int, purpose: str, round: int, users: Iterable[int]) -> Iterator[np.random.Generator]:
+    """What `generator` gives each user, in turn: one object, brought to each one's start, which is far cheaper."""
+    bits = np.random.Philox(key=0)
+    rng, start = np.random.Generator(bits), bits.state
+    words = start["state"]["key"]
+    for user in users:
+        words[1], words[0] = divmod(key(seed, purpose, round, user), 2**64)
+        bits.state = start
+        yield rng

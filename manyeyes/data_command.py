@@ -114,7 +114,12 @@ def _show(given: Namespace) -> int:
     named = Path("data", given.path)
     path = named if not given.path.exists() and named.exists() else given.path
     out = given.out or Path(f"{path.name}_shown")
-    print(show(open_population(path, given.task), path.name, out))
+    population = open_population(path, given.task)
+    if not population.classes:
+        raise ValueError(
+            f"{path} has no class in these labels, so that there is nothing to show: choose another --task"
+        )
+    print(show(population, path.name, out))
     return 0
 
 

@@ -75,17 +75,23 @@ def reproduce(words: list[str]) -> int:
         _plan(one, how, means)
         return 0
     every = list(jobs(one, how))
-    failures = [] if "--show" in words else run_all(every, means, lambda text: print(text, file=sys.stderr))
+    failures = [] if "--show" in words else run_all(every, means, _say)
     failures += [f"{job.folder}: {job.strange}" for job in every if job.strange]
     populations = _open_all(one, how, failures)
     found = Found(one, how)
     lines = compare(found, populations)
     report = write(found, lines, figures(found, populations))
+    failures += found.troubles.values()
     Console().print(_table(one, how, lines))
     print(f"{report}: {sum(bool(line.measured) for line in lines)} of {len(lines)} measured")
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _say(text: str) -> None:
+    """A line at once: runs side by side tell of themselves at the same time."""
+    sys.stderr.write(f"{text}\n")
 
 
 def _how(words: list[str]) -> tuple[How, Means]:
@@ -112,7 +118,8 @@ def _how(words: list[str]) -> tuple[How, Means]:
     means = Means(tuple(several["extra"]), **{name: given.pop(name) for name in OF_MEANS if name in given})
     if not means.launcher and any(word.startswith("launcher.") for word in means.extra):
         raise ValueError("launcher.* are settings of a launcher: choose one with launcher=joblib or another")
-    return How(**given, rows=tuple(several["row"]), grid=tuple(several["grid"])), means
+    ours = tuple(word for word in means.extra if not word.startswith("launcher."))
+    return How(**given, rows=tuple(several["row"]), grid=tuple(several["grid"]), extra=ours), means
 
 
 def _plan(one: Item, how: How, means: Means) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyeyes.chance import generator, key
+from manyeyes.chance import generator, generators, key
 
 QUESTIONS = st.tuples(
     st.integers(0, 2**63), st.sampled_from(["cohort", "draw", "augment"]), st.integers(0, 999), st.integers(0, 99999)
@@ -26,6 +26,15 @@ def test_asked_again_it_answers_the_same(question: tuple[int, str, int, int]) ->
 def test_different_questions_have_different_answers(questions: list[tuple[int, str, int, int]]) -> None:
     assert len({key(*question) for question in questions}) == len(questions)
     assert len({generator(*question).bytes(8) for question in questions}) == len(questions)
+
+
+@given(QUESTIONS, st.lists(st.integers(0, 2**40), max_size=5))
+def test_users_asked_in_turn_answer_as_each_alone(question: tuple[int, str, int, int], users: list[int]) -> None:
+    """Whatever was drawn before, and be it half of a 64-bit number."""
+    for user, rng in zip(users, generators(*question[:3], users), strict=True):
+        alone = generator(*question[:3], user)
+        for draw in (lambda g: g.integers(9, dtype=np.uint32), lambda g: g.permutation(7), lambda g: g.random(3)):
+            np.testing.assert_array_equal(draw(rng), draw(alone))
 
 
 def test_it_neither_reads_nor_moves_the_global_generator() -> None:

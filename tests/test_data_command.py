@@ -10,8 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
+from manyeyes.data import store
+from manyeyes.data.listing import Listing, Pixels
 from manyeyes.data.registry import DATASETS
 from manyeyes.data_command import MEANINGS, options
+from manyeyes.population import Labels, MultiLabels, SingleLabels
 
 SMALL = ("--users", "12", "--photos", "10", "--size", "32", "--coarse", "5", "--fine", "20")
 MAKE = {"flickr_aes": ("--users", "6", "--photos", "130", "--size", "32"), "cifar100": ("--fine", "100")}
@@ -61,6 +64,21 @@ def test_what_is_wrong_is_one_sentence_and_changes_nothing(
     assert named in found.err
     assert found.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_labels_without_any_class_are_one_sentence(tmp_path: Path, command: Any) -> None:
+    """As a FLAIR is whose images have no fine labels."""
+    labels: dict[str, Labels] = {
+        "coarse": SingleLabels(np.zeros(2, int), ("cat",)),
+        "fine": MultiLabels.of([[], []], ()),
+    }
+    images = Pixels(np.zeros((2, 32, 32, 3), np.uint8))
+    split = np.array(["train", "test"])
+    store.write(Listing("some", images, np.arange(2), np.array(["a", "b"]), split, labels), tmp_path / "some", 32)
+    found = command("data", "show", "some", "--task", "fine")
+    assert (found.code, found.out, found.err.count("\n")) == (1, "", 1)
+    assert found.err.startswith("manyeyes: some has no class in these labels")
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
 
 
 def test_every_option_of_a_dataset_has_a_meaning() -> None:

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": BELOW_ENGINE,
     "algorithms": {"parts", "algorithm"},
     "run": BELOW_RUN,
-    "report": BELOW_RUN | {"run"},
+    "report": BELOW_RUN | {"run", "conf"},
     "conf": BELOW_RUN | {"run", "algorithms"},
     "audit": BELOW_RUN,
     "federation": BELOW_TOP | {"parser"},

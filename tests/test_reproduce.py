@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from manyeyes.papers import ITEMS, Item, Number, Row, Run, Store
+from manyeyes.papers.launching import Broken
 from manyeyes.papers.measure import AfterRounds, Final, Relative
 from manyeyes.papers.plan import How, jobs
 from manyeyes.papers.running import Means, run_all, said
@@ -137,12 +139,16 @@ def test_a_run_that_memory_cannot_hold_is_told_in_a_sentence() -> None:
     assert said(RuntimeError("CUDA out of memory. Tried to allocate")).startswith("the GPU has too little memory")
 
 
-def test_a_kept_run_without_the_metric_is_named() -> None:
-    assert reproduce(["test.figure1", *HERE]) == 0
+def test_a_kept_run_without_the_metric_is_named_and_stops_no_other(capsys: Any) -> None:
+    assert reproduce(["test.table1", "row=one", *HERE]) == 0
     kept = Path("runs/test/fedavg/0/metrics.jsonl")
     kept.write_text(kept.read_text().replace('"accuracy"', '"precision"'))
-    with pytest.raises(ValueError, match="runs/test/fedavg/0: this run has no values of 'accuracy'"):
-        reproduce(["test.figure1", "--show"])
+    capsys.readouterr()
+    assert reproduce(["test.table1", "row=one", "--show"]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("manyeyes: runs/test/fedavg/0: this run has no values of 'accuracy'")
+    other = 100 * accuracy("test/fedavg/1", 1)
+    assert f"| one | accuracy after 1 rounds | 50 ± 1 % | {other:,.4g} |" in Path("runs/test/table1.md").read_text()
 
 
 def test_a_folder_may_have_any_name() -> None:
@@ -233,8 +239,45 @@ def test_a_damaged_run_is_named(capsys: Any) -> None:
         Path(f"runs/test/{name}/0/metrics.jsonl").write_text('{"round": 0, "accuracy": 0.5}\nx\n')
     assert reproduce(["test.figure1", "--plan"]) == 0
     assert "0 of 2 runs are to be done" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"runs/test/all/0 is damaged \(Expecting value.*\): remove it, and it is run"):
-        reproduce(["test.figure1", "--show"])
+    assert reproduce(["test.figure1", "--show"]) == 1
+    told = capsys.readouterr()
+    for name, line in zip(("all", "fedavg"), told.err.splitlines(), strict=True):
+        assert re.fullmatch(
+            rf"manyeyes: runs/test/{name}/0 is damaged \(Expecting.*\): remove it, and it is run anew", line
+        )
+    assert "0 of 2 measured" in told.out
+
+
+def test_a_process_of_joblibs_that_is_killed_stops_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = list(jobs(TABLE, How()))
+    assert len(every) == 8
+    given: list[list[Path]] = []
+
+    def launch(launcher: str, options: list[str], words: list[list[str]], place: Path) -> list[str]:
+        """One job is done, the next is killed, and with it the one beside it; those behind are not begun."""
+        batch = [next(job.folder for job in every if job.words() == each) for each in words]
+        given.append(batch)
+        for folder in batch[:3]:
+            folder.mkdir(parents=True, exist_ok=True)
+        done = batch[:1] if batch != [every[1].folder] else []  # the second is killed when it is alone, too
+        for folder in done:
+            (folder / "model.safetensors").touch()
+        if done != batch:
+            raise Broken("joblib: a worker process was terminated")
+        return [""]
+
+    monkeypatch.setattr("manyeyes.papers.running.launch", launch)
+    told = run_all(every, Means(launcher="joblib"), lambda text: None)
+    assert told == [f"{every[1].folder}: joblib: a worker process was terminated"]
+    places = [[next(i for i, job in enumerate(every) if job.folder == folder) for folder in batch] for batch in given]
+    assert places == [[0, 1, 2, 3, 4, 5, 6, 7], [3, 4, 5, 6, 7], [6, 7], [1], [2], [4], [5], [7]]
+
+
+def test_what_is_said_is_written_a_line_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr("sys.stderr.write", written.append)
+    assert reproduce(["test.figure3", "grid=none", *HERE]) == 1  # it is refused, and quickly
+    assert written[1] == "1 of 1: runs/test/none/0\n", "else runs side by side would write into each other's lines"
 
 
 def test_a_launcher_that_is_not_there_is_refused_in_a_sentence() -> None:
@@ -248,6 +291,9 @@ def test_what_is_not_the_papers_run_says_so_everywhere(capsys: Any) -> None:
     report = Path("runs/test/table1_scaled_by_0.5.md").read_text()
     assert "**These runs are scaled by 0.5, not the paper's: nothing is compared.**" in report
     assert "measured (scaled by 0.5)" in report
+    assert f"    manyeyes reproduce test.table1 row=one scale=0.5 seeds=1 {' '.join(HERE)}\n" in report
+    page = Path("runs/test/table1_scaled_by_0.5.html").read_text()
+    assert f"{' '.join(HERE)} folder=runs/test/scaled_by_0.5/fedavg/0" in page, "the commands of the runs, as they were"
     assert "(scaled by 0.5)" in capsys.readouterr().out
 
 
@@ -314,8 +360,8 @@ def test_the_list_names_every_item(capsys: Any) -> None:
     [
         (["nothing.table1"], "there is no 'nothing.table1' in the papers"),
         (["test.table1", "--list"], "--list names every table and figure: leave out the other words"),
-        (["test.table1", "row=two"], "test.table1 has no row like two: it has one, grid"),
-        (["test.table1", "row=one", "row=two"], "test.table1 has no row like two: it has one, grid"),
+        (["test.table1", "row=two"], "test.table1 has no row like two: it has one; grid"),
+        (["test.table1", "row=one", "row=two"], "test.table1 has no row like two: it has one; grid"),
         (["test.table1", "scale=3"], "scale is 3.0"),
         (["test.table1", "scale=x"], "scale is 'x': it must be a number"),
         (["test.table1", "algorithm.lr=1"], "algorithm.lr is the paper's to set"),

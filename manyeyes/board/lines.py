@@ -72,7 +72,7 @@ def event(line: bytes) -> dict[str, Any] | None:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("round"), int):
+    if not isinstance(found, dict) or type(found.get("round")) is not int:  # nor true, which is a kind of 1
         return None
     return found if 0 <= found["round"] < 2**53 else None
 

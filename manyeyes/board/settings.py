@@ -26,7 +26,8 @@ def read_settings(path: str) -> Settings:
         found = {name: value for name, value in islice(_flat(events, "", _opening(events)), MOST) if name not in HIDDEN}
     except (OSError, ValueError, RuntimeError, yaml.YAMLError):  # too deep, or keys that are no text, among them
         return {}
-    return {shown(name): shown(value) for name, value in found.items() if name}
+    # A page's script puts names that are numbers before all others, and a run of ours has none.
+    return {shown(name): shown(value) for name, value in found.items() if name and not name.isdecimal()}
 
 
 def _opening(events: Iterator[yaml.Event]) -> yaml.Event:

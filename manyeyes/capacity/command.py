@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from manyeyes.algorithm import Algorithm, traffic
 from manyeyes.capacity.formulas import Model, Network, Pace, client_disk, client_memory, mean_round, server_memory
 from manyeyes.capacity.measuring import describe, measure, remembered
-from manyeyes.conf.build import build_augment, build_model, build_population, build_whole
+from manyeyes.conf.build import build_augment, build_model, build_population, build_whole, run_words
 from manyeyes.conf.errors import check_names, is_about_settings, sentence
 from manyeyes.conf.presets import register
 from manyeyes.data.world import World, splits, user_sizes
@@ -29,6 +29,10 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.parser import Parser
 from manyeyes.parts.cohort import Pooled
 from manyeyes.population import Population, SingleLabels
+from manyeyes.run.settings import Settings
+from manyeyes.run.training import check_statistics, settle_privacy
+
+Planned = dict[int, tuple[Algorithm, int]]  # by cohort: the algorithm, and the rounds that its privacy budget allows
 
 USAGE = """manyeyes plan [group=option ...] [setting=value ...] [--cohorts K,K] [--ranks R,R] [--images-per-second N]
 
@@ -40,14 +44,17 @@ def plan(words: list[str]) -> int:
     """Print the table."""
     given = _parser().parse_intermixed_args(words)
     config = _composed(given.settings)
+    Settings(**run_words(config))  # which refuses what no run can be
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     people, algorithm = population_of(config), build_whole(config)
     if isinstance(algorithm.cohort, Pooled):
         raise ValueError("centralised training has no clients to plan for: choose another algorithm")
+    planned = _planned(algorithm, people, given.cohorts, config.rounds)
     augment, device = build_augment(config.augment), choose_device(config.engine.device)
     config.model.weights = ""  # which change neither time nor size
     flat = FlatModel(build_model(config.model, people, augment, config.seed).to(device))
+    check_statistics(algorithm, flat)
     personal = 0
     if algorithm.personal is not None:
         personal = int(Reference(flat, people, augment, device).personal(algorithm.personal).sum())
@@ -58,13 +65,11 @@ def plan(words: list[str]) -> int:
         pace = remembered(name, lambda: measure(algorithm, flat, people.image_shape, augment, device), given.measure)
     else:
         pace = Pace(0.0, 0.0, 1 / given.images_per_second)
-    cohorts = given.cohorts or [getattr(algorithm.cohort, "clients", len(people.users))]
-    _check(algorithm, people, cohorts)
     agreeing = Teams(host, augment.shape(*people.image_shape[:2])).agreeing if device.type == "cpu" else math.inf
     if algorithm.correct is not None and algorithm.correct.whole:
         agreeing = math.inf
     network = Network(given.bandwidth * 1e6, agreeing)
-    print("\n".join(lines(config, algorithm, people, model, pace, network, cohorts, given.ranks)))
+    print("\n".join(lines(config, algorithm, people, model, pace, network, planned, given.ranks)))
     return 0
 
 
@@ -75,10 +80,10 @@ def lines(
     model: Model,
     pace: Pace,
     network: Network,
-    cohorts: Iterable[int],
+    planned: Planned,
     ranks: Iterable[int],
 ) -> Iterator[str]:
-    """What is said: first of the model and each client, then a row for each cohort and number of ranks."""
+    """What is said: of the model and each client, then a row for each cohort and number of ranks, then of privacy."""
     up, down = traffic(algorithm, model.shared, model.trained)
     disk = client_disk(algorithm, model)
     yield (
@@ -99,8 +104,7 @@ def lines(
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---:|" * len(head)
     alone = False
-    for cohort in cohorts:
-        sized = of_size(algorithm, cohort)
+    for cohort, (sized, rounds) in planned.items():
         for count in ranks:
             found = mean_round(sized, people, pace, model, count, network, config.seed)
             alone |= found.longest >= 0.5
@@ -114,13 +118,21 @@ def lines(
                 size(found.clients * down),
                 size(server_memory(sized, model, cohort)),
                 size(min(count, cohort) * client_memory(sized, model)),
-                duration(found.seconds * config.rounds),
+                duration(found.seconds * rounds),
             )
             yield "| " + " | ".join(row) + " |"
     yield ""
     yield "Means over the run's first 50 cohorts; without evaluation. Clients: memory of those that train at once."
     if alone:
         yield "* In half of the rounds or more the slowest rank has one client alone: more ranks bring little."
+    if config.batches:
+        yield f"batches={config.batches} may end the run earlier; its time is that of all rounds."
+    for cohort, (sized, rounds) in planned.items():
+        if rounds < config.rounds:
+            allowed = f"{rounds:,} of {config.rounds:,} rounds"
+            yield f"Cohort {cohort:,}: the privacy budget allows {allowed}: the run ends there."
+        if sized.privacy is not None:
+            yield f"Cohort {cohort:,}: {sized.privacy.words()}"
 
 
 def population_of(config: Any) -> Population:
@@ -165,11 +177,16 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def _check(algorithm: Algorithm, people: Population, cohorts: Iterable[int]) -> None:
-    for cohort in cohorts:
+def _planned(algorithm: Algorithm, people: Population, cohorts: list[int] | None, rounds: int) -> Planned:
+    """For each cohort the algorithm, and how many rounds would be played."""
+    found: Planned = {}
+    for cohort in cohorts or [getattr(algorithm.cohort, "clients", len(people.users))]:
         if not hasattr(algorithm.cohort, "clients") and cohort != len(people.users):
             raise ValueError(f"{type(algorithm.cohort).__name__} takes all {len(people.users)}: leave out --cohorts")
-        of_size(algorithm, cohort).check(people)
+        sized = of_size(algorithm, cohort)
+        sized.check(people)
+        found[cohort] = settle_privacy(sized, people, rounds)
+    return found
 
 
 def _composed(settings: list[str]) -> DictConfig:

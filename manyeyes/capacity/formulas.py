@@ -129,22 +129,24 @@ def server_memory(algorithm: Algorithm, model: Model, clients: int) -> int:
 
 def client_memory(algorithm: Algorithm, model: Model) -> int:
     """The server's weights and its own, a gradient, the optimizer's state, what it keeps, a batch and activations."""
-    slots = len(algorithm.local.start(torch.empty(1, device="meta"))) * model.trained
-    numbers = 2 * model.numbers + model.trained + slots
+    numbers = 2 * model.numbers + model.trained + _slots(algorithm, model)
     return FLOAT * numbers + client_disk(algorithm, model) + model.batch + model.activations
 
 
 def client_disk(algorithm: Algorithm, model: Model) -> int:
     """Bytes that a client keeps between rounds."""
-    numbers = model.personal
+    numbers, kept = model.personal, _slots(algorithm, model) if algorithm.local.keep else 0
     if algorithm.correct is not None:
         empty = torch.empty(1)
         own, _ = algorithm.correct.finish(algorithm.correct.start(empty), None, empty, 1.0, empty)
         numbers += 0 if own is None else model.trained
-    if algorithm.local.keep:
-        numbers += len(algorithm.local.start(torch.empty(1, device="meta"))) * model.trained
     if algorithm.compress is not None and algorithm.compress.feedback:
         numbers += model.shared
-    if algorithm.beside is not None:
-        numbers += model.numbers
-    return FLOAT * numbers
+    if algorithm.beside is not None:  # a whole model, trained in its own right
+        numbers += model.numbers + kept
+    return FLOAT * (numbers + kept)
+
+
+def _slots(algorithm: Algorithm, model: Model) -> int:
+    """Numbers of the local optimizer's state."""
+    return sum(slot.numel() for slot in algorithm.local.start(torch.empty(model.trained, device="meta")))

@@ -120,6 +120,11 @@ def build_algorithm(config: AlgorithmConfig, rounds: int) -> Algorithm:
                 "head_epochs"
             )
         draw = FixedSize(config.examples, config.batch)
+    if config.layers and config.personal != "layers":
+        raise ValueError(
+            f"algorithm.layers names layers that stay with the client, and algorithm.personal is {config.personal!r}: "
+            "set it to layers, or leave them out"
+        )
     return Algorithm(
         cohort=_chosen("algorithm.select", config.select, COHORTS)(config),
         draw=draw,

@@ -32,7 +32,16 @@ from manyeyes.run.training import train
 SHOWN = ("accuracy", "macro_accuracy", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
 OF_USERS = ("user_mean", "adapted_user_mean")
 # When a run is continued.
-CHANGEABLE = ("rounds", "batches", "evaluate_every", "evaluate_early", "checkpoint_seconds", "track", "engine")
+CHANGEABLE = (
+    "rounds",
+    "batches",
+    "evaluate_every",
+    "evaluate_early",
+    "checkpoint_seconds",
+    "client_memory",
+    "track",
+    "engine",
+)
 FLAGS = ("--multirun", "-m", "--resolve")
 VALUED = ("--cfg", "-c", "--config-dir", "-cd")
 

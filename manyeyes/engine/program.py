@@ -5,8 +5,10 @@ Pure host data and a pure function of the plan, so that a run repeats bit for bi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -48,29 +50,37 @@ class Stretch:
         return self.last == len(self.group.batches)
 
 
-def lengths(client: Client) -> Ints:
+def lengths(rows_SB: Ints) -> Ints:
     """How many places of each batch are taken [S]."""
-    real = client.rows_SB >= 0
+    real = rows_SB >= 0
     return np.where(real.any(1), real.shape[1] - real[:, ::-1].argmax(1), 0)
 
 
 def make_groups(clients: Sequence[Client], most: int, exact: bool) -> list[Group]:
     """Clients of about as many steps together, at most so many; `exact` batches are padded by nothing."""
-    sizes = [lengths(client) for client in clients]
-    order = sorted(range(len(clients)), key=lambda k: (-len(sizes[k]), -int(sizes[k].sum()), k))
-    groups = []
-    while order:
-        longest = len(sizes[order[0]])
-        alike = next((n for n, k in enumerate(order) if len(sizes[k]) < ALIKE * longest), len(order))
-        members, order = order[: min(alike, most)], order[min(alike, most) :]
-        width = min(most, next(width for width in (*WIDTHS, most) if width >= len(members)))
-        full = max(clients[k].rows_SB.shape[1] for k in members)
-        needs = np.zeros(longest, np.int64)
-        for k in members:
-            needs[: len(sizes[k])] = np.maximum(needs[: len(sizes[k])], sizes[k])
-        batches = tuple(int(need) if exact else bucket(int(need), full) for need in needs)
-        groups.append(Group(tuple(members), width, batches))
-    return groups
+    order = sorted(range(len(clients)), key=lambda k: (-clients[k].steps, -clients[k].images))
+    steps, full = [clients[k].steps for k in order], clients[0].rows_SB.shape[1]
+    shorter = [-taken for taken in steps]
+    firsts = [0]  # of each group, in this order
+    while firsts[-1] < len(order):
+        alike = bisect_right(shorter, -ALIKE * steps[firsts[-1]], firsts[-1])
+        firsts.append(min(alike, firsts[-1] + most))
+    # all groups' steps in one array, and in it the place of each client's first one
+    begins = np.cumsum([0, *(steps[first] for first in firsts[:-1])])
+    begin_K = np.repeat(begins[:-1], np.diff(firsts))
+    place_T = np.arange(sum(steps)) + np.repeat(begin_K - np.cumsum([0, *steps[:-1]]), steps)
+    needs = np.zeros(begins[-1], np.int64)
+    np.maximum.at(needs, place_T, lengths(np.concatenate([clients[k].rows_SB for k in order])))
+    sizes = {need: need if exact else bucket(need, full) for need in set(needs.tolist())}
+    batches = [sizes[need] for need in needs.tolist()]
+    return [
+        Group(
+            places=tuple(order[first:last]),
+            width=min(most, next(width for width in (*WIDTHS, most) if width >= last - first)),
+            batches=tuple(batches[begin:end]),
+        )
+        for (first, last), (begin, end) in zip(pairwise(firsts), pairwise(begins.tolist()), strict=True)
+    ]
 
 
 def bucket(need: int, full: int) -> int:

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyeyes.algorithm import Plan
+from manyeyes.algorithm import Client, Plan
 from manyeyes.engine.program import Stretch
 from manyeyes.engine.resident import Resident
-from manyeyes.population import MultiLabels, Population
+from manyeyes.population import Ints, MultiLabels, Population
 
 PLAN_BYTES, IMAGE_BYTES = 2**26, 2**30  # of each half, about: what is planned, and images where they are not resident
 
@@ -75,6 +75,7 @@ class Table:
         """The arrays of one piece; padding repeats the first example of its batch and weighs nothing."""
         used = max(sum(s.last - s.first for s in lane) for lane in stretches)
         shape = (used, self.lanes, self.width)
+        cells = np.arange(np.prod(shape)).reshape(shape)
         arrays: dict[str, NDArray[Any]] = {
             "weights": np.zeros((*shape, self.batch), np.float32),
             "dice": np.zeros((*shape, *self.columns["dice"].shape[3:]), np.float32),
@@ -83,26 +84,32 @@ class Table:
             "only": np.zeros(shape, np.int8),
             "share": np.zeros(shape, np.float32),
         }
-        examples = np.full((*shape, self.batch), -1, np.int64)
+        parts, where = list[tuple[Client, slice]](), list[Ints]()
         for lane, some in enumerate(stretches):
             at, ended = 0, 0
             for stretch in some:
                 for k, place in enumerate(stretch.group.places):
                     client = plan.clients[place]
                     part = slice(stretch.first, min(stretch.last, client.steps))
-                    here = slice(at, at + max(0, part.stop - part.start))
-                    batch = client.rows_SB.shape[1]
-                    examples[here, lane, k, :batch] = client.rows_SB[part]
-                    arrays["weights"][here, lane, k, :batch] = client.weights_SB[part]
-                    if client.dice_SBD is not None:
-                        arrays["dice"][here, lane, k, :batch] = client.dice_SBD[part]
-                    arrays["seeds"][here, lane, k] = client.seeds_S[part]
-                    arrays["active"][here, lane, k] = True
-                    if client.only_S is not None:
-                        arrays["only"][here, lane, k] = client.only_S[part]
+                    parts.append((client, part))
+                    where.append(cells[at : at + max(0, part.stop - part.start), lane, k])
                     if stretch.ends:
                         arrays["share"][ended, lane, k] = client.weight
                 at, ended = at + stretch.last - stretch.first, ended + stretch.ends
+        here = np.concatenate(where)
+
+        def fill(array: NDArray[Any], steps: list[NDArray[Any]]) -> None:
+            array.reshape(cells.size, *array.shape[3:])[here] = np.concatenate(steps)
+
+        examples = np.full((*shape, self.batch), -1, np.int64)
+        fill(examples, [client.rows_SB[part] for client, part in parts])
+        fill(arrays["weights"], [client.weights_SB[part] for client, part in parts])
+        fill(arrays["seeds"], [client.seeds_S[part] for client, part in parts])
+        if plan.clients[0].dice_SBD is not None:
+            fill(arrays["dice"], [c.dice_SBD[part] for c, part in parts if c.dice_SBD is not None])
+        if plan.alternates:
+            fill(arrays["only"], [c.only_S[part] for c, part in parts if c.only_S is not None])
+        arrays["active"].reshape(-1)[here] = True
         real = examples >= 0
         filled = np.where(real, examples, np.maximum(examples[..., :1], 0))
         targets: NDArray[Any] = self.population.labels.targets(filled.ravel())

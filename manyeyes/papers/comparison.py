@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
+from pathlib import Path
 from statistics import fmean, stdev
 
 from manyeyes.papers.item import Item, Number, Row, Run, Store
@@ -18,6 +19,12 @@ from manyeyes.papers.plan import How, job, seeds
 from manyeyes.papers.statistic import Statistic
 from manyeyes.population import Population
 from manyeyes.run.census import NAME as CENSUS
+
+
+def digits(value: float, count: int, sign: str = "") -> str:
+    """A number with so many digits, or with all before its point, and no exponent."""
+    places = count - 1 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{round(value, min(9, max(0, places))):{sign},.12g}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Line:
     real: bool = True  # whether it is of the paper's own runs
     diverged: bool = False  # whether no run of the row stayed finite
     chosen: str = ""  # of a row that is the best of a grid, which of its runs was
+    here: int = 0  # of runs that are smaller, the rounds or batches after which they were measured instead
 
     @property
     def factor(self) -> int:
@@ -52,23 +60,25 @@ class Line:
     def within(self) -> bool | None:
         if not self.real or self.printed is None or not self.measured:
             return None
-        return within(self.measure, self.printed, self.mean)
+        least = self.factor * min(self.measured)  # what the paper never saw, no seed may have reached
+        return within(self.measure, self.printed, least if self.printed.beyond else self.mean)
 
     def words(self) -> str:
         """Mean and deviation, in the paper's unit; empty where nothing was measured."""
         if not self.measured:
             return "diverged" if self.diverged else ""
-        if not math.isfinite(self.mean):
-            return "never"
-        text = f"{self.mean:,.4g}" if self.mean < 10_000 else f"{self.mean:,.0f}"
-        return text + (f" ± {self.factor * stdev(self.measured):.2g}" if len(self.measured) > 1 else "")
+        if never := sum(not math.isfinite(value) for value in self.measured):
+            return "never" if never == len(self.measured) else f"never with {never} of {len(self.measured)} seeds"
+        spread = f" ± {digits(self.factor * stdev(self.measured), 2)}" if len(self.measured) > 1 else ""
+        return digits(self.mean, 4) + spread
 
     def cells(self) -> tuple[str, str, str, str, str, str]:
         """Row, measure, paper, measured, difference, within."""
+        what = f"{self.measure}, here {self.here:,}" if self.here else str(self.measure)
         measured = f"{self.words()} ({self.chosen})" if self.chosen else self.words()
-        apart = "" if self.difference is None else f"{self.difference:+,.3g}"
+        apart = "" if self.difference is None else digits(self.difference, 3, "+")
         verdict = {None: "", True: "yes", False: "no"}[self.within]
-        return self.row, str(self.measure), str(self.printed or ""), measured, apart, verdict
+        return self.row, what, str(self.printed or ""), measured, apart, verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +89,11 @@ class Found:
     how: How
 
     @cached_property
+    def troubles(self) -> dict[Path, str]:
+        """A sentence for each run that is done and cannot be read or measured: it is left out."""
+        return {}
+
+    @cached_property
     def _outcomes(self) -> dict[tuple[str, int], Outcome | None]:
         return {}
 
@@ -86,14 +101,28 @@ class Found:
         """Of a run that is done; None of another."""
         key = (run.name, seed)
         if key not in self._outcomes:
+            self._outcomes[key] = None
             one = job(self.item, self.how, run, seed)
-            self._outcomes[key] = Outcome.of(one.folder) if one.state == "done" else None
+            try:
+                self._outcomes[key] = Outcome.of(one.folder) if one.state == "done" else None
+            except ValueError as error:
+                self.troubles[one.folder] = str(error)
         return self._outcomes[key]
 
     def bound(self, row: Row, seed: int) -> float | None:
         """The centralised accuracy that the row is relative to."""
-        reached = None if row.bound is None else self.outcome(row.bound, seed)
-        return None if reached is None else Final("accuracy").of(reached)
+        if row.bound is None or (reached := self.outcome(row.bound, seed)) is None:
+            return None
+        return self._of(Final("accuracy"), reached, row.bound, seed)
+
+    def _of(self, measure: Measure, outcome: Outcome, run: Run, seed: int) -> float | None:
+        """The measure of that run; None, and told, where it has none."""
+        try:
+            return measure.of(outcome)
+        except ValueError as error:
+            folder = job(self.item, self.how, run, seed).folder
+            self.troubles[folder] = f"{folder}: {error}"
+            return None
 
     def best(self, row: Row, measure: Measure, seed: int) -> tuple[float, Outcome, Run] | None:
         """The measure of the row's run with that seed, or of the best of its runs, and that run."""
@@ -101,10 +130,7 @@ class Found:
         for run in row.runs:
             if (outcome := self.outcome(run, seed)) is None:
                 continue
-            try:
-                value = asked.of(outcome := outcome.beside(bound))
-            except ValueError as error:
-                raise ValueError(f"{job(self.item, self.how, run, seed).folder}: {error}") from error
+            value = self._of(asked, outcome := outcome.beside(bound), run, seed)
             values += [] if value is None else [(value, outcome, run)]
         return max(values, key=lambda found: found[0], default=None)
 
@@ -154,5 +180,6 @@ def compare(found: Found, populations: Mapping[Store, Population]) -> list[Line]
             else:
                 values, chosen = found.values(row, measure), found.chosen(row, measure)
                 asked = found.how.measure(measure)
-                lines.append(Line(row.name, asked, printed, values, not found.how.mark, diverged, chosen))
+                here = 0 if asked == measure else getattr(asked, "rounds", 0) or getattr(asked, "batches", 0)
+                lines.append(Line(row.name, measure, printed, values, not found.how.mark, diverged, chosen, here))
     return lines

@@ -128,6 +128,6 @@ def _unfinished(item: Item, how: How) -> list[str]:
 
 def commands(item: Item, how: How) -> list[str]:
     """The trainings behind it, as they can be typed one by one."""
-    every = [shlex.join(["manyeyes", "run", *job.words()]) for job in jobs(item, how)]
+    every = [shlex.join(["manyeyes", "run", *job.words(how.extra)]) for job in jobs(item, how)]
     more = [f"... and {len(every) - MOST_COMMANDS} more: see --plan"] if len(every) > MOST_COMMANDS else []
     return every[:MOST_COMMANDS] + more

@@ -17,11 +17,14 @@ from manyeyes.conf.command import run_one
 KNOWN = ("joblib", "submitit_local", "submitit_slurm")
 
 
+class Broken(Exception):
+    """The launcher has given up, as when a process of its own was killed: some jobs may not have ended, or begun."""
+
+
 def launch(launcher: str, options: list[str], jobs: list[list[str]], place: Path) -> list[str]:
     """What went wrong with each job, given as words of `manyeyes run`; empty where all went well.
 
-    Within a context of Hydra; what the launcher itself writes goes into `place`. What it complains of, such as a job
-    that was killed, is every job's.
+    Within a context of Hydra; what the launcher itself writes goes into `place`.
     """
     words = [f"hydra/launcher={launcher}", f"hydra.sweep.dir={place}/${{now:%Y-%m-%d_%H-%M-%S}}", *options]
     try:
@@ -36,7 +39,7 @@ def launch(launcher: str, options: list[str], jobs: list[list[str]], place: Path
     try:
         returned = made.launch(jobs, initial_job_idx=0)
     except Exception as error:
-        return [f"{launcher}: {error}".partition("\n")[0]] * len(jobs)
+        raise Broken(f"{launcher}: {error}".partition("\n")[0]) from error
     return [_reason(one) for one in returned]
 
 

@@ -14,6 +14,7 @@ from manyeyes.metrics import Curve, relative_accuracy
 from manyeyes.run.events import Event, read
 from manyeyes.run.result import curve
 
+LEAST = 20  # rounds, or batches of a budget, that are left however small a run is made
 FIRST = 0.1  # the relative accuracy whose rounds are the unit of table 5's multiples (Hsu et al. 2020)
 
 
@@ -138,7 +139,7 @@ class Multiple:
 
 @dataclass(frozen=True)
 class OfClass:
-    """The AP of one class."""
+    """The AP of one class; none where nothing that was evaluated has it."""
 
     label: str
 
@@ -146,7 +147,7 @@ class OfClass:
         return f"AP of {self.label}"
 
     def of(self, outcome: Outcome) -> float | None:
-        return outcome.class_scores.get(self.label)
+        return outcome.class_scores.get(self.label) if outcome.class_counts.get(self.label) else None
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,14 @@ Measure = Final | AfterRounds | WithinBatches | Relative | RoundsTo | Multiple |
 
 def scaled(measure: Measure, factor: float) -> Measure:
     """The same measure of a run whose rounds were multiplied by the factor: its budget is multiplied too."""
-    budgets = {name: shrunk(count, factor) for name in ("rounds", "batches") if (count := getattr(measure, name, 0))}
+    named = {name: getattr(measure, name, 0) for name in ("rounds", "batches")}
+    budgets = {name: shrunk(count, factor, LEAST) for name, count in named.items() if count}
     return replace(measure, **budgets)  # type: ignore[arg-type]  # those that have one
 
 
-def shrunk(count: int, factor: float) -> int:
-    """So many times the factor, and at least one."""
-    return max(1, round(count * factor))
+def shrunk(count: int, factor: float, least: int) -> int:
+    """So many times the factor; at least `least`, or as many as there were."""
+    return max(min(least, count), round(count * factor))
 
 
 def _table(path: Path) -> list[list[str]]:

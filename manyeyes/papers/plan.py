@@ -15,7 +15,7 @@ from yaml import CSafeLoader
 
 from manyeyes.conf.words import typed
 from manyeyes.papers.item import Item, Row, Run, Store
-from manyeyes.papers.measure import Measure, scaled
+from manyeyes.papers.measure import AfterRounds, Measure, Relative, scaled
 from manyeyes.papers.scaling import cut, scale, stand_in
 from manyeyes.run.events import Event
 
@@ -35,6 +35,7 @@ class How:
     grid: tuple[str, ...] = ()  # how the names of the wanted runs of a row end, with *, ? and [...]; none: all
     folder: Path = Path("runs")
     data: Path | None = None  # the folder of the stores, or the one store; None: where the recipes have them
+    extra: tuple[str, ...] = ()  # settings of the machine and of evaluation, for each run
 
     def __post_init__(self) -> None:
         for name in ("rounds", "seeds"):
@@ -60,14 +61,17 @@ class How:
         given += [f"scale={self.scale:g}"] if self.scale != 1 else []
         given += ["stand_in=true"] if self.stand_in else []
         given += [f"{name}={getattr(self, name)}" for name in ("rounds", "seeds") if getattr(self, name)]
-        return (*given, *([f"data={self.data}"] if self.data else []))
+        return (*given, *([f"data={self.data}"] if self.data else []), *self.extra)
 
     def apply(self, run: Run) -> Run:
         return _placed(cut(scale(stand_in(run) if self.stand_in else run, self.scale), self.rounds), self.data)
 
     def measure(self, measure: Measure) -> Measure:
-        """What is measured in place of what the paper measured."""
-        return scaled(measure, self.scale)
+        """What is measured in place of what the paper measured; of a run that is cut, at its end at the latest."""
+        smaller = scaled(measure, self.scale)
+        if isinstance(smaller, AfterRounds | Relative) and smaller.rounds > self.rounds > 0:
+            return replace(smaller, rounds=self.rounds)
+        return smaller
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ def wanted(item: Item, how: How) -> Item:
     names = [row.name for row in item.rows]
     found = {part: [part] if part in names else [name for name in names if part in name] for part in how.rows}
     if unknown := [part for part in how.rows if not found[part]]:
-        raise ValueError(f"{item.key} has no row like {' or '.join(unknown)}: it has {', '.join(names[:8])}, ...")
+        raise ValueError(f"{item.key} has no row like {' or '.join(unknown)}: it has {'; '.join(names[:8])}; ...")
     asked = {name for some in found.values() for name in some}
     rows = tuple(row for row in item.rows if not how.rows or row.name in asked)
     if how.grid:

@@ -16,7 +16,8 @@ MANY = 12  # points of a line, from which on they are not marked
 
 def png(chart: Chart) -> bytes:
     series = [one for one in chart.series if any(y is not None for y in one.y)]
-    figure = blank(3.8 + 0.2 * (len(chart.title) // 56) + 0.09 * min(len(series), 24))
+    names = 0.055 * max(map(len, chart.x.names), default=0)  # inches that they stand high below the axis
+    figure = blank(3.8 + 0.2 * (len(chart.title) // 56) + 0.09 * min(len(series), 24) + max(0.0, names - 0.5))
     axes = figure.subplots()
     axes.set_title(wrapped(chart.title), fontsize=11, loc="left", parse_math=False)
     axes.set(xlabel=chart.x.label, ylabel=chart.y.label)
@@ -30,6 +31,8 @@ def png(chart: Chart) -> bytes:
         if "y" in mark:
             axes.axhline(mark["y"], color="0.35", linestyle="--", linewidth=1)
             axes.annotate(mark["label"], (0.01, mark["y"]), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
+    if chart.marks:
+        axes.margins(y=0.12)  # room for the words above a line across
     if chart.x.names:
         axes.set_xticks(range(len(chart.x.names)), chart.x.names, rotation=90, fontsize=7)
         beside = 0.6 + max(0, 6 - len(chart.x.names)) / 2  # a few bars are no wider than some

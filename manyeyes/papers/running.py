@@ -22,7 +22,7 @@ from manyeyes.conf.words import typed
 from manyeyes.engine.workers import cores
 from manyeyes.papers.estimate import estimate, seconds_a_round
 from manyeyes.papers.item import Store
-from manyeyes.papers.launching import launch
+from manyeyes.papers.launching import Broken, launch
 from manyeyes.papers.plan import Job
 
 EXPECTED = (ValueError, Diverged, OSError)  # failures that say in a sentence what to do
@@ -59,10 +59,12 @@ def run_all(jobs: list[Job], means: Means, say: Callable[[str], None]) -> list[s
         with _first_rounds(jobs, todo, means, say):
             failures |= _how(means)(todo, means, say)
     for job in jobs:
-        if job.state == "diverged":
+        if job.state == "done":  # though the launcher may have complained, or another command was quicker
+            failures.pop(job.folder, None)
+        elif job.state == "diverged":
             failures.pop(job.folder, None)
             say(f"{job.folder} has diverged, and is not tried again without again=true")
-        elif job in todo and job.state != "done":
+        elif job in todo:
             failures.setdefault(job.folder, "it did not come to its end")
     return [f"{folder}: {reason}" for folder, reason in failures.items()]
 
@@ -144,11 +146,23 @@ def _launched(todo: list[Job], means: Means, say: Callable[[str], None]) -> Fail
     ours = [word for word in means.extra if not word.startswith("launcher.")]
     options = [f"hydra.{word}" for word in means.extra if word.startswith("launcher.")]
     options += [f"hydra.launcher.n_jobs={means.parallel}"] if means.parallel > 1 else []
-    say(f"{len(todo)} runs go to {means.launcher}")
-    with settings():
-        place = todo[0].folder.parent.parent / ".launched"
-        told = launch(means.launcher, options, [commanded(job, ours) for job in todo], place)
-    return {job.folder: reason for job, reason in zip(todo, told, strict=True) if reason}
+    place = todo[0].folder.parent.parent / ".launched"
+    failures: Failures = {}
+    batches = [todo]
+    while batches:
+        batch = batches.pop(0)
+        say(f"{means.launcher} gets {len(batch)} of {len(todo)} runs")
+        try:
+            with settings():
+                told = launch(means.launcher, options, [commanded(job, ours) for job in batch], place)
+        except Broken as error:
+            told = [str(error)] * len(batch)
+            begun = [job for job in batch if job.folder.exists()]
+            if means.launcher == "joblib" and begun and len(batch) > 1:  # one was killed, and with it all processes
+                rest = [job for job in batch if job not in begun]
+                batches = [*([rest] if rest else []), *batches, *([job] for job in begun if job.state in LEFT)]
+        failures |= {job.folder: reason for job, reason in zip(batch, told, strict=True) if reason}
+    return failures
 
 
 def commanded(job: Job, extra: Sequence[str]) -> list[str]:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from manyeyes.papers.item import Run, Store
-from manyeyes.papers.measure import shrunk
+from manyeyes.papers.measure import LEAST, shrunk
 
 # What is multiplied by the factor or its root, what it is called, and the least that something can be learnt from.
 BY_FACTOR = {
-    "rounds": ("rounds", 20),
-    "batches": ("", 1),
+    "rounds": ("rounds", LEAST),
+    "batches": ("", LEAST),
     "evaluate_every": ("", 1),
     "algorithm.cohort": ("clients a round", 5),
     "data.users": ("users", 20),
@@ -109,7 +109,7 @@ def cut(run: Run, rounds: int) -> Run:
 
 
 def _smaller(count: int, share: float, least: int) -> int:
-    return max(min(least, count), shrunk(count, share)) if count else 0
+    return shrunk(count, share, least) if count else 0
 
 
 def _smaller_store(store: Store, share: float) -> Store:

@@ -45,7 +45,11 @@ class Epochs:
 
     def rows(self, held: int, rng: np.random.Generator) -> Ints:
         chosen = rng.choice(held, self.size(held), replace=False)
-        return np.concatenate([batches(rng.permutation(chosen), self.batch) for _ in range(self.head + self.epochs)])
+        passes = padding(self.head + self.epochs, len(chosen), self.batch)
+        for order in passes[:, : len(chosen)]:
+            order[:] = chosen
+            rng.shuffle(order)
+        return passes.reshape(-1, self.batch)
 
     def only(self, steps: int) -> Ints | None:
         alone = steps // (self.head + self.epochs) * self.head
@@ -70,15 +74,14 @@ class FixedSize:
         return self.examples
 
     def rows(self, held: int, rng: np.random.Generator) -> Ints:
-        return batches(rng.choice(held, self.examples, replace=held < self.examples), self.batch)
+        rows = padding(1, self.examples, self.batch)
+        rows[0, : self.examples] = rng.choice(held, self.examples, replace=held < self.examples)
+        return rows.reshape(-1, self.batch)
 
     def only(self, steps: int) -> None:
         return None
 
 
-def batches(order: Ints, batch: int) -> Ints:
-    """Cut a sequence into rows of `batch`; -1 fills the last."""
-    steps = -(-len(order) // batch)
-    rows = np.full(steps * batch, -1, np.int64)
-    rows[: len(order)] = order
-    return rows.reshape(steps, batch)
+def padding(passes: int, length: int, batch: int) -> Ints:
+    """-1 in whole batches, with room for so many examples in each pass."""
+    return np.full((passes, -(-length // batch) * batch), -1, np.int64)

@@ -14,7 +14,10 @@ from manyeyes.parts.require import count
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers whose names match a pattern; `fc.*` names the statistics of a BatchNorm in `fc` too."""
+    """The layers whose names match a pattern; `fc.*` names the statistics of a BatchNorm in `fc` too.
+
+    A pattern that matches nothing is refused: what it was meant for would be sent.
+    """
 
     patterns: tuple[str, ...]
 
@@ -27,7 +30,13 @@ class Layers:
             raise ValueError("personal layers need at least one name pattern, such as 'fc.*'")
 
     def names(self, module: nn.Module) -> set[str]:
-        return {name for name in _tensors(module) if any(fnmatchcase(name, pattern) for pattern in self.patterns)}
+        names = _tensors(module)
+        for pattern in self.patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"no layer of the model matches {pattern!r}: its parameters are called like {', '.join(names[-4:])}"
+                )
+        return {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.patterns)}
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,9 @@ class Chart:
         writer.writerow(["series", *["name"] * named, self.x.label, self.y.label, *["low", "high"] * banded])
         for one in self.series:
             for i, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
-                name = [one.labels[i] if one.labels else self.x.words(x)] if named else []
+                name = [printable(one.labels[i] if one.labels else self.x.words(x))] if named else []
                 band = [one.low[i], one.high[i]] if one.low else ["", ""] if banded else []
-                writer.writerow([one.name, *name, x, y, *band])
+                writer.writerow([printable(one.name), *name, x, y, *band])
         return text.getvalue()
 
     def table(self) -> Table:

@@ -15,7 +15,7 @@
 var manyeyes = window.manyeyes || {};
 
 (function () {
-  const COLOURS = 8, DASHES = ["", "7 3", "2 3", "9 3 2 3"], SHOWN = 10, TOP = 26, BOTTOM = 42, RIGHT = 14, PAPER = 680;
+  const COLOURS = 8, DASHES = ["", "7 3", "2 3", "9 3 2 3"], SHOWN = 10, TOP = 26, BOTTOM = 42, RIGHT = 14, PAPER = 680, LONGEST = 32;
   const SVG = "http://www.w3.org/2000/svg";
   let charts = 0;
 
@@ -220,16 +220,17 @@ var manyeyes = window.manyeyes || {};
     }
 
     function render() {
-      const width = Math.max(220, Math.round(plot.clientWidth * shrunk) || 640), height = spec.height || 300, seen = visible();
+      const width = Math.max(220, Math.round(plot.clientWidth * shrunk) || 640), tall = spec.height || 300, seen = visible();
       const [x0, x1, y0, y1, gap] = ranges(seen);
-      const levels = ticks(y0, y1, Math.max(3, height / 55), spec.y.log), digits = 3;
+      const levels = ticks(y0, y1, Math.max(3, tall / 55), spec.y.log), digits = 3;
       const left = 16 + Math.max(2, ...levels.map((value) => wordsY(value, digits).length)) * 6.6;
-      const x = scale(x0, x1, left, width - RIGHT, spec.x.log), y = scale(y0, y1, height - BOTTOM, TOP, spec.y.log);
-      at = {x, y, left, width, height, x0, x1, y0, y1};
+      const foot = below(width - left), height = tall + foot - BOTTOM;
+      const x = scale(x0, x1, left, width - RIGHT, spec.x.log), y = scale(y0, y1, height - foot, TOP, spec.y.log);
+      at = {x, y, left, width, height, foot, x0, x1, y0, y1};
       svg.replaceChildren();
       svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
       svg.setAttribute("height", height);
-      draw(draw(draw(svg, "defs", {}), "clipPath", {id}), "rect", {x: left, y: TOP - 6, width: width - RIGHT - left + 6, height: height - BOTTOM - TOP + 10});
+      draw(draw(draw(svg, "defs", {}), "clipPath", {id}), "rect", {x: left, y: TOP - 6, width: width - RIGHT - left + 6, height: height - foot - TOP + 10});
       for (const value of levels) {
         draw(svg, "line", {class: "me-grid", x1: left, x2: width - RIGHT, y1: y(value), y2: y(value)});
         draw(svg, "text", {class: "me-tick", x: left - 8, y: y(value) + 4, "text-anchor": "end"}, wordsY(value, digits));
@@ -246,15 +247,23 @@ var manyeyes = window.manyeyes || {};
       if (reading) read(reading.x, reading.point, false);
     }
 
+    /* The room below the axis; names that are too long to stand side by side are written upwards. */
+    const brief = (name) => (name.length > LONGEST ? name.slice(0, LONGEST - 1) + "…" : name);
+    function below(room) {
+      const longest = Math.max(0, ...(spec.x.names || []).map((name) => brief(String(name)).length)) * 6.6;
+      return spec.x.names && longest > room / spec.x.names.length - 6 ? longest + 28 : BOTTOM;
+    }
+
     function axis(x, x0, x1, width, height, left) {
-      const names = spec.x.names, room = (width - left) / 80;
-      const every = names ? Math.max(1, Math.ceil((x1 - x0) / Math.max(2, room))) : 1;
-      const found = names ? names.map((_, i) => i).filter((i) => i % every === 0 && i >= x0 && i <= x1) : ticks(x0, x1, Math.max(2, room), spec.x.log);
-      draw(svg, "line", {class: "me-axis", x1: left, x2: width - RIGHT, y1: height - BOTTOM, y2: height - BOTTOM});
+      const names = spec.x.names, base = height - at.foot;
+      const every = names ? Math.max(1, Math.ceil((13 * (x1 - x0)) / (width - left))) : 1;
+      const found = names ? names.map((_, i) => i).filter((i) => i % every === 0 && i >= x0 && i <= x1) : ticks(x0, x1, Math.max(2, (width - left) / 80), spec.x.log);
+      draw(svg, "line", {class: "me-axis", x1: left, x2: width - RIGHT, y1: base, y2: base});
       for (const value of found) {
-        const words = names ? String(names[value]) : number(value);
-        draw(svg, "line", {class: "me-axis", x1: x(value), x2: x(value), y1: height - BOTTOM, y2: height - BOTTOM + 4});
-        draw(svg, "text", {class: "me-tick", x: Math.min(x(value), width - words.length * 3), y: height - BOTTOM + 17, "text-anchor": "middle"}, words.length > 14 ? words.slice(0, 13) + "…" : words);
+        const words = names ? brief(String(names[value])) : number(value), upwards = at.foot !== BOTTOM;
+        draw(svg, "line", {class: "me-axis", x1: x(value), x2: x(value), y1: base, y2: base + 4});
+        draw(svg, "text", upwards ? {class: "me-tick", "text-anchor": "end", transform: `translate(${x(value) + 4} ${base + 8}) rotate(-90)`}
+          : {class: "me-tick", x: Math.min(x(value), width - words.length * 3), y: base + 17, "text-anchor": "middle"}, words);
       }
     }
 
@@ -284,6 +293,9 @@ var manyeyes = window.manyeyes || {};
         if (one.y[i] !== null) path += `M${(at.x(value) + shift).toFixed(1)},${zero.toFixed(1)}V${at.y(one.y[i]).toFixed(1)}h${wide.toFixed(1)}V${zero.toFixed(1)}Z`;
       });
       draw(area, "path", {class: "me-bars " + colour(one), d: path});
+      if (!one.low || !one.high) return;
+      const spread = one.x.map((value, i) => (one.y[i] === null ? "" : `M${(at.x(value) + shift + wide / 2).toFixed(1)},${at.y(one.low[i]).toFixed(1)}V${at.y(one.high[i]).toFixed(1)}`));
+      draw(area, "path", {class: "me-spread", d: spread.join("")});
     }
 
     function rule(mark) {
@@ -291,7 +303,7 @@ var manyeyes = window.manyeyes || {};
         draw(svg, "line", {class: "me-mark", x1: at.left, x2: at.width - RIGHT, y1: at.y(mark.y), y2: at.y(mark.y)});
         draw(svg, "text", {class: "me-tick", x: at.left + 6, y: at.y(mark.y) - 5}, mark.label || "");
       } else if (mark.x !== undefined && mark.x >= at.x0 && mark.x <= at.x1) {
-        draw(svg, "line", {class: "me-mark", x1: at.x(mark.x), x2: at.x(mark.x), y1: TOP, y2: at.height - BOTTOM});
+        draw(svg, "line", {class: "me-mark", x1: at.x(mark.x), x2: at.x(mark.x), y1: TOP, y2: at.height - at.foot});
         draw(svg, "text", {class: "me-tick", x: at.x(mark.x) + 5, y: TOP + 10}, mark.label || "");
       }
     }
@@ -313,7 +325,7 @@ var manyeyes = window.manyeyes || {};
       tip.classList.toggle("me-on", found.length > 0);
       reading = found.length ? {x, point} : null;
       if (!reading || at.x(x) < at.left - 1 || at.x(x) > at.width) return tip.classList.remove("me-on");
-      if (!point) draw(marks, "line", {class: "me-hair", x1: at.x(x), x2: at.x(x), y1: TOP, y2: at.height - BOTTOM});
+      if (!point) draw(marks, "line", {class: "me-hair", x1: at.x(x), x2: at.x(x), y1: TOP, y2: at.height - at.foot});
       for (const each of found) draw(marks, "circle", {class: "me-dot " + colour(each.one), cx: at.x(each.x), cy: at.y(each.y), r: 4});
       found.sort((a, b) => b.y - a.y);
       let listed = found;
@@ -409,7 +421,7 @@ var manyeyes = window.manyeyes || {};
         forget();
         const [a, b] = [drag.x, px].sort((p, q) => p - q).map((p) => Math.max(at.left, Math.min(p, at.width - RIGHT)));
         drag.range = [a, b];
-        draw(svg.querySelector(".me-reading"), "rect", {class: "me-select", x: a, y: TOP, width: b - a, height: at.height - BOTTOM - TOP});
+        draw(svg.querySelector(".me-reading"), "rect", {class: "me-select", x: a, y: TOP, width: b - a, height: at.height - at.foot - TOP});
       } else hover(px, py);
     });
     plot.addEventListener("pointerup", () => {
@@ -439,7 +451,9 @@ var manyeyes = window.manyeyes || {};
       rows.forEach((one, n) => {
         box.className = colour(one);
         root.append(box);
-        draw(sheet, "rect", {x: 0, y: 30 + 18 * n, width: 14, height: 4, fill: getComputedStyle(box).color});
+        const own = getComputedStyle(box).color;
+        if (hollow(one)) draw(sheet, "circle", {cx: 7, cy: 32 + 18 * n, r: 3.5, fill: "none", stroke: own, "stroke-width": 1.75});
+        else draw(sheet, "rect", {x: 0, y: 30 + 18 * n, width: 14, height: 4, fill: own});
         draw(sheet, "text", {...font, x: 22, y: 36 + 18 * n}, one.name);
       });
       box.remove();

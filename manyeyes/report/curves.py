@@ -61,7 +61,11 @@ def label(metric: str) -> str:
 
 
 def is_share(metric: str) -> bool:
-    return metric not in COUNTS and any(part in metric for part in SHARES)
+    return not is_count(metric) and any(part in metric for part in SHARES)
+
+
+def is_count(metric: str) -> bool:
+    return metric.removeprefix("adapted_") in COUNTS
 
 
 def groups(runs: list[Run]) -> list[Group]:
@@ -85,7 +89,7 @@ def colours(runs: list[Run]) -> dict[str, int]:
 def metrics(runs: list[Run]) -> list[str]:
     """Every metric that some run has, the headline first."""
     found = dict.fromkeys(name for run in runs for name in run.columns)
-    names = [name for name in found if name not in COUNTS and not name.startswith("adapted_examples")]
+    names = [name for name in found if not is_count(name)]
     first = [run.metric for run in runs if run.metric]
     usual = [*first, "macro_accuracy", "micro_ap", "macro_f1", "loss", "train_loss", "update_norm", "epsilon", "clip"]
     return [*dict.fromkeys(name for name in usual if name in names), *(name for name in names if name not in usual)]
@@ -179,8 +183,9 @@ def _kept(run: Run, most: int) -> Ints:
     for metric in ("train_loss", "update_norm", "images_a_second"):
         rounds, values = run.columns.get(metric, (np.zeros(0, int), np.zeros(0)))
         at = np.searchsorted(run.played, rounds)
-        for some in np.array_split(np.arange(len(values)), max(1, most // 12)) if len(values) else []:
-            kept |= {int(at[some[values[some].argmin()]]), int(at[some[values[some].argmax()]])}
+        for some in np.array_split(np.arange(len(values)), max(1, most // 12)):
+            if len(some):  # of a few values, some stretches have none
+                kept |= {int(at[some[values[some].argmin()]]), int(at[some[values[some].argmax()]])}
     return np.array(sorted(kept))
 
 

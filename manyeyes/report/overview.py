@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from manyeyes.conf.words import typed
 from manyeyes.report.chart import Grid, number
 from manyeyes.report.curves import Group, chart, groups, is_share, label
 from manyeyes.report.page import Table, escape
@@ -51,7 +52,7 @@ def notes(runs: list[Run]) -> Notes | None:
         elif run.state in ("diverged", "failed"):
             found.append(f"{run.name} {run.state} after {run.rounds:,} of {run.planned or '?'} rounds: {run.ended}")
         elif run.state == "unfinished":
-            way = f"manyeyes run resume={shlex.quote(str(run.folder))}"
+            way = f"manyeyes run {shlex.quote(typed(f'resume={run.folder}'))}"
             found.append(
                 f"{run.name} is not finished: {run.rounds:,} of {run.planned or '?'} rounds when this page was made. "
                 f"It still runs, or was stopped and can go on: {way}"

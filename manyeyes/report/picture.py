@@ -10,7 +10,8 @@ from typing import Any
 from manyeyes.report.page import escape
 
 COLOURS = ("#0072b2", "#d55e00", "#00855f", "#b8528f", "#9a7200", "#3f8fd0", "#30363d", "#7a5cc8")  # as charts.css
-WIDTH, LEFT, RIGHT, BOTTOM, LINE = 640, 62, 14, 42, 18
+WIDTH, LEFT, RIGHT, BOTTOM, LINE = 640, 62, 22, 42, 18
+LONGEST = 32  # letters of a name on the axis
 MOST = 600  # points of a line; each stretch keeps its least and largest
 Place = Callable[[float], float]
 
@@ -20,7 +21,11 @@ def picture(spec: dict[str, Any]) -> str:
     series = [one for one in spec["series"] if any(y is not None for y in one["y"])]
     named = series if len(spec["series"]) > 1 else []
     top = 46 + LINE * len(named)
-    height = spec["height"] + LINE * len(named)
+    names = [f"{name[: LONGEST - 1]}…" if len(name) > LONGEST else name for name in spec["x"].get("names", ())]
+    longest = 6.6 * max(map(len, names), default=0)
+    upwards = bool(names) and longest > (WIDTH - LEFT) / len(names) - 6  # names too long to stand side by side
+    bottom = longest + 28 if upwards else BOTTOM
+    height = round(spec["height"] + LINE * len(named) + bottom - BOTTOM)
     x0, x1 = _range(spec["x"], [x for one in series for x in one["x"]] + [m["x"] for m in spec["marks"] if "x" in m])
     gap = min((b - a for one in series if one["kind"] == "bars" for a, b in pairwise(one["x"])), default=0.0)
     x0, x1 = x0 - gap / 2, x1 + gap / 2
@@ -28,10 +33,10 @@ def picture(spec: dict[str, Any]) -> str:
     bars = [one for one in series if one["kind"] == "bars"]
     y0, y1 = _range(spec["y"], seen + [m["y"] for m in spec["marks"] if "y" in m] + [0.0] * bool(bars), 0.05)
     x = _scale(x0, x1, LEFT, WIDTH - RIGHT, "log" in spec["x"])
-    y = _scale(y0, y1, height - BOTTOM, top, "log" in spec["y"])
+    y = _scale(y0, y1, height - bottom, top, "log" in spec["y"])
     parts = [f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>', _text(0, 18, spec["title"], bold=True)]
     for n, one in enumerate(named):
-        parts.append(f'<rect y="{28 + LINE * n}" width="14" height="4" fill="{_colour(one)}"/>')
+        parts.append(_sign(one, 30 + LINE * n))
         parts.append(_text(22, 34 + LINE * n, one["name"]))
     label = spec["y"].get("label", "")
     parts += [
@@ -42,16 +47,20 @@ def picture(spec: dict[str, Any]) -> str:
         words = f"{100 * value:.4g} %" if spec["y"].get("percent") else f"{value:,.10g}"
         parts.append(f'<path d="M{LEFT},{y(value):.1f}H{WIDTH - RIGHT}" stroke="#e8ecf0"/>')
         parts.append(_text(LEFT - 8, y(value) + 4, words, "end"))
-    names = spec["x"].get("names")
+    base = height - bottom
     for value in _some(names, x0, x1) if names else ticks(x0, x1, 7, "log" in spec["x"]):
-        words = names[int(value)][:14] if names else f"{value:,.10g}"
-        parts.append(_text(x(value), height - BOTTOM + 17, words, "middle"))
-    parts.append(f'<path d="M{LEFT},{height - BOTTOM}H{WIDTH - RIGHT}" stroke="#8c959f"/>')
+        words = names[int(value)] if names else f"{value:,.10g}"
+        if upwards:
+            parts.append(f'<g transform="translate({x(value) + 4:.1f} {base + 8:.1f}) rotate(-90)">')
+            parts.append(f"{_text(0, 0, words, 'end')}</g>")
+        else:
+            parts.append(_text(x(value), base + 17, words, "middle"))
+    parts.append(f'<path d="M{LEFT},{base:.1f}H{WIDTH - RIGHT}" stroke="#8c959f"/>')
     for one in series:
         parts.append(_columns(one, bars, x, y, y0, gap, x0) if one in bars else _drawn(one, x, y))
     for mark in spec["marks"]:
         where = (
-            f"M{LEFT},{y(mark['y']):.1f}H{WIDTH - RIGHT}" if "y" in mark else f"M{x(mark['x']):.1f},{top}V{height - 42}"
+            f"M{LEFT},{y(mark['y']):.1f}H{WIDTH - RIGHT}" if "y" in mark else f"M{x(mark['x']):.1f},{top}V{base:.1f}"
         )
         parts.append(f'<path d="{where}" stroke="#57606a" stroke-dasharray="4 4"/>')
         a, b = (LEFT + 6, y(mark["y"]) - 5) if "y" in mark else (x(mark["x"]) + 5, top + 10)
@@ -110,7 +119,7 @@ def _drawn(one: dict[str, Any], x: Place, y: Place) -> str:
     for place in _thinned(there):
         shape += "" if place is None else f"{pen}{place[0]:.1f},{place[1]:.1f}"
         pen = "M" if place is None else "L"
-    dash = ' stroke-dasharray="5 4"' if one.get("dashed") or one["colour"] >= len(COLOURS) else ""
+    dash = ' stroke-dasharray="5 4"' if _is_dashed(one) else ""
     band = ""
     if one.get("low"):
         edges = [
@@ -140,7 +149,27 @@ def _columns(one: dict[str, Any], bars: list[Any], x: Place, y: Place, y0: float
     shift, zero = (bars.index(one) - len(bars) / 2) * wide, y(max(0.0, y0))
     each = ((x(a) + shift, y(b)) for a, b in zip(one["x"], one["y"], strict=True) if b is not None)
     shape = "".join(f"M{a:.1f},{zero:.1f}V{b:.1f}h{wide:.1f}V{zero:.1f}Z" for a, b in each)
-    return f'<path d="{shape}" fill="{_colour(one)}"/>'
+    bands = zip(one["x"], one.get("low", ()), one.get("high", ()), strict=False)
+    spread = "".join(f"M{x(a) + shift + wide / 2:.1f},{y(b):.1f}V{y(c):.1f}" for a, b, c in bands if None not in (b, c))
+    whiskers = f'<path d="{spread}" stroke="#1b1f24" stroke-width="1.5"/>' if spread else ""
+    return f'<path d="{shape}" fill="{_colour(one)}"/>{whiskers}'
+
+
+def _sign(one: dict[str, Any], y: int) -> str:
+    """What a series looks like, before its name."""
+    if one["kind"] == "points":
+        ink = (
+            f'fill="none" stroke-width="1.75" stroke="{_colour(one)}"'
+            if one.get("dashed")
+            else f'fill="{_colour(one)}"'
+        )
+        return f'<circle cx="7" cy="{y}" r="3.5" {ink}/>'
+    dash = ' stroke-dasharray="5 4"' if _is_dashed(one) else ""
+    return f'<path d="M0,{y}h14" stroke="{_colour(one)}" stroke-width="4"{dash}/>'
+
+
+def _is_dashed(one: dict[str, Any]) -> bool:
+    return bool(one.get("dashed")) or one["colour"] >= len(COLOURS)
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", bold: bool = False) -> str:
@@ -154,7 +183,9 @@ def _under(spec: dict[str, Any]) -> str:
 
 
 def _some(names: list[str], x0: float, x1: float) -> list[float]:
-    return [float(i) for i in range(0, len(names), max(1, math.ceil(len(names) / 7))) if x0 <= i <= x1]
+    """All of them, or of many as many as have room."""
+    every = math.ceil(13 * len(names) / (WIDTH - LEFT))
+    return [float(i) for i in range(0, len(names), every) if x0 <= i <= x1]
 
 
 def _colour(one: dict[str, Any]) -> str:

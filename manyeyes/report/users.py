@@ -34,6 +34,15 @@ def load(folder: Path) -> dict[str, Users]:
     path = folder / "per_user.csv"
     if not path.exists():
         raise ValueError(f"{folder} has no per_user.csv: give the folder of a run that has ended and was evaluated")
+    try:
+        return _read(folder, path)
+    except (ValueError, IndexError, StopIteration, OSError, csv.Error) as error:
+        raise ValueError(
+            f"per_user.csv or metrics.jsonl of {folder} is damaged: manyeyes run resume={folder} writes the former anew"
+        ) from error
+
+
+def _read(folder: Path, path: Path) -> dict[str, Users]:
     with path.open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
     last = next(event for event in reversed(read(folder / "metrics.jsonl")) if "user_scored" in event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +27,26 @@ class Chosen:
         return np.array(self.users)
 
 
+@dataclass(frozen=True)
+class Beside(Mapping[int, dict[str, Tensor]]):
+    """The clients' own models, read one at a time, as layers that are personal."""
+
+    clients: Clients
+
+    def __getitem__(self, key: int) -> dict[str, Tensor]:
+        kept = self.clients[key].get(f"{BESIDE}personal")
+        return {} if kept is None else {"personal": kept}  # one whose own model was never finite has none
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.clients
+
+
 def adapted(
     algorithm: Algorithm,
     state: State,
@@ -36,11 +56,16 @@ def adapted(
     clients: Clients,
     seed: int,
 ) -> Score:
-    """Every user of the evaluated split with the model that it has made its own; nothing of it is kept."""
+    """Every user of the evaluated split with the model that it has made its own; nothing of it is kept.
+
+    Where none has one, as personal layers are evaluated there: some clients' models on all examples.
+    """
     if algorithm.adapt is not None:
         return evaluator.own(_fine_tuned(algorithm, state, population, engine, evaluator, clients, seed))
-    keys = evaluator.here.my_part(evaluator.population.users).tolist()
-    return evaluator.own((key, clients.get(key, {}).get(f"{BESIDE}personal", state.weights)) for key in keys)
+    assert algorithm.beside is not None
+    if not clients:
+        return evaluator.shared(state.weights)
+    return evaluator.personal(state.weights, engine.personal(algorithm.beside.personal), Beside(clients))
 
 
 def _fine_tuned(

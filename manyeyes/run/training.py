@@ -129,10 +129,7 @@ def carry_out(
 ) -> Result:
     """Play a run that is put together, from its start or from its checkpoint; `flat` is a view of `module`."""
     algorithm, augment, how, here = training.algorithm, training.augment, training.settings, training.here
-    if algorithm.privacy is not None and flat.size > flat.trained:
-        raise ValueError(
-            "noise would make BatchNorm's statistics useless: use group or frozen_batch norms to be private"
-        )
+    check_statistics(algorithm, flat)
     fingerprint = _fingerprint(training, flat)
     with ExitStack() as stack:
         join(device)
@@ -187,15 +184,31 @@ def carry_out(
 
 def within_budget(algorithm: Algorithm, population: Population, how: Settings) -> tuple[Algorithm, Settings]:
     """The algorithm with its privacy settled for this run, which has no more rounds than the budget allows."""
-    if algorithm.privacy is None:
-        return algorithm, how
-    privacy = algorithm.privacy.settled(algorithm, population, how.rounds)
-    rounds = privacy.affordable(how.rounds)
-    if not rounds:
-        raise ValueError("one round would already spend more than the privacy budget: raise epsilon or noise")
+    algorithm, rounds = settle_privacy(algorithm, population, how.rounds)
     if rounds < how.rounds:
         print(f"the privacy budget allows {rounds} of {how.rounds} rounds: the run ends there", file=sys.stderr)
-    return replace(algorithm, privacy=privacy), replace(how, rounds=rounds)
+    return algorithm, replace(how, rounds=rounds)
+
+
+def settle_privacy(algorithm: Algorithm, population: Population, rounds: int) -> tuple[Algorithm, int]:
+    """The algorithm with the noise that so many rounds need, and how many of them the budget allows."""
+    if algorithm.privacy is None:
+        return algorithm, rounds
+    privacy = algorithm.privacy.settled(algorithm, population, rounds)
+    allowed = privacy.affordable(rounds)
+    if not allowed:
+        raise ValueError("one round would already spend more than the privacy budget: raise epsilon or noise")
+    if allowed < rounds:
+        privacy = privacy.settled(algorithm, population, allowed)  # the promise is about the rounds that are played
+    return replace(algorithm, privacy=privacy), allowed
+
+
+def check_statistics(algorithm: Algorithm, flat: FlatModel) -> None:
+    """Refuse statistics that would be noisy."""
+    if algorithm.privacy is not None and flat.size > flat.trained:
+        raise ValueError(
+            "noise would make BatchNorm's statistics useless: use group or frozen_batch norms to be private"
+        )
 
 
 def _parts(population: Population, test: Population | None, split: str) -> tuple[Population, Population | None]:

@@ -71,7 +71,18 @@ def test_links_pipes_and_folders_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"[1]", b'{"loss": 1}', b'{"round": "1"}', b'{"round": -1}', b'{"round": 1', b"[" * 99_999, b"\xff"]
+    "line",
+    [
+        b"",
+        b"[1]",
+        b'{"loss": 1}',
+        b'{"round": "1"}',
+        b'{"round": true}',
+        b'{"round": -1}',
+        b'{"round": 1',
+        b"[" * 99_999,
+        b"\xff",
+    ],
 )
 def test_what_is_no_event_is_none(line: bytes) -> None:
     assert event(line) is None

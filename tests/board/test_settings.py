@@ -26,7 +26,7 @@ def test_a_list_of_more_than_values_is_numbered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "just words", "- 1\n- 2\n", "a: [", "a: !!python/object:os.system x\n", "? [1]\n: 2\n"]
+    "text", ["", "just words", "- 1\n- 2\n", "a: [", "a: !!python/object:os.system x\n", "? [1]\n: 2\n", "1: 2\n"]
 )
 def test_what_is_no_configuration_does_no_harm(tmp_path: Path, text: str) -> None:
     assert set(read(tmp_path, text)) <= {"a"}

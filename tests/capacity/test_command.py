@@ -14,6 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from manyeyes.capacity.command import duration, population_of, size
 from manyeyes.conf.build import build_population
 from manyeyes.conf.presets import register
+from manyeyes.parts.calibration import solve
 
 TINY = ("data.users=40", "data.photos=12", "model=linear", "algorithm.batch=6", "algorithm.cohort=4")
 FAST = ("--images-per-second", "100", "--bandwidth", "1000000")
@@ -45,6 +46,29 @@ def test_settings_are_those_of_a_run(command: Callable[..., Any]) -> None:
     )
 
 
+PRIVATE = ("algorithm.select=poisson", "algorithm.weigh=equally", "privacy=central")
+
+
+def test_a_privacy_budget_shortens_the_run(command: Callable[..., Any]) -> None:
+    words = (*TINY, *PRIVATE, "privacy.noise=1", "privacy.epsilon=8", "rounds=300", "--ranks", "1", *FAST)
+    found = command("plan", *words, "--cohorts", "2,4")
+    allowed = solve(32, 4, noise=1, epsilon=8).account.rounds
+    assert 1 < allowed < 300
+    for row, rounds in zip(rows(found.out)[1:], (300, allowed), strict=True):
+        assert float(row[9].removesuffix(" s")) == pytest.approx(rounds * float(row[3]), rel=0.01)
+    assert f"Cohort 4: the privacy budget allows {allowed} of 300 rounds: the run ends there.\n" in found.out
+    spent = solve(32, 4, rounds=allowed, noise=1).epsilon
+    assert f"Cohort 4: ({spent:.4g}, 0.0221)-differential privacy" in found.out
+    assert "Cohort 2: the privacy budget" not in found.out
+
+
+def test_the_noise_that_a_budget_wants_is_named(command: Callable[..., Any]) -> None:
+    found = command("plan", *TINY, *PRIVATE, "privacy.epsilon=8", "rounds=300", "--ranks", "1", *FAST)
+    assert "Cohort 4: (8, 0.0221)-differential privacy" in found.out
+    assert f"the noise multiplier is {solve(32, 4, rounds=300, epsilon=8).account.noise:.4g}" in found.out
+    assert "the privacy budget allows" not in found.out
+
+
 def test_without_a_speed_one_is_measured_and_remembered(
     command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +97,9 @@ def test_of_a_world_only_the_photographs_are_left_out() -> None:
         (("--cohorts", "33"), "a cohort of 33 clients is asked of 32 users"),
         (("algorithm=centralised",), "centralised training has no clients to plan for"),
         (("algorithm=local_only", "--cohorts", "3"), "Everyone takes all 32: leave out --cohorts"),
+        ((*PRIVATE, "privacy.noise=0.01"), "one round would already spend more than the privacy budget"),
+        ((*PRIVATE, "model=resnet18", "model.norm=batch"), "noise would make BatchNorm's statistics useless"),
+        (("rounds=-3",), "rounds is -3: it must be at least 1"),
         (("modle=linear",), "modle is no setting (did you mean model?)"),
         (("data.task=colour",), "no labels are called 'colour': a world has single, coarse, fine, rating"),
     ],

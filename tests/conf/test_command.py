@@ -116,7 +116,7 @@ def test_more_rounds_by_resume_equal_a_straight_run(tmp_path: Path, command: Any
 def test_what_may_change_in_a_continued_run_changes(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
     assert command("run", *tiny, "rounds=2", "folder=here").code == 0
     words = ("rounds=4", "evaluate_every=1", "checkpoint_seconds=9", "engine=reference", "track=tensorboard")
-    assert command("run", "resume=here", *words).code == 0
+    assert command("run", "resume=here", *words, "client_memory=0").code == 0
     kept = yaml.safe_load((tmp_path / "here" / "config.yaml").read_text())
     assert (kept["rounds"], kept["evaluate_every"], kept["engine"]["name"]) == (4, 1, "reference")
     assert list((tmp_path / "here" / "tensorboard").iterdir())

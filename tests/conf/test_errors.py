@@ -44,6 +44,7 @@ WRONG = [
     ("algorithm.select=best", "algorithm.select is 'best': choose uniform, poisson, by_size, everyone, pooled"),
     ("algorithm.schedule.kind=linear", "schedule 'linear' is unknown: choose constant, polynomial or cosine"),
     ("algorithm.cohort=1000", "a cohort of 1000 clients is asked of"),
+    ("algorithm.layers=[fc.*]", "algorithm.personal is 'none': set it to layers, or leave them out"),
     ("algorithm.personal=arms", "algorithm.personal is 'arms': choose none, head, norms, layers"),
     ("algorithm=fedbn", "no layer of the model matches Norms()"),
     ("algorithm.head_epochs=1", "no layers are personal: name some"),

@@ -30,11 +30,11 @@ def test_every_client_is_in_one_group_and_every_example_in_a_batch(held: list[in
         assert len(group.places) <= group.width <= most
         assert group.width in (*WIDTHS, most)
         for place in group.places:
-            real = lengths(clients[place])
+            real = lengths(clients[place].rows_SB)
             assert len(real) >= ALIKE * len(group.batches)
             assert all(need <= size for need, size in zip(real, group.batches, strict=False))
         if exact and most == 1:
-            assert group.batches == tuple(lengths(clients[group.places[0]]))
+            assert group.batches == tuple(lengths(clients[group.places[0]].rows_SB))
 
 
 def test_buckets_by_hand() -> None:
@@ -44,8 +44,7 @@ def test_buckets_by_hand() -> None:
 
 def test_lengths_by_hand() -> None:
     rows = np.array([[4, 5, 6], [7, -1, -1], [-1, -1, -1]])
-    one = Client(0, 0, 4, 1.0, rows, rows, None, np.arange(3), None, None)
-    assert lengths(one).tolist() == [3, 1, 0]
+    assert lengths(rows).tolist() == [3, 1, 0]
 
 
 @settings(deadline=None, max_examples=50)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from manyeyes.papers import ITEMS, Item
-from manyeyes.papers.comparison import Found
+from manyeyes.papers.comparison import Found, compare
 from manyeyes.papers.figures import figures
 from manyeyes.papers.plan import How, job, wanted
 from manyeyes.papers.png import png
@@ -57,7 +57,7 @@ def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path:
     assert (paper.name, paper.kind) == ("FedAvg + FedVC, K=10 (paper)", "points")
     assert (list(paper.x), list(paper.y)) == ([1000, 2500, 5000], pytest.approx([0.313, 0.397, 0.439]))
     assert chart.marks == [{"y": 0.6, "label": "centralised"}]
-    assert chart.svg().count("<circle") == 3, "the paper's points are hollow"
+    assert chart.svg().count("<circle") == 3 + 1, "the paper's points are hollow, and so is the sign before their name"
 
 
 def test_a_bar_has_the_papers_number_as_a_hollow_point(tmp_path: Path, write: Write) -> None:
@@ -68,7 +68,7 @@ def test_a_bar_has_the_papers_number_as_a_hollow_point(tmp_path: Path, write: Wr
         ("measured", "bars", [0.6]),
         ("paper", "points", [pytest.approx(0.579)]),
     ]
-    assert chart.svg().count("<circle") == 1
+    assert chart.svg().count("<circle") == 1 + 1
 
 
 def test_beside_a_stand_in_there_is_no_number_of_the_paper(tmp_path: Path, write: Write) -> None:
@@ -78,6 +78,25 @@ def test_beside_a_stand_in_there_is_no_number_of_the_paper(tmp_path: Path, write
     assert [one.name for one in chart.series] == ["FedAvg + FedVC, K=10"]
     assert "(scaled by 0.1, on stand-ins)" in chart.title
     assert "not the paper's" in chart.caption
+
+
+def test_what_a_smaller_run_is_measured_after_is_not_taken_for_the_papers(tmp_path: Path, write: Write) -> None:
+    how = How(scale=0.1, stand_in=True, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
+    item = wanted(ITEMS["hsu2020.table3"], how)
+    write(item, how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 100: 0.3, 500: 0.4})
+    cells = [line.cells() for line in compare(Found(item, how), {})]
+    assert [(measure, paper, measured) for _, measure, paper, measured, *_ in cells] == [
+        ("accuracy after 1,000 rounds, here 100", "31.3 %", "30"),
+        ("accuracy after 2,500 rounds, here 250", "39.7 %", "30"),
+        ("accuracy after 5,000 rounds, here 500", "43.9 %", "40"),
+    ]
+    how = How(rounds=2000, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)  # a run that is cut, at its end
+    write(item, how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 1000: 0.3, 2000: 0.4})
+    assert [line.cells()[1::2] for line in compare(Found(item, how), {})] == [
+        ("accuracy after 1,000 rounds", "30", ""),
+        ("accuracy after 2,500 rounds, here 2,000", "40", ""),
+        ("accuracy after 5,000 rounds, here 2,000", "40", ""),
+    ]
 
 
 def test_figure_4_is_the_best_relative_accuracy_against_emd(tmp_path: Path, write: Write) -> None:

@@ -54,6 +54,23 @@ def test_a_line_compares_in_the_papers_unit() -> None:
     assert line.cells() == ("FL-F-17", "macro_ap", "62 ± 0.3 %", "61.8 ± 0.42", "-0.2", "yes")
 
 
+def test_large_numbers_have_no_exponent() -> None:
+    """Of 8,000 and 12,000 the mean is 10,000 and the deviation 4,000 / sqrt(2) = 2,828.4."""
+    line = Line("FedAvg", RoundsTo(0.5), Number(39_236, "rounds", ""), (8_000, 12_000))
+    assert line.cells()[2:] == ("39,236 rounds", "10,000 ± 2,828", "-29,236", "no")
+    line = Line("FedAvg", RoundsTo(0.5), Number(9, "rounds", ""), (999.96, 999.96))
+    assert line.cells()[3:5] == ("1,000 ± 0", "+991")
+    assert Line("FedAvg", Final("accuracy"), Number(31.3, "%", ""), (0.313,)).cells()[4] == "+0"
+
+
+def test_a_seed_that_never_gets_there_is_told_apart_from_all() -> None:
+    number, beyond = Number(4912, "rounds", ""), Number(50_000, "rounds", "", beyond=True)
+    assert Line("a", RoundsTo(0.9), number, (math.inf, math.inf)).cells()[3:] == ("never", "", "no")
+    assert Line("a", RoundsTo(0.9), number, (math.inf, 700.0)).cells()[3:] == ("never with 1 of 2 seeds", "", "no")
+    assert Line("a", RoundsTo(0.9), beyond, (math.inf, math.inf)).cells()[3:] == ("never", "", "yes")
+    assert Line("a", RoundsTo(0.9), beyond, (math.inf, 700.0)).cells()[5] == "no"
+
+
 def test_what_is_not_the_papers_run_is_not_compared() -> None:
     line = Line("FL-F-17", Final("macro_ap"), AP, (0.615,), real=False)
     assert line.cells()[3:] == ("61.5", "", "")

@@ -73,6 +73,7 @@ def test_the_score_of_a_class_and_how_it_goes_with_its_count() -> None:
     )
     assert OfClass("dog").of(outcome) == 0.4
     assert OfClass("fox").of(outcome) is None
+    assert OfClass("none").of(outcome) is None  # nothing that was evaluated has it: its AP is no 0
     assert Frequency().of(outcome) == pytest.approx(1)  # a class that nobody has is no point of the line
     assert Frequency().of(Outcome([], {"cat": 0.2}, {"cat": 10})) is None
 
@@ -84,9 +85,11 @@ def test_quantiles_of_users() -> None:
 
 
 def test_a_budget_shrinks_with_the_rounds_and_other_measures_do_not() -> None:
-    assert scaled(AfterRounds("accuracy", 1000), 0.01) == AfterRounds("accuracy", 10)
+    assert scaled(AfterRounds("accuracy", 5000), 0.01) == AfterRounds("accuracy", 50)
     assert scaled(WithinBatches("accuracy", 25_000), 0.01) == WithinBatches("accuracy", 250)
-    assert scaled(Relative(2500), 0.0001) == Relative(1)
+    assert scaled(AfterRounds("accuracy", 25), 0.1) == scaled(AfterRounds("accuracy", 1000), 0.0001)
+    assert scaled(Relative(2500), 0.0001) == Relative(20)
+    assert scaled(Relative(10), 0.0001) == Relative(10)
     assert scaled(Relative(), 0.01) == Relative()
     assert scaled(OfClass("dog"), 0.01) == OfClass("dog")
 

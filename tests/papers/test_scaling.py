@@ -10,6 +10,7 @@ from manyeyes.papers.fedper import flickr_run
 from manyeyes.papers.flair import run as flair_run
 from manyeyes.papers.hsu2020_runs import cifar_run, landmarks, species
 from manyeyes.papers.item import Run
+from manyeyes.papers.measure import AfterRounds, Relative, scaled
 from manyeyes.papers.scaling import WORLDS, cut, scale, stand_in
 
 
@@ -73,6 +74,16 @@ def test_what_is_learnt_from_does_not_vanish() -> None:
     small = scale(stand_in(flair_run("FL-F-17")), 1e-6)
     least = {"rounds": 20, "algorithm.cohort": 5, "data.users": 20, "data.size": 32, "augment.crop": 32}
     assert {name: number(small, name) for name in least} == least
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.02, 0.001, 1e-6])
+def test_no_budget_is_beyond_the_rounds_that_are_left(factor: float) -> None:
+    for row in (row for one in ITEMS.values() for row in one.rows):
+        for measure in (m for m in row.expected if isinstance(m, AfterRounds | Relative)):
+            budget = scaled(measure, factor)
+            assert isinstance(budget, AfterRounds | Relative)
+            assert budget.rounds >= min(20, measure.rounds)
+            assert all(budget.rounds <= number(scale(run, factor), "rounds") for run in row.runs)
 
 
 def test_nothing_grows() -> None:

@@ -16,13 +16,20 @@ from manyeyes.parts import Head, Layers, Norms
         (("*.bias",), {"conv1.bias", "fc.bias"}),
         (("conv?.*", "fc.bias"), {"conv1.weight", "conv1.bias", "fc.bias"}),
         (("*",), {"conv1.weight", "conv1.bias", "fc.weight", "fc.bias"}),
-        (("FC.*",), set()),
     ],
 )
 def test_keeps_the_layers_that_match_any_pattern(patterns: tuple[str, ...], kept: set[str]) -> None:
     module = nn.Module()
     module.conv1, module.fc = nn.Conv2d(3, 2, 1), nn.Linear(2, 2)
     assert Layers(patterns).names(module) == kept
+
+
+@pytest.mark.parametrize("patterns", [("FC.*",), ("fc.*", "conv2.*"), ("fc",)])
+def test_a_pattern_that_matches_nothing_is_refused_beside_others_too(patterns: tuple[str, ...]) -> None:
+    module = nn.Module()
+    module.conv1, module.fc = nn.Conv2d(3, 2, 1), nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=rf"no layer of the model matches '{patterns[-1]}': .* conv1.weight"):
+        Layers(patterns).names(module)
 
 
 def test_a_lone_pattern_is_refused() -> None:

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from manyeyes.papers import ITEMS
+from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, groups
 from manyeyes.report.picture import ticks
 from manyeyes.report.report import write
@@ -112,8 +113,12 @@ def test_of_many_rounds_the_spikes_stay_and_the_page_is_small(made_run: Made, tm
     write([load(folder, str(number)) for number in range(20)], out)
     assert out.stat().st_size < 4_000_000
     assert data(out)["charts"]["train_loss"]["series"][0]["y"].count(77) == 1
-    values = [line["metrics"]["train_loss"][1] for line in data(out)["explorer"]["runs"]]
+    values = [line["metrics"]["train_loss"][1] for line in data(out)["explorer"]["groups"]]
     assert all(max(some) == 77 and len(some) <= 1100 for some in values)
+    few = [line if number < 9 else line.replace('"train_loss"', '"other"') for number, line in enumerate(lines)]
+    (folder / "metrics.jsonl").write_text("\n".join(few) + "\n")
+    write([load(folder, str(number)) for number in range(20)], out)
+    assert len(data(out)["explorer"]["groups"][0]["metrics"]["train_loss"][1]) == 8, "fewer values than stretches"
 
 
 def test_names_from_outside_cannot_write_the_page(made_run: Made, tmp_path: Path, reader: Any) -> None:
@@ -133,6 +138,8 @@ def test_runs_that_are_not_whole_make_a_page_that_says_so(made_run: Made, shown:
     text = shown(stopped)
     assert "stopped is not finished: 1 of 40 rounds" in text
     assert f"manyeyes run resume={stopped}" in text
+    spaced = made_run("a run=1", {"rounds": 40}, [0.1, 0.2], finished=False)
+    assert f"manyeyes run 'resume=\"{spaced}\"'" in shown(spaced), "quotes for the shell, and those that settings need"
     diverged = made_run("diverged", {"rounds": 40}, [0.1, 0.2], finished=False)
     (diverged / "diverged.txt").write_text("the run has diverged: try a lower learning rate\n")
     assert "diverged after 1 of 40 rounds: the run has diverged: try a lower learning rate" in shown(diverged)
@@ -143,6 +150,10 @@ def test_runs_that_are_not_whole_make_a_page_that_says_so(made_run: Made, shown:
     text = shown(broken)
     assert "line 3 of metrics.jsonl is broken and left out" in text
     assert "config.yaml cannot be read" in text
+    huge = "1" + "0" * 400
+    lines = ('{"round": true}', f'{{"round": {huge}}}', f'{{"round": 1, "seconds": {huge}}}')
+    (broken / "metrics.jsonl").write_text('{"round": 0, "accuracy": 0.5}\n' + "\n".join(lines))
+    assert "3 lines of metrics.jsonl, the first line 2, are broken and left out" in shown(broken)
     (broken / "metrics.jsonl").write_text('{"round": 0, "accuracy": 0.5}\n' + "?\n" * 2000)
     (broken / "config.yaml").write_text("rounds: many")
     text = shown(broken)
@@ -200,6 +211,21 @@ def test_adapted_users_are_a_line_of_their_own(made_run: Made, tmp_path: Path) -
     ]
 
 
+def test_how_many_users_were_scored_is_no_share(made_run: Made, tmp_path: Path) -> None:
+    folder = made_run("a", {}, [0.1])
+    scores = {"user_scored": 20.0, "adapted_user_scored": 20.0, "adapted_user_mean": 0.5, "adapted_examples": 80.0}
+    (folder / "metrics.jsonl").write_text(json.dumps({"round": 0, "accuracy": 0.1, **scores}) + "\n")
+    out = tmp_path / "page.html"
+    write([load(folder)], out)
+    assert [each["key"] for each in data(out)["explorer"]["metrics"]] == ["accuracy", "adapted_user_mean"]
+
+
+def test_a_name_that_is_no_text_does_not_stop_the_figures(made_run: Made, tmp_path: Path) -> None:
+    run = load(made_run("a", {}, [0.125]), "run \udcff")
+    write([run], tmp_path / "page.html", figures=tmp_path / "f")
+    assert "run \N{REPLACEMENT CHARACTER},0,0.125" in (tmp_path / "f/curves.csv").read_text(encoding="utf-8")
+
+
 def test_figures_hold_the_numbers(made_run: Made, tmp_path: Path) -> None:
     write([load(made_run("a", {}, [0.125, 0.5], classes=["x", "y,z"]))], tmp_path / "page.html", figures=tmp_path / "f")
     rows = list(csv.reader((tmp_path / "f/curves.csv").open()))
@@ -255,3 +281,17 @@ def test_ticks_are_round() -> None:
     assert ticks(0, 1, 5) == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert ticks(37, 62, 5) == [40, 45, 50, 55, 60]
     assert ticks(1, 2000, 5, log=True) == [1, 10, 100, 1000]
+
+
+def test_a_still_picture_has_long_names_upwards_deviations_and_hollow_signs() -> None:
+    names = tuple(f"FedAvgM + FedVC + FedIR, K={number}" for number in range(6))
+    bars = Series("measured", range(6), [0.5] * 6, [0.4] * 6, [0.6] * 6, kind="bars")
+    paper = Series("paper", range(6), [0.5] * 6, kind="points", dashed=True, colour=1)
+    short, tall = (Chart("key", "", Axis("", names=x), Axis(""), [bars, paper], "") for x in (tuple("abcdef"), names))
+    drawn = tall.svg()
+    assert [name in drawn for name in names] == [True] * 6
+    assert drawn.count("rotate(-90)") == 6
+    assert short.svg().count("rotate(-90)") == 0
+    assert drawn.count("<circle") == 7, "six rings, and one before the name"
+    spread = re.search(r'<path d="([^"]*)" stroke="#1b1f24"', drawn)
+    assert spread and spread[1].count("M") == 6

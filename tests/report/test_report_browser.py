@@ -222,3 +222,22 @@ def test_thirty_series_of_five_thousand_points_are_drawn_at_once(page: Any) -> N
     assert took < 2000  # a tenth of it, on a machine that is not busy
     assert long < 60_000  # decimated: 5,000 points as they are would be 65,000 characters
     assert left == 0
+
+
+@pytest.mark.parametrize("name", ["FL-R-{}", "FedAvgM + FedVC + FedIR, K={}"], ids=["short", "long"])
+def test_names_on_the_axis_are_whole_and_apart_and_bars_have_their_deviation(page: Any, name: str) -> None:
+    made = """(names) => {
+      const box = document.createElement("div");
+      box.style.width = "420px";
+      document.body.append(box);
+      const x = names.map((_, i) => i), y = x.map(() => 0.5), low = x.map(() => 0.4), high = x.map(() => 0.6);
+      manyeyes.chart(box, {x: {names}, series: [{name: "measured", kind: "bars", x, y, low, high}]});
+      const ticks = [...box.querySelectorAll(".me-tick")].filter((tick) => names.includes(tick.textContent));
+      const frame = box.querySelector("svg").getBoundingClientRect();
+      const boxes = ticks.map((tick) => tick.getBoundingClientRect());
+      const apart = boxes.slice(1).every((each, i) => each.left >= boxes[i].right);
+      const inside = boxes.every((each) => each.bottom <= frame.bottom && each.left >= frame.left);
+      return [ticks.length, apart, inside, box.querySelector(".me-spread").getAttribute("d").split("M").length - 1];
+    }"""
+    names = [name.format(number) for number in range(6)]
+    assert page.evaluate(made, names) == [6, True, True, 6]

@@ -40,6 +40,23 @@ def test_a_run_that_has_not_ended_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("per_user.csv", ""),
+        ("per_user.csv", "user,examples,accuracy\nu1,10\n"),
+        ("per_user.csv", "user,examples,accuracy\nu1,many,0.5\n"),
+        ("per_user.csv", "\xff"),
+        ("metrics.jsonl", '{"round": 4}\n'),
+        ("metrics.jsonl", "{\n"),
+    ],
+)
+def test_what_is_damaged_is_one_sentence(folder: Path, file: str, text: str) -> None:
+    (folder / file).write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=f"of {folder} is damaged"):
+        load(folder)
+
+
 def test_the_command_prints_and_draws(command: Any, folder: Path) -> None:
     found = command("users", f"mine={folder}", "--out", "here.png")
     assert (found.code, found.err) == (0, "")

@@ -184,6 +184,18 @@ def test_ditto_is_scored_with_the_shared_model_and_with_each_clients_own(tmp_pat
     assert (tmp_path / "per_user.csv").read_text().splitlines()[0] == "user,examples,accuracy,adapted"
 
 
+def test_where_no_tested_user_has_a_model_beside_some_clients_models_are_scored() -> None:
+    """Two train, each with a model of its own, and two are tested with both: each on four photos."""
+    owners = np.repeat(np.arange(4), 4)
+    labels = SingleLabels(np.arange(16) % 3, ("a", "b", "c"))
+    images = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
+    people = Population.of(images, labels, owners, split=np.where(owners < 2, "train", "test"))
+    first, last = (event for event in run(people, ditto(cohort=2, batch=4, lr=0.5), rounds=1).events)
+    assert (first["adapted_examples"], last["examples"], last["adapted_examples"]) == (8, 8, 16)
+    assert first["adapted_loss"] == first["loss"]
+    assert last["adapted_loss"] != last["loss"]
+
+
 def test_fine_tuning_is_sgd_on_the_users_own_training_part(people: Population) -> None:
     """One step on all six photos, by hand."""
     algorithm = finetuned(cohort=3, batch=6, lr=0.05)

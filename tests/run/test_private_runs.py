@@ -177,6 +177,12 @@ def test_what_was_spent_is_in_the_log_the_checkpoint_and_the_privacy_file(people
     assert "a seed that the operating system drew and nobody kept" in told["promise"]
 
 
+def test_the_promise_is_about_the_rounds_that_the_budget_allows(people: Population, tmp_path: Path) -> None:
+    run(people, private(CentralDP(epsilon=by_hand(4.0, 4) + 1e-3, noise=4.0, delta=DELTA)), tmp_path)
+    told = json.loads((tmp_path / "privacy.json").read_text())
+    assert told["promise"].startswith(f"({by_hand(4.0, 4):.4g}, 0.001)-differential privacy")
+
+
 def test_what_was_spent_is_in_the_progress_line(people: Population, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
 

@@ -1,0 +1,76 @@
+"""What a round costs the host before a device can begin it: microseconds a client, best of several rounds, no training.
+
+    python benchmarks/planning.py
+
+`plan` chooses clients and draws what each trains on, `group` says who runs beside whom and in which lane, `pack` makes
+the arrays that are sent to a device. Writes benchmarks/records/planning.json and prints its table.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from itertools import count, zip_longest
+from pathlib import Path
+
+import torch
+
+from manyeyes.bench.works import WORKS
+from manyeyes.engine.choice import BESIDE, WIDTH, lanes_for
+from manyeyes.engine.program import Stretch, cut, make_groups
+from manyeyes.engine.resident import load
+from manyeyes.engine.sharing import share_out
+from manyeyes.engine.table import Table
+from manyeyes.round import plan_round
+
+CASES = {  # work, users, clients, and whether clients run side by side
+    "50 clients of 5 images": ("crowd", 100, 50, True),
+    "5,000 clients of 5 images": ("crowd", 1_000_000, 5_000, True),
+    "200 users of FLAIR's sizes": ("flair", 2_000, 200, False),
+    "10 clients of 500 images": ("hsu", 100, 10, True),
+}
+RECORD = Path(__file__).parent / "records" / "planning.json"
+
+
+def measured(name: str, users: int, clients: int, beside: bool) -> dict[str, float]:
+    work = WORKS[name].resized(users, clients)
+    population, rounds = load(work.population(), torch.device("cpu")), count()
+    lanes = min(BESIDE, clients) if beside else lanes_for(clients)
+    width = min(WIDTH, -(-clients // lanes)) if beside else 1
+    table = Table(population, torch.device("cpu"), lanes, width, work.batch, work.augment.dice)
+    plan = plan_round(work.algorithm, population, 0, 0, work.augment.dice)
+
+    def group() -> list[list[list[Stretch]]]:
+        groups = make_groups(plan.clients, width, exact=False)
+        cuts = [cut([groups[i] for i in share], table.room) for share in share_out([g.cost for g in groups], lanes)]
+        return [[lane or [] for lane in piece] for piece in zip_longest(*cuts)]
+
+    program, repeats = group(), 5 if clients > 1000 else 50
+    parts = {
+        "plan": lambda: plan_round(work.algorithm, population, 0, next(rounds), work.augment.dice),
+        "group": group,
+        "pack": lambda: [table.pack(plan, piece) for piece in program],
+    }
+    return {part: round(1e6 * best(call, repeats) / clients, 2) for part, call in parts.items()}
+
+
+def best(call: Callable[[], object], repeats: int) -> float:
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rows = {title: measured(*case) for title, case in CASES.items()}
+    RECORD.write_text(json.dumps({"command": "python benchmarks/planning.py", "microseconds": rows}, indent=1) + "\n")
+    for title, parts in rows.items():
+        print(f"{title:28}", *(f"{part} {found:6.2f}" for part, found in parts.items()), f"{sum(parts.values()):6.1f}")
+
+
+if __name__ == "__main__":
+    main()
