@@ -13,27 +13,21 @@ as are asked for. Ctrl-C or SIGTERM ends all of them after their rounds under wa
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
 import statistics
-import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from manyeyes.conf.command import CHANGEABLE
 from manyeyes.papers.fedper import MODELS, cifar_run, flickr_run
 from manyeyes.run.events import read
 from manyeyes.run.folder import environment
+from manyeyes.run.processes import Train, side_by_side
 
 NAMES = {word: name for name, word in MODELS.items()}
 EPOCHS = 4  # of a round, and of fine-tuning
-COMMAND = (sys.executable, "-m", "manyeyes")
-PATIENCE = 120.0  # seconds that a training has to finish its round and save itself
 SCORES = {"FedPer": "user_mean", "FedAvg": "user_mean", "FedAvg, fine-tuned": "adapted_user_mean"}
 
 
@@ -80,48 +74,16 @@ class Job:
         return [f"resume={folder}", *self.length, *engine]
 
 
-@dataclass
-class Trainings:
-    """The processes under way, none of which outlives this one."""
-
-    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    over: bool = False
-
-    def train(self, words: list[str]) -> bool:
-        """Whether it came to its end."""
-        with self.lock:
-            if self.over:
-                return False
-            # a session of its own: Ctrl-C comes to it from us, once, and it saves itself
-            process = subprocess.Popen([*COMMAND, "run", *words], stdout=subprocess.DEVNULL, start_new_session=True)
-            self.running.append(process)
-        return process.wait() == 0
-
-    def end(self) -> None:
-        with self.lock:
-            self.over = True
-        try:
-            for process in self.running:
-                process.terminate()
-            for process in self.running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(PATIENCE)
-        finally:  # also where somebody is asked for a second time
-            for process in self.running:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-
-
-def play(trainings: Trainings, job: Job, store: Path, out: Path, extra: list[str]) -> list[dict[str, object]]:
+def play(job: Job, store: Path, out: Path, extra: list[str], train: Train) -> list[dict[str, object]]:
     """Train, unless that is done, and say how each method went."""
     folder = job.folder(out)
     try:
         words = job.left(store, out, extra)
+        wrong = train(words) if words else ""
     except ValueError as error:
-        print(error, file=sys.stderr)
-        return []
-    if words and not trainings.train(words):  # it has said why, and the others go on
+        wrong = str(error)
+    if wrong:  # the others go on
+        print(f"{folder}: {wrong}", file=sys.stderr)
         return []
     events = read(folder / "metrics.jsonl")
     seconds = statistics.median(event["seconds"] for event in events[1:])
@@ -152,16 +114,8 @@ def main(given_words: list[str] | None = None) -> None:
         for model in given.models.split(",")
         for method in given.methods.split(",")
     ]
-    trainings, rows = Trainings(), []
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-    with ThreadPoolExecutor(given.processes) as pool:
-        try:
-            for some in [pool.submit(play, trainings, job, given.store, given.out, extra) for job in jobs]:
-                rows += some.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            trainings.end()
-            raise
+    works = [partial(play, job, given.store, given.out, extra) for job in jobs]
+    rows = [row for some in side_by_side(works, given.processes) for row in some]
     if given.record:
         given.record.write_text(json.dumps({**environment(), "rows": rows}, indent=1) + "\n")
 

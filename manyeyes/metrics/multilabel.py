@@ -121,9 +121,9 @@ class MultiLabelScores:
         return PerClass(self.average_precision[0], *_precision_recall_f1(found_C, predicted_C, support_C), support_C)
 
     def per_user(self) -> PerUser:
-        """Macro AP over the classes that the user has, on its own examples (FLAIR, figure 5).
+        """Macro AP over the classes that some of the user's examples have and some have not (FLAIR, figure 5).
 
-        A user without any positive is too small to score.
+        Where all have it, AP is 1 whatever the scores are. A user without such a class is too small to score.
         """
         if self.whole.users_N is None:
             raise ValueError("the scores have no users: give users with every batch for per-user results")
@@ -140,8 +140,9 @@ class MultiLabelScores:
             scores_GN = self.whole.scores_NC[rows_N, class_G[first:last, None]]
             positives.count_examples(scores_GN, first, examples_P)
         ap_G = positives.average_precision(examples_P)
-        classes_U = np.diff(bounds_U)
-        ap_U = ratio(np.bincount(user_G, weights=ap_G, minlength=len(users_U)), classes_U)
+        told_G = np.bincount(group_P) < counts_U[user_G]
+        classes_U = np.bincount(user_G, weights=told_G, minlength=len(users_U))
+        ap_U = ratio(np.bincount(user_G, weights=ap_G * told_G, minlength=len(users_U)), classes_U)
         scored_U = classes_U > 0
         return PerUser(users_U[scored_U], ap_U[scored_U], counts_U[scored_U], int(np.sum(~scored_U)))
 

@@ -222,6 +222,8 @@ ITEMS = (
         ),
         "A few users do much better than most in every setting; centralised and federated training have similar "
         "distributions, and privacy lowers almost every user's.",
+        "The paper does not say over which classes a user's mean is: here over those that some of the user's photos "
+        "have and some have not, and users without such a class are left out.",
     ),
     Item(
         PAPER,

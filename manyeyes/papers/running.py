@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hydra import compose, initialize
@@ -24,6 +22,7 @@ from manyeyes.papers.estimate import estimate, seconds_a_round
 from manyeyes.papers.item import Store
 from manyeyes.papers.launching import Broken, launch
 from manyeyes.papers.plan import Job
+from manyeyes.run.processes import Train, side_by_side
 
 EXPECTED = (ValueError, Diverged, OSError)  # failures that say in a sentence what to do
 LEFT = ("missing", "stopped")  # states of a run that is still to be done
@@ -118,28 +117,15 @@ def _one_by_one(todo: list[Job], means: Means, say: Callable[[str], None]) -> Fa
 def _side_by_side(todo: list[Job], means: Means, say: Callable[[str], None]) -> Failures:
     """Each in a process of its own, with its share of the cores."""
     share = (f"engine.workers={max(1, cores() // means.parallel)}",)
-    failures: Failures = {}
 
-    def one(number: int, job: Job) -> None:
+    def one(number: int, job: Job, train: Train) -> str:
         if job.state not in LEFT:
-            return  # another command has done it meanwhile
+            return ""  # another command has done it meanwhile
         say(f"{number} of {len(todo)}: {job.folder}")
-        words = ["run", *commanded(job, (*share, *means.extra))]
-        done = subprocess.run(
-            [sys.executable, "-m", "manyeyes", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        if done.returncode:
-            told = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
-            failures[job.folder] = told[-1].removeprefix("manyeyes: ")
+        return train(commanded(job, (*share, *means.extra)))
 
-    with ThreadPoolExecutor(means.parallel) as pool:
-        try:
-            for future in [pool.submit(one, number, job) for number, job in enumerate(todo, 1)]:
-                future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)  # those under way hear Ctrl-C too, and save themselves
-            raise
-    return failures
+    told = side_by_side([partial(one, number, job) for number, job in enumerate(todo, 1)], means.parallel)
+    return {job.folder: reason for job, reason in zip(todo, told, strict=True) if reason}
 
 
 def _launched(todo: list[Job], means: Means, say: Callable[[str], None]) -> Failures:

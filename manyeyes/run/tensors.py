@@ -13,7 +13,13 @@ from manyeyes.files import write_whole
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
+    def write(beside: Path) -> None:
+        beside.touch()
+        rights = beside.stat().st_mode
+        save_file(tensors, beside, about)
+        beside.chmod(rights)  # safetensors lets nobody else read its files
+
     try:
-        write_whole(path, lambda beside: save_file(tensors, beside, about))
+        write_whole(path, write)
     except SafetensorError as error:  # how safetensors says that the disk is full
         raise OSError(errno.EIO, str(error), str(path)) from error

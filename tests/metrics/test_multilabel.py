@@ -116,7 +116,7 @@ def test_per_user_equals_a_plain_loop(case: Arrays, users: int, seed: int) -> No
     expected, small = {}, 0
     for user in np.unique(users_N):
         mine = users_N == user
-        values = [scikit_ap(h, s, None) for h, s in zip(hot[mine].T, scores[mine].T, strict=True) if h.any()]
+        values = [scikit_ap(h, s, None) for h, s in zip(hot[mine].T, scores[mine].T, strict=True) if 0 < h.mean() < 1]
         if values:
             expected[user] = (np.mean(values), mine.sum())
         small += not values
@@ -128,8 +128,10 @@ def test_per_user_equals_a_plain_loop(case: Arrays, users: int, seed: int) -> No
 
 
 def test_user_results_are_in_the_table() -> None:
-    results = MultiLabelScores.of([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [[0, 0], [1, 0], [1, 0]], [4, 5, 5]).results()
-    assert (results["user_scored"], results["user_too_small"], results["user_mean"]) == (1, 1, 1.0)
+    scores = [[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 1.0]]
+    hot = [[0, 0], [1, 1], [1, 0], [1, 0], [1, 1]]  # of one user nothing, of one all, of one class 0 in all of two
+    results = MultiLabelScores.of(scores, hot, [4, 5, 5, 6, 7]).results()
+    assert (results["user_scored"], results["user_too_small"], results["user_mean"]) == (1, 3, 0.5)
 
 
 @settings(deadline=None, max_examples=50)

@@ -31,3 +31,11 @@ def test_a_full_disk_is_an_os_error_that_names_the_file(tmp_path: Path, monkeypa
         write_tensors(tmp_path / "model", {})
     assert caught.value.filename == str(tmp_path / "model")
     assert os.listdir(tmp_path) == []
+
+
+def test_whoever_may_read_other_files_may_read_tensors_too(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    for _ in range(2):  # also in place of one
+        write_tensors(tmp_path / "model", {"a": torch.ones(3)})
+        assert (tmp_path / "model").stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert sorted(os.listdir(tmp_path)) == ["model", "other"]
