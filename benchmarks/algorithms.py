@@ -108,7 +108,8 @@ def table(results: dict[str, dict[str, dict[str, list[float]]]], skew: dict[str,
         lines += ["| | accuracy % | relative | unrest % | batches of the largest client |", "|---|---:|---:|---:|---:|"]
         for name, row in rows.items():
             level, unrest, batches = (np.array(row[key]) for key in ("accuracy", "unrest", "batches"))
-            cells = f"{100 * level.mean():.1f} ± {100 * level.std():.1f} | {level.mean() / bound:.2f}"
+            spread = level.std(ddof=1) if len(level) > 1 else 0.0
+            cells = f"{100 * level.mean():.1f} ± {100 * spread:.1f} | {level.mean() / bound:.2f}"
             lines.append(f"| {name} | {cells} | {100 * unrest.mean():.1f} | {batches.mean():,.0f} |")
         lines.append("")
     return "\n".join(lines)

@@ -1,13 +1,14 @@
 """What a round costs the host before a device can begin it: microseconds a client, best of several rounds, no training.
 
-    python benchmarks/planning.py
+    python benchmarks/planning.py [--record FILE]
 
 `plan` chooses clients and draws what each trains on, `group` says who runs beside whom and in which lane, `pack` makes
-the arrays that are sent to a device. Writes benchmarks/records/planning.json and prints its table.
+the arrays that are sent to a device.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from manyeyes.engine.resident import load
 from manyeyes.engine.sharing import share_out
 from manyeyes.engine.table import Table
 from manyeyes.round import plan_round
+from manyeyes.run.folder import environment
 
 CASES = {  # work, users, clients, and whether clients run side by side
     "50 clients of 5 images": ("crowd", 100, 50, True),
@@ -30,7 +32,6 @@ CASES = {  # work, users, clients, and whether clients run side by side
     "200 users of FLAIR's sizes": ("flair", 2_000, 200, False),
     "10 clients of 500 images": ("hsu", 100, 10, True),
 }
-RECORD = Path(__file__).parent / "records" / "planning.json"
 
 
 def measured(name: str, users: int, clients: int, beside: bool) -> dict[str, float]:
@@ -65,11 +66,17 @@ def best(call: Callable[[], object], repeats: int) -> float:
 
 
 def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--record", type=Path)
+    given = words.parse_args()
     torch.set_num_threads(1)
-    rows = {title: measured(*case) for title, case in CASES.items()}
-    RECORD.write_text(json.dumps({"command": "python benchmarks/planning.py", "microseconds": rows}, indent=1) + "\n")
-    for title, parts in rows.items():
-        print(f"{title:28}", *(f"{part} {found:6.2f}" for part, found in parts.items()), f"{sum(parts.values()):6.1f}")
+    rows = {}
+    for title, case in CASES.items():
+        rows[title] = measured(*case)
+        total = sum(rows[title].values())
+        print(f"{title:28}", *(f"{part} {found:6.2f}" for part, found in rows[title].items()), f"{total:6.1f}")
+    if given.record:
+        given.record.write_text(json.dumps({**environment(), "microseconds": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ EXTRAS = {  # a package of each, and what it is for
     "tensorboard": ("track", "curves in TensorBoard (track=tensorboard)"),
     "mlflow": ("track", "curves in MLflow (track=mlflow)"),
     "wandb": ("track", "curves in Weights & Biases (track=wandb)"),
+    "flwr": ("flower", "clients elsewhere (federate)"),
+    "submitit": ("cluster", "sweeps over a cluster (run --multirun)"),
 }
 
 

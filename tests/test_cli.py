@@ -28,6 +28,12 @@ def test_version(spawn: Callable[..., subprocess.Popen[str]]) -> None:
     assert process.returncode == 0
 
 
+def test_the_doctor_names_the_package_of_every_extra_that_a_command_needs(command: Any) -> None:
+    found = command("doctor")
+    assert found.code == 0
+    assert all(f"│ {package} " in found.out for package in ("tensorboard", "mlflow", "wandb", "flwr", "submitit"))
+
+
 def test_an_unknown_command_is_named(command: Any) -> None:
     found = command("train")
     assert (found.code, found.out) == (2, "")

@@ -12,7 +12,7 @@ from manyeyes.engine.lanes import Lanes
 from manyeyes.engine.precision import choose_precision
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.reference import Reference
-from manyeyes.engine.workers import available, cores
+from manyeyes.engine.workers import available, cores, unsendable
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.habits import habits
 from manyeyes.population import Population
@@ -34,6 +34,7 @@ class Means:
     workers: int = 0  # processes of `ranks`; 0: one a core
     lanes: int = 0  # lanes of `lanes`; 0: the number that is best here
     apart: bool = False  # whether the algorithm looks at each client's update: packs it, or compares it with others
+    sent: tuple[object, ...] = ()  # the parts of the algorithm that workers are sent
 
     def __post_init__(self) -> None:
         for name in ("workers", "lanes"):
@@ -105,7 +106,7 @@ def cannot(name: str, model: FlatModel, shape: tuple[int, int], device: torch.de
     if name == "ranks":
         if device.type != "cpu":
             return f"it trains on the CPU and the device is {device.type}"
-        return available()
+        return available() or unsendable(means.sent)
     if name == "reference":
         return None
     if means.apart:
@@ -121,5 +122,5 @@ def cannot(name: str, model: FlatModel, shape: tuple[int, int], device: torch.de
 def describe_engine(device: torch.device) -> str:
     """What `auto` begins with on a device."""
     if device.type == "cuda":
-        return "lanes"
+        return "vector (small models) or lanes"
     return f"ranks, {cores()} workers" if available() is None else "reference"

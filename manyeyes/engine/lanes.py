@@ -1,6 +1,6 @@
 """The fast engine: clients in lanes that run at the same time, and side by side within a lane.
 
-`lanes` is several lanes of one client each, for models that fill a good part of a GPU; `vector` is one lane of many
+`lanes` is several lanes of one client each, for models that fill a good part of a GPU; `vector` is two lanes of many
 clients through `torch.func.vmap`, for small models. A round is planned by the host, uploaded once, and then only
 launched: compiled steps, captured as CUDA graphs, find their rows through a cursor on the device. On a CPU the same
 code runs without streams and graphs.

@@ -94,6 +94,17 @@ def packed(thing: Any) -> bytes:
     return buffer.getvalue()
 
 
+def unsendable(thing: Any) -> str | None:
+    """Why it cannot be sent to a worker; None where it can."""
+    try:
+        packed(thing)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return (
+            f"a part of the algorithm cannot be sent to its workers ({error}): its class must be at the top of a module"
+        )
+    return None
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         return (torch.tensor, (thing.detach().numpy(),)) if isinstance(thing, Tensor) else NotImplemented

@@ -68,7 +68,10 @@ class Norms:
     """Every norm with its statistics: FedBN (Li et al. 2021)."""
 
     def names(self, module: nn.Module) -> set[str]:
-        return _below(module, [name for name, part in module.named_modules() if _is_norm(part)])
+        found = _below(module, [name for name, part in module.named_modules() if _is_norm(part)])
+        if not found:
+            raise ValueError(f"{type(module).__name__} has no norms that could stay with clients: choose another model")
+        return found
 
 
 def _is_norm(part: nn.Module) -> bool:

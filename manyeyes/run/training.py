@@ -97,7 +97,8 @@ def train(
         ahead = Prefetch(held, planner, how.rounds, how.prefetch * 2**20)
         held = replace(held, images=ahead)
     apart = algorithm.compress is not None or algorithm.aggregate is not None
-    means = Means(how.precision, how.compile, how.workers, how.lanes, apart)
+    sent = (algorithm.local, algorithm.correct, algorithm.compress, algorithm.beside)
+    means = Means(how.precision, how.compile, how.workers, how.lanes, apart, sent)
     expected = getattr(algorithm.cohort, "clients", len(trained_on.users))
     here = world()
     name = "reference" if how.engine == "auto" and here.size > 1 and device.type == "cpu" else how.engine
@@ -204,8 +205,11 @@ def settle_privacy(algorithm: Algorithm, population: Population, rounds: int) ->
 
 
 def check_statistics(algorithm: Algorithm, flat: FlatModel) -> None:
-    """Refuse statistics that would be noisy."""
-    if algorithm.privacy is not None and flat.size > flat.trained:
+    """Refuse statistics that would be noisy; those that stay with clients (FedBN) are not."""
+    if algorithm.privacy is None:
+        return
+    own = algorithm.personal.names(flat.module) if algorithm.personal is not None else set()
+    if not bool(flat.mask(own.__contains__)[flat.trained :].all()):
         raise ValueError(
             "noise would make BatchNorm's statistics useless: use group or frozen_batch norms to be private"
         )

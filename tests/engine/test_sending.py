@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from manyeyes.engine.reference import Reference
 from manyeyes.engine.workers import available
 from manyeyes.models import build
 from manyeyes.models.flat import FlatModel
-from manyeyes.parts import BF16, Equally, Everyone, Int8, Krum, Median, Poisson, TopK
+from manyeyes.parts import BF16, SGD, Equally, Everyone, Int8, Krum, Median, Poisson, TopK
 from manyeyes.population import Population, SingleLabels
 from manyeyes.round import play_round, start
 from manyeyes.run.events import read
+from manyeyes.run.training import train
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(0)
@@ -70,6 +71,19 @@ def test_workers_send_what_the_reference_sends(name: str) -> None:
 def test_engines_that_only_sum_say_so(engine: str) -> None:
     with pytest.raises(ValueError, match=f"engine {engine} cannot do this: it adds updates up where they are made"):
         choose_engine(engine, model(), PEOPLE, Augment(), CPU, Means(apart=True))
+
+
+def test_ranks_is_passed_over_where_workers_cannot_be_sent_a_part() -> None:
+    @dataclass(frozen=True)
+    class Mine(SGD):
+        pass
+
+    means = Means(sent=(Mine(0.1),))
+    assert isinstance(choose_engine("auto", model(), PEOPLE, Augment(), CPU, means), Reference)
+    with pytest.raises(ValueError, match=r"ranks cannot do this: .* cannot be sent .*; choose another, or auto"):
+        choose_engine("ranks", model(), PEOPLE, Augment(), CPU, means)
+    algorithm = replace(FEDAVG, local=Mine(0.1))
+    assert len(train(PEOPLE, "linear", algorithm, rounds=1, progress=False).events) == 2  # a run finds it out
 
 
 def test_auto_takes_an_engine_that_can() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from manyeyes.algorithm import Algorithm
 from manyeyes.algorithms import fedavg
 from manyeyes.models import build
-from manyeyes.parts import Equally, Layers, Poisson
+from manyeyes.parts import Equally, Layers, Norms, Poisson
 from manyeyes.parts.accounting import Account
 from manyeyes.parts.privacy import AdaptiveClip, CentralDP, Clip, LocalDP
 from manyeyes.population import Population
@@ -157,6 +158,17 @@ def test_private_personal_layers_stay_and_are_not_noisy(people: Population, tmp_
 def test_noise_on_batch_norms_statistics_is_refused(people: Population) -> None:
     with pytest.raises(ValueError, match="noise would make BatchNorm's statistics useless: use group or frozen_batch"):
         run(people, private(CentralDP()), model=build("resnet18", 3, norm="batch"))
+
+
+def test_statistics_that_stay_with_clients_are_not_noisy(people: Population) -> None:
+    begun = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+    before = {name: tensor.clone() for name, tensor in begun.state_dict().items()}
+    privacy = CentralDP(epsilon=0, noise=2.0, delta=DELTA)
+    after = run(people, private(privacy, personal=Norms()), model=begun).model.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in ("1.running_mean", "1.running_var", "1.weight"))
+    assert not torch.equal(after["3.weight"], before["3.weight"])
+    with pytest.raises(ValueError, match="noise would make BatchNorm's statistics useless"):
+        run(people, private(privacy, personal=Layers(("3.*",))), model=begun)
 
 
 # What is told
