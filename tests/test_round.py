@@ -48,7 +48,8 @@ def test_every_client_draws_from_its_own_generators(draw: Epochs | FixedSize, re
         real = rows >= 0
         np.testing.assert_array_equal(client.rows_SB, np.where(real, first + rows, -1))
         dice = generator(5, "augment", 2, client.key).random((*rows.shape, 4), np.float32)
-        np.testing.assert_array_equal(client.dice_SBD, dice)  # type: ignore[arg-type]
+        assert client.dice_SBD is not None
+        np.testing.assert_array_equal(client.dice_SBD, dice)
         seeds = [key(5, "dropout", 2, client.key) % 2**40 + STRIDE * step for step in range(len(rows))]
         assert client.seeds_S.tolist() == seeds
         own = np.bincount(LABELS.ids[first:last], minlength=3) / (last - first)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from manyeyes.conf.build import build_augment, build_model, build_population, bu
 from manyeyes.conf.errors import check_names, is_about_memory, is_about_settings, sentence
 from manyeyes.conf.help import run_help
 from manyeyes.conf.presets import register
-from manyeyes.conf.words import typed
+from manyeyes.conf.words import to_continue
 from manyeyes.engine.distributed import Lost
 from manyeyes.run.folder import unused
 from manyeyes.run.interrupt import Stopped
@@ -125,7 +124,7 @@ def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
             **run_words(config),
         )
     except Stopped as stopped:
-        raise Stopped(f"{stopped} Continue with: manyeyes run {shlex.quote(typed(f'resume={folder}'))}") from None
+        raise Stopped(f"{stopped} Continue with: {to_continue(folder)}") from None
 
 
 def _arranged(words: list[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from pathlib import Path
 
 PATHS = ("folder", "resume", "data.path")  # settings that are paths
 PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")  # what Hydra reads without quotes
@@ -15,3 +17,8 @@ def typed(word: str) -> str:
         return word
     text = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + (r"\"" if found[2] else ""), value)
     return f'{name}="{text}"'
+
+
+def to_continue(folder: Path) -> str:
+    """The command that goes on with a run, as it can be pasted into a shell."""
+    return f"manyeyes run {shlex.quote(typed(f'resume={folder}'))}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
-from manyeyes.conf.words import typed
+from manyeyes.conf.words import to_continue
 from manyeyes.report.chart import Grid, number
 from manyeyes.report.curves import Group, chart, groups, is_share, label
 from manyeyes.report.page import Table, escape
@@ -52,10 +51,9 @@ def notes(runs: list[Run]) -> Notes | None:
         elif run.state in ("diverged", "failed"):
             found.append(f"{run.name} {run.state} after {run.rounds:,} of {run.planned or '?'} rounds: {run.ended}")
         elif run.state == "unfinished":
-            way = f"manyeyes run {shlex.quote(typed(f'resume={run.folder}'))}"
             found.append(
                 f"{run.name} is not finished: {run.rounds:,} of {run.planned or '?'} rounds when this page was made. "
-                f"It still runs, or was stopped and can go on: {way}"
+                f"It still runs, or was stopped and can go on: {to_continue(run.folder)}"
             )
         found += [f"{run.name}: {trouble}." for trouble in run.troubles]
     return Notes(found) if found else None

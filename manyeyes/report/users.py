@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
+from manyeyes.conf.words import to_continue
 from manyeyes.metrics import PerUser
 from manyeyes.report.figures import COLOURS, start
 from manyeyes.run.events import read
@@ -38,7 +39,7 @@ def load(folder: Path) -> dict[str, Users]:
         return _read(folder, path)
     except (ValueError, IndexError, StopIteration, OSError, csv.Error) as error:
         raise ValueError(
-            f"per_user.csv or metrics.jsonl of {folder} is damaged: manyeyes run resume={folder} writes the former anew"
+            f"per_user.csv or metrics.jsonl of {folder} is damaged: {to_continue(folder)} writes the former anew"
         ) from error
 
 

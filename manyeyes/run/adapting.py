@@ -28,7 +28,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Beside(Mapping[int, dict[str, Tensor]]):
+class OwnModels(Mapping[int, dict[str, Tensor]]):
     """The clients' own models, read one at a time, as layers that are personal."""
 
     clients: Clients
@@ -65,7 +65,7 @@ def adapted(
     assert algorithm.beside is not None
     if not clients:
         return evaluator.shared(state.weights)
-    return evaluator.personal(state.weights, engine.personal(algorithm.beside.personal), Beside(clients))
+    return evaluator.personal(state.weights, engine.personal(algorithm.beside.personal), OwnModels(clients))
 
 
 def _fine_tuned(
