@@ -111,6 +111,8 @@ def _sorted(words: list[str]) -> tuple[list[str], dict[str, str], Path | None]:
         name, _, value = word.partition("=")
         if name in ("--raw", "--config-name", "--config_name", "--config-path", "--config_path"):
             value = value or next(left, "")
+            if not value:
+                raise ValueError(f"{name} is the last word: say which after it")
             if name == "--raw":
                 raw = Path(value)
             else:  # cifar10, flickr, or conf/cifar10/mobile and fedper
@@ -151,6 +153,8 @@ def _translated(word: str, value: str, dataset: str) -> Iterator[tuple[str, str]
             f"{word} is of CIFAR-10: FLICKR-AES has five scores, and its clients are chosen when it is prepared "
             "(manyeyes data prepare flickr_aes --workers N)"
         )
+    if name == "data.users" and word != name and "0" in value.split(","):  # ours would be those of the store
+        raise ValueError(f"{word} is {value}: give at least 1 client")
     if word == "clients_per_round":
         yield "algorithm.select", "uniform"
     if word == "model_name":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from errno import EACCES
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,11 @@ was stopped goes on; a run that fails is named at the end and stops no other. It
   launcher=NAME  by a launcher of Hydra: joblib, submitit_local or submitit_slurm; its settings are launcher.NAME=...
   again=true     try runs that have diverged once more
 
-Settings of engine, track, evaluate_every and checkpoint_seconds are those of manyeyes run; all others are the paper's.
+Settings of engine, track, evaluate_every, evaluate_early and checkpoint_seconds are those of manyeyes run; all others
+are the paper's.
 """
 # What a recipe leaves to the person.
-OURS = ("engine", "track", "checkpoint_seconds", "client_memory", "evaluate_every", "launcher")
+OURS = ("engine", "track", "checkpoint_seconds", "client_memory", "evaluate_every", "evaluate_early", "launcher")
 KINDS = {"scale": float, "seeds": int, "rounds": int, "folder": Path, "data": Path, "parallel": int, "launcher": str}
 SWITCHES = ("stand_in", "again")
 OF_MEANS = ("parallel", "launcher", "again")
@@ -74,6 +77,7 @@ def reproduce(words: list[str]) -> int:
     if "--plan" in words:
         _plan(one, how, means)
         return 0
+    _make(Path(how.folder, one.paper))
     every = list(jobs(one, how))
     failures = [] if "--show" in words else run_all(every, means, _say)
     failures += [f"{job.folder}: {job.strange}" for job in every if job.strange]
@@ -89,6 +93,16 @@ def reproduce(words: list[str]) -> int:
     return 1 if failures else 0
 
 
+def _make(folder: Path) -> None:
+    """The folder of a paper, before hours are spent on what could not be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(EACCES, "it may not be written to")
+    except OSError as error:
+        raise ValueError(f"{folder} cannot hold runs ({error.strerror}): choose another by folder=DIR") from None
+
+
 def _say(text: str) -> None:
     """A line at once: runs side by side tell of themselves at the same time."""
     sys.stderr.write(f"{text}\n")
@@ -100,6 +114,8 @@ def _how(words: list[str]) -> tuple[How, Means]:
     several: dict[str, list[str]] = {"row": [], "grid": [], "extra": []}
     for word in words:
         name, _, value = word.partition("=")
+        if not value:
+            raise ValueError(f"{name} has no value: write {name}=...")
         if name in ("row", "grid"):
             several[name].append(value)
         elif name in SWITCHES:
@@ -110,7 +126,8 @@ def _how(words: list[str]) -> tuple[How, Means]:
             try:
                 given[name] = KINDS[name](value)
             except ValueError:
-                raise ValueError(f"{name} is {value!r}: it must be a number") from None
+                what = "a whole number" if KINDS[name] is int else "a number"
+                raise ValueError(f"{name} is {value!r}: it must be {what}") from None
         elif name.partition(".")[0] in OURS:
             several["extra"].append(word)
         else:

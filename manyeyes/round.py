@@ -10,26 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import (
-    BESIDE,
-    STRIDE,
-    Algorithm,
-    Client,
-    Clients,
-    ClientStore,
-    Diverged,
-    Engine,
-    Plan,
-    Privacy,
-    Report,
-    State,
-    Work,
-    nothing,
-    traffic,
-)
+from manyeyes.algorithm import BESIDE, Algorithm, Diverged, Privacy, Report, State, traffic
 from manyeyes.chance import generator, generators
 from manyeyes.chance import key as chance_key
 from manyeyes.population import Floats, Ints, Population
+from manyeyes.work import Client, Clients, ClientStore, Engine, Plan, Work, nothing
+
+STRIDE = 1_000_003  # between the seeds of two steps: more than a model has layers
 
 
 def start(algorithm: Algorithm, weights: Tensor, trained: int) -> State:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from manyeyes.algorithm import Algorithm, Client, Diverged, State
+from manyeyes.algorithm import Algorithm, Diverged, State
 from manyeyes.algorithms import NAMED, ditto, fedavg, fedavgm, fedir, fednova, fedvc, local_only, mimelite, scaffold
 from manyeyes.data.augment import Augment
 from manyeyes.engine.reference import Reference
@@ -43,6 +42,7 @@ from manyeyes.parts import (
 from manyeyes.parts.privacy import CentralDP
 from manyeyes.population import MultiLabels, Population, SingleLabels
 from manyeyes.round import plan_round, play_round, start
+from manyeyes.work import Client
 
 SIZES = (5, 2, 4, 1)
 OWNERS = np.repeat(np.arange(4), SIZES)
@@ -50,14 +50,6 @@ LABELS = np.array([0, 1, 2, 0, 1, 1, 1, 2, 0, 1, 2, 0])
 IMAGES = np.random.default_rng(0).integers(0, 200, (12, 2, 2, 3), dtype=np.uint8)
 PEOPLE = Population.of(IMAGES, SingleLabels(LABELS, ("a", "b", "c")), OWNERS)
 Store = dict[int, dict[str, Tensor]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Brittle(nn.Module):

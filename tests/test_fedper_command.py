@@ -97,6 +97,8 @@ def test_an_option_keeps_its_value(translated: Callable[..., dict[str, str]]) ->
         (["model_name=vgg"], "model_name is 'vgg': choose mobile or resnet"),
         (["--config-name", "cifar100"], "there is no configuration 'cifar100'"),
         (["dataset.name=flickr", "num_clients=5"], "num_clients is of CIFAR-10"),
+        (["num_clients=0"], "num_clients is 0: give at least 1 client"),
+        (["--config-path"], "--config-path is the last word: say which after it"),
         (["dataset.fraction=0.5"], "dataset.fraction is 0.5"),
         ([], "there is no prepared data in data/cifar10: give --raw DIR .* manyeyes data prepare cifar10 .*--download"),
         (["dataset.name=flickr"], "there is no prepared data in data/flickr_aes: .* manyeyes data prepare flickr_aes"),

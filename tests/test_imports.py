@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "manyeyes"
-BELOW_ENGINE = {"files", "chance", "population", "algorithm", "round", "parts", "models", "metrics", "data"}
+BELOW_ENGINE = {"files", "chance", "population", "work", "algorithm", "round", "parts", "models", "metrics", "data"}
 BELOW_RUN = BELOW_ENGINE | {"engine"}
 BELOW_TOP = BELOW_RUN | {"algorithms", "run", "report", "conf"}
 MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "chance": set(),
     "population": set(),
-    "algorithm": {"population"},
-    "round": {"algorithm", "chance", "population"},
-    "parts": {"algorithm", "population", "chance"},
+    "work": {"population"},
+    "algorithm": {"work", "population"},
+    "round": {"algorithm", "work", "chance", "population"},
+    "parts": {"algorithm", "work", "population", "chance"},
     "models": set(),
     "metrics": set(),
     "data": {"population", "chance", "files"},

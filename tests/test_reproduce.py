@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -86,6 +87,20 @@ def test_all_runs_are_made_and_compared(capsys: Any) -> None:
     assert "2 of 2 measured" in capsys.readouterr().out
 
 
+def test_what_was_evaluated_at_another_time_says_so_in_every_file_and_is_not_compared() -> None:
+    assert reproduce(["test.table1", "row=one", "seeds=1", "evaluate_every=0", *HERE]) == 0
+    began, said = 100 * accuracy("test/fedavg/0", 0), "measured at round 0 of 1"
+    cell = f"{began:,.4g} ({said}, too far to compare)"
+    assert f"| one | accuracy after 1 rounds | 50 ± 1 % | {cell} |  |  |" in Path("runs/test/table1.md").read_text()
+    assert cell in Path("runs/test/table1.html").read_text()
+    with Path("runs/test/table1.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert (first["evaluated"], first["difference"], first["within"]) == (said, "", "")
+    assert float(first["measured"]) == pytest.approx(began)
+    assert second["evaluated"] == "", "the last round is evaluated"
+    assert float(second["measured"]) == pytest.approx(accuracy("test/fedavg/0") / accuracy("test/all/0"))
+
+
 def test_what_is_done_is_not_run_again_and_is_shared_between_items(capsys: Any) -> None:
     assert reproduce(["test.table1", "row=one", "seeds=1", *HERE]) == 0
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("model.safetensors")}
@@ -116,7 +131,9 @@ def test_a_run_that_fails_is_named_and_stops_no_other(capsys: Any) -> None:
 def test_of_several_runs_the_best_that_finished_counts() -> None:
     assert reproduce(["test.table1", "row=grid", "seeds=1", *HERE]) == 0  # a rate of 1e30 diverges
     best = 100 * accuracy("test/lr_0.01/0") / 100
-    assert f"| grid | accuracy |  | {best:,.4g} (lr_0.01) |" in Path("runs/test/table1.md").read_text()
+    told = Path("runs/test/table1.md").read_text()
+    assert f"| grid | accuracy |  | {best:,.4g} (lr_0.01) |" in told
+    assert "Diverged: 1 of 2 runs; a row shows the best of its others." in told
 
 
 def test_a_kept_run_of_other_settings_is_named_and_not_used(capsys: Any) -> None:
@@ -341,6 +358,7 @@ def test_data_is_shown_and_counted_on_a_stand_in(capsys: Any) -> None:
     assert reproduce(["test.figure2", "stand_in=true", "scale=0.001"]) == 0
     report = next(Path("runs/test").glob("figure2*.md")).read_text()
     assert "| flair | users | 51,414 users | 51 |" in report
+    assert "Stand-in: data/flair is replaced by a procedural world. Scaled by 0.001: users 51414 to 51." in report
     assert "on stand-ins" in report
 
 
@@ -364,6 +382,12 @@ def test_the_list_names_every_item(capsys: Any) -> None:
         (["test.table1", "row=one", "row=two"], "test.table1 has no row like two: it has one; grid"),
         (["test.table1", "scale=3"], "scale is 3.0"),
         (["test.table1", "scale=x"], "scale is 'x': it must be a number"),
+        (["test.table1", "seeds=0.5"], "seeds is '0.5': it must be a whole number"),
+        (["test.table1", "row="], "row has no value: write row="),
+        (["test.table1", "evaluate_every=-1"], "evaluate_every is -1: it must be at least 0"),
+        (["test.table1", "evaluate_every=x"], "evaluate_every is 'x': it must be a whole number"),
+        (["test.table1", "engine=warp"], "engine 'warp' is unknown: choose auto"),
+        (["test.table1", "track.to=[paper]", "parallel=2"], "tracker 'paper' is unknown"),
         (["test.table1", "algorithm.lr=1"], "algorithm.lr is the paper's to set"),
         (["test.table1", "--fast"], "--fast is no option"),
         (["test.table1", "flair.table1"], "name one table or figure"),
@@ -381,3 +405,14 @@ def test_the_list_names_every_item(capsys: Any) -> None:
 def test_a_wrong_word_is_refused_by_name(words: list[str], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         reproduce(words)
+    assert not [path for path in Path().rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_cannot_hold_runs_is_refused_before_any_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyeyes.reproduce.run_all", lambda *_: pytest.fail("a run was begun"))
+    Path("file").touch()
+    with pytest.raises(ValueError, match=r"file/test cannot hold runs \(Not a directory\): choose another by"):
+        reproduce(["test.figure1", "folder=file"])
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(ValueError, match=r"runs/test cannot hold runs \(it may not be written to\)"):
+        reproduce(["test.figure1"])

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from manyeyes.algorithm import STRIDE, Algorithm
+from manyeyes.algorithm import Algorithm
 from manyeyes.algorithms import fedavg
 from manyeyes.chance import generator, key
 from manyeyes.parts import ByWalk, Epochs, Everyone, FixedSize, ImportanceRatio, Poisson
 from manyeyes.population import Population, SingleLabels
-from manyeyes.round import plan_round
+from manyeyes.round import STRIDE, plan_round
 
 OFFSETS = np.cumsum([0, 1, 7, 3, 12, 5])
 LABELS = SingleLabels(np.arange(28) % 3, ("a", "b", "c"))

@@ -19,7 +19,7 @@ from manyeyes.bench.one import RUNNERS
 from manyeyes.bench.process import measure
 from manyeyes.bench.table import line, record, table
 from manyeyes.bench.works import SCALING, WORKS
-from manyeyes.engine.choice import choose_device
+from manyeyes.engine.choice import ENGINES, choose_device
 from manyeyes.engine.precision import choose_precision
 from manyeyes.engine.workers import cores
 from manyeyes.files import write_text
@@ -54,7 +54,7 @@ def bench(words: list[str]) -> int:
 def cases(given: Namespace) -> Iterator[Case]:
     """What is measured, ours first in every work."""
     device = choose_device(given.device).type
-    peers = _named("peer", given.peers, PEERS)
+    peers, engines = _named("peer", given.peers, PEERS), _named("engine", given.engines, ("auto", *ENGINES))
     precisions = given.precision.split(",")
     for precision in filter(None, precisions):
         choose_precision(precision, torch.device(device))  # which refuses what cannot be
@@ -65,7 +65,7 @@ def cases(given: Namespace) -> Iterator[Case]:
         rounds = given.rounds or one.rounds
         shared: dict[str, Any] = {"work": work, "users": users, "cohort": cohort, "device": device, "rounds": rounds}
         shared["warmup"] = given.warmup
-        for engine, precision in product(filter(None, given.engines.split(",")), precisions):
+        for engine, precision in product(engines, precisions):
             own = {"precision": precision, "compile": given.compile, "workers": given.workers}
             yield Case(runner="ours", engine=engine, **shared, **own)
             if given.private:

@@ -143,7 +143,7 @@ function mark(parts, id) {
 }
 
 function fill(parts, run) {
-  const cut = run.name.lastIndexOf("/") + 1;
+  const cut = run.name.search(/[^/]+(\/\d+)?$/);  // a number alone, of a seed or of a sweep, says little
   write(parts.folder, run.name.slice(0, cut));
   write(parts.leaf, run.name.slice(cut));
   write(parts.telling, telling(run.id));

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Algorithm, Engine, Plan, Work
+from manyeyes.algorithm import Algorithm
 from manyeyes.capacity.formulas import Model, Pace
 from manyeyes.data.augment import Augment
 from manyeyes.engine.batch import losses
@@ -25,6 +25,7 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.parts import Epochs, Equally, Everyone
 from manyeyes.population import Population, SingleLabels
 from manyeyes.round import plan_round
+from manyeyes.work import Engine, Plan, Work
 
 STEPS = 3  # of the longer clients that are timed
 TIMES = 3  # each; the least counts

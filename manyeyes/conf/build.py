@@ -9,19 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from manyeyes.algorithm import (
-    Algorithm,
-    Cohort,
-    Combine,
-    Compress,
-    Correction,
-    Draw,
-    Local,
-    Personal,
-    Privacy,
-    Server,
-    Weigh,
-)
+from manyeyes.algorithm import Algorithm, Cohort, Combine, Draw, Privacy, Server, Weigh
 from manyeyes.chance import key
 from manyeyes.conf.schema import (
     AggregateConfig,
@@ -71,6 +59,7 @@ from manyeyes.parts import (
 )
 from manyeyes.parts.privacy import AdaptiveClip, CentralDP, Clip, LocalDP
 from manyeyes.population import Population
+from manyeyes.work import Compress, Correction, Local, Personal
 
 COHORTS: dict[str, Callable[[AlgorithmConfig], Cohort]] = {
     "uniform": lambda c: Uniform(c.cohort),

@@ -21,6 +21,7 @@ from manyeyes.conf.build import build_augment, build_model, build_population, bu
 from manyeyes.conf.errors import check_names, is_about_memory, is_about_settings, sentence
 from manyeyes.conf.help import run_help
 from manyeyes.conf.presets import register
+from manyeyes.conf.submitted import all_waited_for
 from manyeyes.conf.words import to_continue
 from manyeyes.engine.distributed import Lost
 from manyeyes.run.folder import unused
@@ -63,8 +64,10 @@ def run(words: list[str]) -> int:
             raise failures[-1]
         return value
 
+    launcher = next((word.partition("=")[2] for word in words if word.startswith("hydra/launcher=")), "")
     try:
-        hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
+        with all_waited_for(launcher, numbered=True):
+            hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
     except Exception as error:
         if is_about_settings(error):
             raise ValueError(sentence(error)) from None

@@ -23,11 +23,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Clients, Engine, Personal, Plan, Work, nothing
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.sharing import Job, Shares, share_jobs
 from manyeyes.engine.teams import Team, Teams
 from manyeyes.population import Ints
+from manyeyes.work import Aggregate, Clients, Engine, Personal, Plan, Work, nothing
 
 T = TypeVar("T")
 

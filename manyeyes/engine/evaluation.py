@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Clients, Diverged
+from manyeyes.algorithm import Diverged
 from manyeyes.data.augment import Augment
 from manyeyes.engine.batch import fetch, losses
 from manyeyes.engine.compiling import compiled, compiling
@@ -18,6 +18,7 @@ from manyeyes.engine.precision import arithmetic, number_type
 from manyeyes.metrics import Accuracy, MultiLabelScores
 from manyeyes.models.flat import FlatModel
 from manyeyes.population import Ints, Population
+from manyeyes.work import Clients
 
 Score = Accuracy | MultiLabelScores
 LARGE = 1024  # images of up to 64 px a batch on a GPU

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Client, Clients, Work
 from manyeyes.engine.lane import Lane, Shared
 from manyeyes.engine.reference import Reference, kept_slots
+from manyeyes.work import Client, Clients, Work
 
 
 class Keeping:

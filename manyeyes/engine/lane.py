@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Work
-from manyeyes.engine.batch import lengths
+from manyeyes.parts.length import lengths
 from manyeyes.parts.local import descend, moving
+from manyeyes.work import Work
 
 ALIGNED = 64  # numbers: where each client's begin, for matrix products that are fast for all of them
 

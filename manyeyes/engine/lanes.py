@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Clients, Personal, Plan, Work
 from manyeyes.data.augment import Augment
 from manyeyes.engine.compiling import compiled, compiling
 from manyeyes.engine.keeping import Keeping
@@ -32,6 +31,7 @@ from manyeyes.models.cuda import for_cuda
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.habits import habits
 from manyeyes.population import Population
+from manyeyes.work import Aggregate, Clients, Personal, Plan, Work
 
 Program = list[list[list[Stretch]]]  # of each piece of a round, of each lane
 Named = tuple[int, int, tuple[int, ...]]  # a plan by its seed, its round and the keys of its clients
@@ -105,9 +105,11 @@ class Lanes:
         return self._gather(plan, program, notes, keeping)
 
     def _settle(self, weights: Tensor, plan: Plan, work: Work, batch: int) -> None:
-        """Make lanes and table for this kind of work; one round makes them for all that follow."""
+        """Make lanes and table for this kind of work; one round makes them for all that follow.
+
+        Nothing depends on which round that is: the first one of a run that goes on must group clients as any other.
+        """
         self.model.module.train()
-        width = min(self.width, max(group.width for group in make_groups(plan.clients, self.width, self.exact)))
         number = weights.new_zeros
         self.shared = Shared(
             weights=weights.clone(),
@@ -118,16 +120,15 @@ class Lanes:
             mask=None if work.personal is None else (~work.personal).to(weights.dtype),
             own=None if work.personal is None else work.personal.nonzero()[:, 0],
         )
-        self.lanes = [Lane(self.shared, work, n, width, self.dtype) for n in range(self.count)]
-        self.most = width
-        self.table = Table(self.population, self.device, self.count, width, batch, self.dice)
+        self.lanes = [Lane(self.shared, work, n, self.width, self.dtype) for n in range(self.count)]
+        self.table = Table(self.population, self.device, self.count, self.width, batch, self.dice)
         full = batch if self.exact else 0  # exact batches end in as many sizes as there are clients
         self.steps = Steps(self.model, self.augment, self.table, self.dtype, self.compile, full)
         self._captured = [set[Shape]() for _ in self.lanes]
         self._alternates = plan.alternates
 
     def _program(self, plan: Plan) -> Program:
-        groups = make_groups(plan.clients, self.most, self.exact)
+        groups = make_groups(plan.clients, self.width, self.exact)
         shares = share_out([group.cost for group in groups], self.count)
         cuts = [cut([groups[place] for place in share], self.table.room) for share in shares]
         return [[lane or [] for lane in lanes] for lanes in zip_longest(*cuts)]
@@ -149,9 +150,11 @@ class Lanes:
         ]
         missing = [shapes - made for shapes, made in zip(needs, self._captured, strict=True)]
         if any(missing):
-            self.table.upload(first, 0)
+            if self.table.stream is not None:  # which may be copying the first piece
+                torch.cuda.current_stream(self.device).wait_stream(self.table.stream)
             for shape in sorted(set().union(*missing) - set(self._made), reverse=True):
                 self._made[shape] = self.steps.make(shape, self.lanes[0])
+            self.table.upload(first, 0)  # where it was, or a copy of it, in the place of what steps were tried with
             with compiling():
                 for lane, shapes in zip(self.lanes, missing, strict=True):
                     for shape in sorted(shapes, reverse=True):

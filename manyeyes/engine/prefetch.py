@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.algorithm import Plan
 from manyeyes.engine.resident import Resident
 from manyeyes.population import Ints, Population
+from manyeyes.work import Plan
 
 CHUNK = 2**26  # bytes that are read between two looks at whether the run has stopped
 

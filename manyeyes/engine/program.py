@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from manyeyes.algorithm import Client
 from manyeyes.engine.sharing import OVERHEAD
 from manyeyes.population import Ints
+from manyeyes.work import Client
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50, 64)  # clients side by side: each shape is compiled once
 ALIKE = 0.75  # clients share a group when the shortest takes at least this share of the longest's steps

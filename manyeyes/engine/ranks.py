@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Clients, Plan, Work
 from manyeyes.data.augment import Augment
 from manyeyes.engine.prefetch import Prefetch, Shelf
 from manyeyes.engine.reference import Reference
@@ -26,6 +25,7 @@ from manyeyes.engine.sharing import share_clients
 from manyeyes.engine.workers import Worker, available, cores, packed
 from manyeyes.models.flat import FlatModel
 from manyeyes.population import Population
+from manyeyes.work import Aggregate, Clients, Plan, Work
 
 DEATHS = 3  # of the workers of one share in one round, before it is given up
 ELSEWHERE = torch.empty(0)  # stands for a tensor that lies in shared memory

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Client, Clients, Personal, Plan, Work
 from manyeyes.chance import key
 from manyeyes.data.augment import Augment
 from manyeyes.engine.batch import LEAST, fetch, losses, weighted_mean
@@ -21,6 +20,7 @@ from manyeyes.engine.teams import Team
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts.local import descend, moving
 from manyeyes.population import Population
+from manyeyes.work import Aggregate, Client, Clients, Personal, Plan, Work
 
 
 class Reference:

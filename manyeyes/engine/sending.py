@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from manyeyes.algorithm import Client, Plan, Work
 from manyeyes.chance import generator
-from manyeyes.engine.batch import lengths
+from manyeyes.parts.length import lengths
+from manyeyes.work import Client, Plan, Work
 
 OWED = "owed"  # under which a client keeps what packing has lost
 

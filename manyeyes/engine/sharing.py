@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from manyeyes.algorithm import Client
+from manyeyes.work import Client
 
 OVERHEAD = 3.0  # what a step costs beyond its images, in images: 0.26 ms and 0.077 ms an image, ResNet18 on an H200
 GAIN = 0.8  # a team must bring a client down to this share of its time

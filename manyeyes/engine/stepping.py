@@ -16,8 +16,10 @@ from manyeyes.engine.batch import losses, weighted_mean
 from manyeyes.engine.compiling import compiled, compiling, wrong_parameter
 from manyeyes.engine.lane import Lane
 from manyeyes.engine.precision import arithmetic
+from manyeyes.engine.program import Group, Stretch
 from manyeyes.engine.table import Table
 from manyeyes.models.flat import FlatModel
+from manyeyes.work import Client, Plan
 
 Shape = tuple[int, int]  # clients side by side, examples of each
 
@@ -84,8 +86,7 @@ class Steps:
         if not self.compile or self.full not in (0, shape[1]):
             return plain
         fast = Made(compiled(plain.look), compiled(plain.loss))
-        lane.begin(shape[0])
-        lane.cursor.zero_()
+        self._begin(lane, shape)
         statistics = lane.statistics.clone()
         try:
             with compiling(f"a step of {shape[0]} x {shape[1]} images"):
@@ -107,6 +108,27 @@ class Steps:
             file=sys.stderr,
         )
         return plain
+
+    def _begin(self, lane: Lane, shape: Shape) -> None:
+        """The lane at the model's own weights and at the first examples of all.
+
+        What a step is tried with depends on no round, so that a run that goes on is compiled as it was before.
+        """
+        width, batch = shape
+        examples = np.arange(width * batch).reshape(width, 1, batch) % len(self.table.population)
+        rows = np.full((width, 1, self.table.batch), -1)
+        rows[:, :, :batch] = examples
+        weights, dice = (rows >= 0).astype(np.float32), np.full((*rows.shape, self.table.dice), 0.5, np.float32)
+        none = np.zeros(1, np.int64)
+        clients = [Client(0, 0, batch, 1.0, *each, none, None, None) for each in zip(rows, weights, dice, strict=True)]
+        group = Group(tuple(range(width)), width, (batch,))
+        stretches = [[Stretch(group, 0, 1)], *([] for _ in range(self.table.lanes - 1))]
+        self.table.upload(self.table.pack(Plan(0, 0, tuple(clients)), stretches), 0)
+        told = lane.shared.weights.clone()
+        lane.shared.weights.copy_(self.model.read())
+        lane.begin(width)
+        lane.shared.weights.copy_(told)
+        lane.cursor.zero_()
 
     def _exact(self, lane: Lane, shape: Shape) -> Tensor:
         """The gradient in full float32, uncompiled."""

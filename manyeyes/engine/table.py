@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyeyes.algorithm import Client, Plan
 from manyeyes.engine.program import Stretch
 from manyeyes.engine.resident import Resident
 from manyeyes.population import Ints, MultiLabels, Population
+from manyeyes.work import Client, Plan
 
 PLAN_BYTES, IMAGE_BYTES = 2**26, 2**30  # of each half, about: what is planned, and images where they are not resident
 
@@ -39,6 +39,7 @@ class Table:
         self, population: Population, device: torch.device, lanes: int, width: int, batch: int, dice: int
     ) -> None:
         self.population, self.device, self.lanes, self.width, self.batch = population, device, lanes, width, batch
+        self.dice = dice
         several = isinstance(population.labels, MultiLabels)
         self._resident = population.images if isinstance(population.images, Resident) else None
         classes = len(population.classes) if several else 8

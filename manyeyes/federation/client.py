@@ -12,7 +12,6 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from manyeyes.algorithm import Work
 from manyeyes.conf.build import build_model
 from manyeyes.data.opening import open_population
 from manyeyes.engine.choice import choose_device
@@ -30,6 +29,7 @@ from manyeyes.parts.weighing import Equally
 from manyeyes.population import Population
 from manyeyes.round import plan_round
 from manyeyes.run.adapting import Chosen
+from manyeyes.work import Work
 
 TASK = {"round": int, "key": int, "kept": int, "run": str}
 NUMBER = "user_number"  # the column of a store that says which number its user has in the whole population

@@ -15,8 +15,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Client, Clients, Personal, Plan, Work
-from manyeyes.engine.batch import lengths
 from manyeyes.engine.distributed import Lost
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.sending import unpack
@@ -24,7 +22,9 @@ from manyeyes.federation.asking import ask
 from manyeyes.federation.roll import Roll
 from manyeyes.federation.rules import Rules
 from manyeyes.federation.wire import Like, Refused, about, from_record, like, to_record
+from manyeyes.parts.length import lengths
 from manyeyes.population import Population
+from manyeyes.work import Aggregate, Client, Clients, Personal, Plan, Work
 
 ANSWER = {"round": int, "key": int, "examples": int, "loss": float, "norm": float}
 MOST_LOSS = 1e6  # of an answer that is believed

@@ -12,7 +12,6 @@ import torch
 from flwr.app import Message, MessageType
 from torch import Tensor
 
-from manyeyes.algorithm import Clients
 from manyeyes.engine.distributed import World
 from manyeyes.engine.evaluation import Score
 from manyeyes.federation.asking import ask
@@ -20,6 +19,7 @@ from manyeyes.federation.engine import MOST_LOSS, GridEngine
 from manyeyes.federation.wire import Refused, about, from_record, to_record
 from manyeyes.metrics import Accuracy
 from manyeyes.population import Population
+from manyeyes.work import Clients
 
 ANSWER = {"key": int, "loss": float}
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from manyeyes.algorithm import Algorithm, Cohort, Plan
+from manyeyes.algorithm import Algorithm, Cohort
 from manyeyes.federation.roll import Roll
 from manyeyes.population import Ints, Population
 from manyeyes.round import plan_round
+from manyeyes.work import Plan
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from manyeyes.papers.comparison import Found, compare
 from manyeyes.papers.measure import Measure, Outcome
 from manyeyes.papers.plan import How
 from manyeyes.papers.statistic import Statistic
+from manyeyes.papers.timing import lag, told
 from manyeyes.report.page import Section, Table
 from manyeyes.report.record import Run
 
@@ -69,7 +70,7 @@ def _compared(one: Item, how: How, names: set[str]) -> Iterable[Section]:
     if lines:
         said = [how.why] if how.why else []
         head = [*HEAD[:3], f"measured ({how.mark})", *HEAD[4:]] if how.mark else HEAD
-        table = Table(f"{one.key}: {one.title}", head, [list(cells) for cells in lines])
+        table = Table(f"{one.key}: {one.title}", head, [list(cells) for cells in lines], words=True)
         yield Section(f"Paper: {one.key}", [one.claim, *said, table])
 
 
@@ -85,19 +86,21 @@ def _own(one: Item, runs: list[Run]) -> Section:
         one.claim,
         "These runs were not made by manyeyes reproduce, so their settings may not be the paper's: which row a run "
         "answers to is the reader's to say.",
-        Table(f"{one.key}: {one.title}, as printed", HEAD[:3], printed),
+        Table(f"{one.key}: {one.title}, as printed", HEAD[:3], printed, words=True),
     ]
     measures = dict.fromkeys(m for row in one.rows for m in row.expected if not isinstance(m, Statistic))
     rows = [[str(measure), *(_measured(measure, run) for run in runs)] for measure in measures]
     rows = [cells for cells in rows if any(cells[1:])]
     if rows:
-        content.append(Table("The same of these runs", ["", *(run.name for run in runs)], rows))
+        content.append(Table("The same of these runs", ["", *(run.name for run in runs)], rows, words=True))
     return Section(f"Paper: {one.key}", content)
 
 
 def _measured(measure: Measure, run: Run) -> str:
     try:
-        value = measure.of(Outcome.of(run.folder)) if run.events else None
+        outcome = Outcome.of(run.folder)
+        value = measure.of(outcome) if run.events else None
+        late = told([lag(measure, outcome)]) if value is not None else ""
     except (ValueError, OSError):
         return ""
-    return "" if value is None else f"{value:.4g}"
+    return "" if value is None else f"{value:.4g} ({late})" if late else f"{value:.4g}"

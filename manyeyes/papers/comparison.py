@@ -17,6 +17,7 @@ from manyeyes.papers.margin import within
 from manyeyes.papers.measure import Final, Measure, Outcome
 from manyeyes.papers.plan import How, job, seeds
 from manyeyes.papers.statistic import Statistic
+from manyeyes.papers.timing import Lag, lag, near, told
 from manyeyes.population import Population
 from manyeyes.run.census import NAME as CENSUS
 
@@ -39,11 +40,17 @@ class Line:
     diverged: bool = False  # whether no run of the row stayed finite
     chosen: str = ""  # of a row that is the best of a grid, which of its runs was
     here: int = 0  # of runs that are smaller, the rounds or batches after which they were measured instead
+    lags: tuple[Lag | None, ...] = ()  # of each seed, how far from there it was evaluated
 
     @property
     def factor(self) -> int:
         """From shares of 1 to the paper's unit."""
         return 100 if self.printed is not None and self.printed.unit == "%" else 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether what was measured is what the paper did."""
+        return self.real and self.printed is not None and bool(self.measured) and near(self.lags)
 
     @property
     def mean(self) -> float:
@@ -52,13 +59,13 @@ class Line:
     @property
     def difference(self) -> float | None:
         """Measured less printed, in the paper's unit; None where they cannot be compared."""
-        if not self.real or self.printed is None or not self.measured or self.printed.beyond:
+        if not self.comparable or self.printed is None or self.printed.beyond:
             return None
         return self.mean - self.printed.value if math.isfinite(self.mean) else None
 
     @property
     def within(self) -> bool | None:
-        if not self.real or self.printed is None or not self.measured:
+        if not self.comparable or self.printed is None:
             return None
         least = self.factor * min(self.measured)  # what the paper never saw, no seed may have reached
         return within(self.measure, self.printed, least if self.printed.beyond else self.mean)
@@ -75,7 +82,9 @@ class Line:
     def cells(self) -> tuple[str, str, str, str, str, str]:
         """Row, measure, paper, measured, difference, within."""
         what = f"{self.measure}, here {self.here:,}" if self.here else str(self.measure)
-        measured = f"{self.words()} ({self.chosen})" if self.chosen else self.words()
+        far = ["too far to compare"] if self.real and self.printed is not None and not near(self.lags) else []
+        about = "; ".join(filter(None, [self.chosen, ", ".join([told(self.lags), *far])]))
+        measured = f"{self.words()} ({about})" if about else self.words()
         apart = "" if self.difference is None else digits(self.difference, 3, "+")
         verdict = {None: "", True: "yes", False: "no"}[self.within]
         return self.row, what, str(self.printed or ""), measured, apart, verdict
@@ -142,6 +151,11 @@ class Found:
         """The row's runs, or the best ones, of the seeds that are there."""
         return [outcome for _, outcome, _ in self._bests(row, measure)]
 
+    def lags(self, row: Row, measure: Measure) -> tuple[Lag | None, ...]:
+        """Of each of the values, how far from what is meant it was evaluated."""
+        asked = self.how.measure(measure)
+        return tuple(lag(asked, outcome) for _, outcome, _ in self._bests(row, measure))
+
     def chosen(self, row: Row, measure: Measure) -> str:
         """What sets the best run of a grid apart from the others, of every seed that is there."""
         if len(row.runs) == 1:
@@ -181,5 +195,6 @@ def compare(found: Found, populations: Mapping[Store, Population]) -> list[Line]
                 values, chosen = found.values(row, measure), found.chosen(row, measure)
                 asked = found.how.measure(measure)
                 here = 0 if asked == measure else getattr(asked, "rounds", 0) or getattr(asked, "batches", 0)
-                lines.append(Line(row.name, measure, printed, values, not found.how.mark, diverged, chosen, here))
+                late, real = found.lags(row, measure), not found.how.mark
+                lines.append(Line(row.name, measure, printed, values, real, diverged, chosen, here, late))
     return lines

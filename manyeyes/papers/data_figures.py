@@ -114,8 +114,14 @@ def _ranks(count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def chart(
-    found: Found, title: str, x: Axis, y: Axis, series: Sequence[Series], marks: Sequence[dict[str, Any]] = ()
+    found: Found,
+    title: str,
+    x: Axis,
+    y: Axis,
+    series: Sequence[Series],
+    marks: Sequence[dict[str, Any]] = (),
+    also: str = "",
 ) -> Chart:
     """A chart of the item, which says where it is not of the paper's own runs."""
     head = f"{found.item.key}{f', {title}' if title else ''}" + (f" ({found.how.mark})" if found.how.mark else "")
-    return Chart("chart", head, x, y, series, " ".join([found.item.claim, found.how.why]).strip(), marks)
+    return Chart("chart", head, x, y, series, " ".join(filter(None, [found.item.claim, found.how.why, also])), marks)

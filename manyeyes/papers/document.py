@@ -1,8 +1,9 @@
-"""An item as files: a table in Markdown, charts as SVG, PNG and CSV, and a page that has all of it."""
+"""An item as files: a table in Markdown and CSV, charts as SVG, PNG and CSV, and a page that has all of it."""
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -12,7 +13,8 @@ from manyeyes.files import write_text, write_whole
 from manyeyes.papers.comparison import Found, Line
 from manyeyes.papers.item import Item
 from manyeyes.papers.margin import RULE
-from manyeyes.papers.plan import How, jobs
+from manyeyes.papers.numbers import table
+from manyeyes.papers.plan import How, jobs, shown
 from manyeyes.papers.png import png
 from manyeyes.report import report
 from manyeyes.report.chart import Chart, Grid
@@ -39,6 +41,7 @@ def write(found: Found, lines: list[Line], charts: list[Chart]) -> Path:
         write_text(path.with_name(f"{path.name}.csv"), chart.csv())
         write_text(path.with_name(f"{path.name}.svg"), chart.svg())
         write_whole(path.with_name(f"{path.name}.png"), partial(_write, png(chart)))
+    write_text(place.with_name(f"{place.name}.csv"), table(lines, found.how.mark))
     write_text(place.with_name(f"{place.name}.html"), html(found, lines, charts))
     path = place.with_name(f"{place.name}.md")
     write_text(path, markdown(found, lines, charts))
@@ -51,17 +54,24 @@ def html(found: Found, lines: list[Line], charts: list[Chart]) -> str:
     title = f"{item.key}: {item.title}" + (f" ({how.mark})" if how.mark else "")
     heads = [f"measured ({how.mark})" if how.mark and name == "measured" else name for name in HEAD]
     about = [f"The paper: {item.claim}", how.why or RULE, " ".join(changes(item, how)), item.note]
-    table = Table("The paper's numbers and ours", heads, [list(line.cells()) for line in lines])
-    first = Section("Paper and measured", [*filter(None, about), Grid(charts), table])
+    numbers = Table("The paper's numbers and ours", heads, [list(line.cells()) for line in lines], words=True)
+    first = Section("Paper and measured", [*filter(None, about), Grid(charts), numbers])
     folders = [job.folder for job in jobs(item, how) if (job.folder / "metrics.jsonl").exists()]
     again = Section("Again", [f"This page: {command(item, how)}", Commands(commands(item, how))])
     if 0 < len(folders) <= MOST_RUNS:
-        runs = [load(folder, str(folder.relative_to(Path(how.folder, item.paper)))) for folder in folders]
+        runs = [load(folder, _called(folder, how)) for folder in folders]
         return report.html(runs, title, [first, again, *report.sections(runs)])
     data = {"charts": {chart.key: chart.spec() for chart in charts}, "explorer": None}
     lead = f"{len(folders):,} runs." if folders else "Data alone, without a run."
     scripts = [_own("charts.js"), _own("report.js")]
     return page(title, lead, [first, again], _own("charts.css") + _own("report.css"), scripts, as_json(data))
+
+
+def _called(folder: Path, how: How) -> str:
+    """The run and its seed; shorter than their folder, and with what they are not in a word or three."""
+    marks = {"scaled": how.scale != 1, "cut": how.rounds > 0, "stand-in": how.stand_in}
+    said = ", ".join(mark for mark, holds in marks.items() if holds)
+    return f"{f'{said}: ' if said else ''}{folder.parent.name}/{folder.name}"
 
 
 @dataclass(frozen=True)
@@ -105,8 +115,9 @@ def command(item: Item, how: How) -> str:
 
 
 def changes(item: Item, how: How) -> list[str]:
-    """How the runs differ from the paper's, each way once, and what was left out or is still to be done."""
-    made = list(dict.fromkeys(change for run in item.runs for change in how.apply(run).changes))
+    """How runs and data differ from the paper's, each way once, and what was left out or is still to be done."""
+    held = (shown(row, store, how) for row in item.rows for store in row.stores)
+    made = list(dict.fromkeys(change for run in (*map(how.apply, item.runs), *held) for change in run.changes))
     stands = [change for change in made if change.startswith("Stand-in: ")]
     if len(stands) > 1:  # of so many datasets, each the same sentence
         random = ", and random weights the pretrained ones" if any("pretrained" in one for one in stands) else ""
@@ -120,10 +131,11 @@ def _smaller_grid(how: How) -> list[str]:
 
 
 def _unfinished(item: Item, how: How) -> list[str]:
-    every = list(jobs(item, how))
-    done = sum(job.state in ("done", "diverged") for job in every)
-    said = f"Done so far: {done:,} of {len(every):,} runs; a row shows the best of its own."
-    return [said] if done < len(every) else []
+    states = Counter(job.state for job in jobs(item, how))
+    every, lost = states.total(), states["diverged"]
+    done = states["done"] + lost
+    said = [f"Done so far: {done:,} of {every:,} runs; a row shows the best of its own."] if done < every else []
+    return said + ([f"Diverged: {lost:,} of {every:,} runs; a row shows the best of its others."] if lost else [])
 
 
 def commands(item: Item, how: How) -> list[str]:

@@ -14,6 +14,7 @@ from manyeyes.papers.comparison import Found
 from manyeyes.papers.data_figures import chart, classes_of_clients, label_counts, pixels, quantity
 from manyeyes.papers.item import Row, Store
 from manyeyes.papers.measure import AfterRounds, Final, Measure, OfClass, Outcome, Relative, RoundsTo
+from manyeyes.papers.timing import told
 from manyeyes.population import Population
 from manyeyes.report.chart import Axis, Chart, Series
 
@@ -95,7 +96,7 @@ class Bars:
             level = [] if bound is None else [{"y": bound, "label": "centralised"}]
             x = Axis("", names=tuple(row.name for row in some))
             y = Axis(self.y or str(found.how.measure(self.measure)), percent=True)
-            charts.append(chart(found, title, x, y, series, level))
+            charts.append(chart(found, title, x, y, series, level, _evaluated(found, some, self.measure)))
         return charts
 
 
@@ -120,7 +121,8 @@ class Against:
                 series.append(_series(name, [x for x, _ in known], [v for _, v in known], place))
             level = [{"y": 1.0, "label": "centralised"}]
             y = Axis("relative accuracy", percent=True, low=0.0)
-            charts.append(chart(found, title, Axis(self.x, log=self.log), y, series, level))
+            late = _evaluated(found, some, self.measure)
+            charts.append(chart(found, title, Axis(self.x, log=self.log), y, series, level, late))
         return charts
 
 
@@ -164,6 +166,12 @@ def _groups(rows: Iterable[Row], group: Callable[[str], str]) -> dict[str, list[
     for row in rows:
         found.setdefault(group(row.name), []).append(row)
     return found
+
+
+def _evaluated(found: Found, rows: Iterable[Row], measure: Measure) -> str:
+    """What is said of rows that were not evaluated when they should have been."""
+    late = told(one for row in rows for one in found.lags(row, measure))
+    return f"Some were {late}." if late else ""
 
 
 def _points(outcome: Outcome, metric: str, relative: bool) -> dict[int, float]:

@@ -13,6 +13,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from manyeyes.conf.command import run_one
+from manyeyes.conf.submitted import all_waited_for
 
 KNOWN = ("joblib", "submitit_local", "submitit_slurm")
 
@@ -37,7 +38,8 @@ def launch(launcher: str, options: list[str], jobs: list[list[str]], place: Path
     context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
     made = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
     try:
-        returned = made.launch(jobs, initial_job_idx=0)
+        with all_waited_for(launcher):
+            returned = made.launch(jobs, initial_job_idx=0)
     except Exception as error:
         raise Broken(f"{launcher}: {error}".partition("\n")[0]) from error
     return [_reason(one) for one in returned]
@@ -53,5 +55,7 @@ def task(config: DictConfig) -> str:
 def _reason(returned: Any) -> str:
     try:
         return str(returned.return_value)
+    except ValueError as error:
+        return str(error)
     except Exception as error:
         return f"{type(error).__name__}: {error}"

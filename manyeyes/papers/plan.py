@@ -19,7 +19,8 @@ from manyeyes.papers.measure import AfterRounds, Measure, Relative, scaled
 from manyeyes.papers.scaling import cut, scale, stand_in
 from manyeyes.run.events import Event
 
-OWN = ("engine", "track", "evaluate_every", "checkpoint_seconds", "data.path")  # what a run may have of its own
+# What a run may have of its own.
+OWN = ("engine", "track", "evaluate_every", "evaluate_early", "checkpoint_seconds", "data.path")
 TAIL = 2**14  # bytes at the end of a metrics file that hold its last line
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from hydra import compose, initialize
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 
 from manyeyes.algorithm import Diverged
+from manyeyes.conf.build import run_words
 from manyeyes.conf.command import CHANGEABLE, train_from
 from manyeyes.conf.errors import is_about_memory, is_about_settings, sentence
 from manyeyes.conf.presets import register
@@ -23,6 +25,7 @@ from manyeyes.papers.item import Store
 from manyeyes.papers.launching import Broken, launch
 from manyeyes.papers.plan import Job
 from manyeyes.run.processes import Train, side_by_side
+from manyeyes.run.settings import Settings
 
 EXPECTED = (ValueError, Diverged, OSError)  # failures that say in a sentence what to do
 LEFT = ("missing", "stopped")  # states of a run that is still to be done
@@ -54,6 +57,7 @@ def run_all(jobs: list[Job], means: Means, say: Callable[[str], None]) -> list[s
     failures = {job.folder: reason for job in todo if (reason := missing(job.run.store))}
     todo = [job for job in todo if job.folder not in failures]
     if todo:
+        _check(todo[0], means)
         say(estimate(jobs, means.parallel))
         with _first_rounds(jobs, todo, means, say):
             failures |= _how(means)(todo, means, say)
@@ -65,7 +69,11 @@ def run_all(jobs: list[Job], means: Means, say: Callable[[str], None]) -> list[s
             say(f"{job.folder} has diverged, and is not tried again without again=true")
         elif job in todo:
             failures.setdefault(job.folder, "it did not come to its end")
-    return [f"{folder}: {reason}" for folder, reason in failures.items()]
+    return [_named(folder, reason) for folder, reason in failures.items()]
+
+
+def _named(folder: Path, reason: str) -> str:
+    return reason if reason.startswith(f"{folder} ") else f"{folder}: {reason}"
 
 
 def missing(store: Store | None) -> str:
@@ -88,6 +96,16 @@ def settings() -> Iterator[None]:
     GlobalHydra.instance().clear()
     with initialize(version_base="1.3", config_path=None):
         yield
+
+
+def _check(job: Job, means: Means) -> None:
+    """Refuse at once what a person has set for all runs and no run can have."""
+    ours = [word for word in means.extra if not word.startswith("launcher.")]
+    try:
+        with settings():
+            Settings(**run_words(compose("config", overrides=[*map(typed, job.settings), *ours])))
+    except HydraException as error:
+        raise ValueError(sentence(error)) from None
 
 
 Failures = dict[Path, str]

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyeyes.algorithm import OWN, SHARED, Algorithm
+from manyeyes.algorithm import Algorithm
 from manyeyes.parts.local import SGD
 from manyeyes.parts.require import count
 from manyeyes.parts.weighing import ByWalk
 from manyeyes.population import Ints, Population
+from manyeyes.work import OWN, SHARED
 
 
 @dataclass(frozen=True)

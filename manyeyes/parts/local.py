@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import ALL, OWN, Work
+from manyeyes.parts.length import lengths
 from manyeyes.parts.require import at_least, fraction, positive
 from manyeyes.parts.schedule import Schedule
+from manyeyes.work import ALL, OWN, Work
 
 Slots = tuple[Tensor, ...]
 
@@ -94,7 +95,7 @@ def descend(
     if moves is not None:
         gradient = gradient * moves
     if work.local.clip:
-        length = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+        length = lengths(gradient)[..., None]
         gradient = gradient * (work.local.clip / length.clamp_min(work.local.clip))
     if work.correct is not None:
         gradient = corrected(work, theta, server, gradient, shift)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -26,6 +27,7 @@ class Layers:
             raise ValueError(
                 f"personal layers are a list of name patterns, and got {self.patterns!r}: put it in a list"
             )
+        object.__setattr__(self, "patterns", tuple(self.patterns))  # a list cannot name the mask that it stands for
         if not self.patterns:
             raise ValueError("personal layers need at least one name pattern, such as 'fc.*'")
 
@@ -43,7 +45,8 @@ class Layers:
 class Head:
     """The last layers, counted as the FedPer baseline does: the classifier is 1, each block before it one more.
 
-    A model says in its `head` what these are, from the classifier on.
+    A model says in its `head` what these are, from the classifier on; a name in it that it does not have is refused:
+    what it was meant for would be sent.
     """
 
     layers: int = 1
@@ -52,14 +55,19 @@ class Head:
         count("head layers", self.layers, 1)
 
     def names(self, module: nn.Module) -> set[str]:
-        blocks: tuple[str, ...] = getattr(module, "head", ())
-        if not all(isinstance(block, str) for block in blocks) or not blocks:
+        blocks: Any = getattr(module, "head", ())
+        listed = isinstance(blocks, tuple | list) and all(isinstance(block, str) for block in blocks)
+        if not listed or not blocks:  # others' models have a layer of that name
             raise ValueError(f"{type(module).__name__} does not say what its head is: name its layers with Layers(...)")
         if self.layers > len(blocks):
             raise ValueError(
                 f"a head of {self.layers} layers is asked of a model that has {len(blocks)} for it "
                 f"({', '.join(blocks)}): ask for fewer"
             )
+        known = {name for name, _ in module.named_modules()} | set(_tensors(module))
+        for block in blocks[: self.layers]:
+            if block not in known:
+                raise ValueError(f"{type(module).__name__} counts {block!r} to its head and has no layer of that name")
         return _below(module, blocks[: self.layers])
 
 
@@ -79,9 +87,10 @@ def _is_norm(part: nn.Module) -> bool:
 
 
 def _below(module: nn.Module, parts: Iterable[str]) -> set[str]:
-    """The tensors of those parts of a module."""
+    """The tensors of those parts of a module, each a layer or a tensor itself."""
+    parts = tuple(parts)
     starts = tuple(f"{part}." for part in parts)
-    return {name for name in _tensors(module) if name.startswith(starts)}
+    return {name for name in _tensors(module) if name in parts or name.startswith(starts)}
 
 
 def _tensors(module: nn.Module) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Algorithm, Diverged, Plan, Work
+from manyeyes.algorithm import Algorithm, Diverged
 from manyeyes.parts.accounting import Account, Ledger, check_delta, update_noise
 from manyeyes.parts.calibration import Simulation, auto_delta, least_noise
 from manyeyes.parts.cohort import Everyone, Poisson, Uniform
@@ -18,6 +18,7 @@ from manyeyes.parts.require import at_least, count, fraction, positive
 from manyeyes.parts.reweighing import ImportanceRatio
 from manyeyes.parts.weighing import Equally
 from manyeyes.population import Population
+from manyeyes.work import Aggregate, Plan, Work
 
 Kept = dict[str, Tensor]
 FLOAT = torch.finfo(torch.float32)

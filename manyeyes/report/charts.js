@@ -165,6 +165,7 @@ var manyeyes = window.manyeyes || {};
       spec.x = spec.x || {}; spec.y = spec.y || {}; spec.marks = spec.marks || [];
       series = (spec.series || []).map((one, index) => clean(one, index, spec.x.log, spec.y.log));
       title.textContent = spec.title || "";
+      for (const tool of tools.children) tool.setAttribute("aria-label", tool.textContent + (spec.title ? ": " + spec.title : ""));
       plot.setAttribute("aria-label", (spec.title || spec.y.label || "Chart") + ": arrow keys read values, + and - zoom, 0 resets.");
       key();
       render();
@@ -298,13 +299,19 @@ var manyeyes = window.manyeyes || {};
       draw(area, "path", {class: "me-spread", d: spread.join("")});
     }
 
+    /* As much of a text as there is room for. */
+    function fit(text, room) {
+      const whole = text.textContent;
+      for (let left = whole.length - 1; left > 0 && text.getComputedTextLength() > room; left--) text.textContent = whole.slice(0, left) + "…";
+    }
+
     function rule(mark) {
       if (mark.y !== undefined && mark.y >= at.y0 && mark.y <= at.y1) {
         draw(svg, "line", {class: "me-mark", x1: at.left, x2: at.width - RIGHT, y1: at.y(mark.y), y2: at.y(mark.y)});
-        draw(svg, "text", {class: "me-tick", x: at.left + 6, y: at.y(mark.y) - 5}, mark.label || "");
+        fit(draw(svg, "text", {class: "me-tick", x: at.left + 6, y: at.y(mark.y) - 5}, mark.label || ""), at.width - RIGHT - at.left - 6);
       } else if (mark.x !== undefined && mark.x >= at.x0 && mark.x <= at.x1) {
         draw(svg, "line", {class: "me-mark", x1: at.x(mark.x), x2: at.x(mark.x), y1: TOP, y2: at.height - at.foot});
-        draw(svg, "text", {class: "me-tick", x: at.x(mark.x) + 5, y: TOP + 10}, mark.label || "");
+        fit(draw(svg, "text", {class: "me-tick", x: at.x(mark.x) + 5, y: TOP + 10}, mark.label || ""), at.width - at.x(mark.x) - 5);
       }
     }
 

@@ -79,7 +79,7 @@ def summary(runs: list[Run]) -> list[Any]:
     head += ["epsilon"] * private + [name.removesuffix(".name").rpartition(".")[2] for name in shown]
     rows = []
     for run in runs:
-        reached = [cell for name in metric for cell in (_share(run.last(name), name), _best(run, name))]
+        reached = [cell for name in metric for cell in (_last(run, name), _best(run, name))]
         spent = [brief(run.last("epsilon"))] if private else []
         rows.append(
             [run.name, run.state, f"{run.rounds:,}", *reached, duration(run), *spent]
@@ -115,7 +115,7 @@ def _cards(run: Run) -> list[tuple[str, str, str]]:
         value = run.last(name) if name else None
         if name and value is not None:
             best = f"best {_best(run, name)}" if is_share(name) else ""
-            cards.append((label(name), _share(value, name), best))
+            cards.append((label(name), _share(value, name), ", ".join(filter(None, [kept(run), best]))))
     planned = f"of {run.planned:,}" if run.planned else ""
     cards.append(("rounds", f"{run.rounds:,}", planned if not run.finished else run.state))
     pace = speed(run)
@@ -157,6 +157,17 @@ def duration(run: Run) -> str:
 
 def seconds(value: float) -> str:
     return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def kept(run: Run) -> str:
+    """Whose scores the last ones are, where they are not those of the last round's model."""
+    best = run.last("best_round")
+    return "" if best is None or best == run.rounds else f"of the model of round {best:,.0f}"
+
+
+def _last(run: Run, metric: str) -> str:
+    of = kept(run)
+    return _share(run.last(metric), metric) + (f" ({of})" if of else "")
 
 
 def _best(run: Run, metric: str) -> str:

@@ -40,6 +40,7 @@ tr > * { white-space: nowrap; font-weight: normal }
 tr > :first-child { position: sticky; left: 0; background: var(--paper); white-space: normal; min-width: 8rem;
   text-align: left }
 thead th { font-weight: 600 }
+.words tr > * { white-space: normal; text-align: left; min-width: 4.5rem }
 .strips { display: inline-block; vertical-align: top; margin-right: 1.5rem }
 .strip { display: flex; flex-wrap: wrap; gap: .4rem; margin: 0; padding: 0; list-style: none }
 .strip img { width: 6rem; height: 6rem; object-fit: contain; display: block; background: #8883 }
@@ -51,6 +52,9 @@ thead th { font-weight: 600 }
   .charts { grid-template-columns: 1fr 1fr }
   figure, tr, .strips { break-inside: avoid }
   h2, h3 { break-after: avoid }
+  caption, thead { break-after: avoid }
+  tbody tr:first-child { break-before: avoid }
+  table:not(:has(tr:nth-child(13))) { break-inside: avoid }
   .strip img { width: 4.5rem; height: 4.5rem }
 }
 """
@@ -124,6 +128,7 @@ class Table:
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    words: bool = False  # whether cells are words, which break into lines, and not numbers, which do not
 
     def html(self) -> str:
         head = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in self.head)
@@ -131,11 +136,11 @@ class Table:
             f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
             for first, *cells in self.rows
         )
-        caption = escape(self.caption)
+        caption, kind = escape(self.caption), ' class="words"' if self.words else ""
         # A table that is wider than a phone scrolls, with the keyboard too.
         return (
-            f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table><caption>{caption}</caption>'
-            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+            f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table{kind}>'
+            f"<caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
         )
 
 

@@ -93,6 +93,8 @@ def _caption(runs: list[Run]) -> str:
         words += " Bands: mean and standard deviation over seeds, at rounds that all of them have."
     if thinned(runs):
         words += " Of many rounds those with the least and largest values are drawn."
+    if any(overview.kept(run) for run in runs):
+        words += " Last scores are those of the model that is kept (best_on), which may be of an earlier round."
     return words
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from manyeyes.algorithm import BESIDE, Algorithm, Clients, Engine, State, Work
+from manyeyes.algorithm import BESIDE, Algorithm, State
 from manyeyes.chance import key as chance_key
 from manyeyes.engine.evaluation import Judge, Score, with_own
 from manyeyes.population import Ints, Population
 from manyeyes.round import plan_round
+from manyeyes.work import Clients, Engine, Work
 
 TOGETHER = 16  # clients whose whole models are in memory at the same time
 

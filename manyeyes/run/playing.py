@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from manyeyes.algorithm import Algorithm, Diverged, Engine, Plan, Report, State
+from manyeyes.algorithm import Algorithm, Diverged, Report, State
 from manyeyes.data.augment import Augment
 from manyeyes.engine.distributed import Lost, World
 from manyeyes.engine.evaluation import Evaluator, Judge, Score
@@ -29,6 +29,7 @@ from manyeyes.run.journal import Journal
 from manyeyes.run.progress import watch
 from manyeyes.run.result import headline, results
 from manyeyes.run.settings import Settings
+from manyeyes.work import Engine, Plan
 
 
 class Planner(Protocol):

@@ -33,6 +33,7 @@ def asked(*words: str) -> list[Case]:
     [
         (["huge"], "work 'huge' is unknown: choose small, hsu"),
         (["--peers", "tff"], "peer 'tff' is unknown: choose plain, pfl, flower, handwritten"),
+        (["--engines", "auto,warp"], "engine 'warp' is unknown: choose auto, reference, ranks, vector, lanes"),
         (["--python", "pfl=/no/such/python"], "--python is 'pfl=/no/such/python': give NAME=PATH"),
         (["--users", "many"], "--users is 'many': give a number"),
         (["--cohort", "0"], "--cohort is '0': give a number"),

@@ -56,6 +56,15 @@ def test_the_runs_are_listed_and_the_one_that_goes_on_is_drawn(board: Any) -> No
     assert "the run has diverged" in board.locator("#rows").inner_text()
 
 
+def test_what_sets_runs_apart_stands_out_of_their_names(browser_page: Any, serve: Any, write: Write) -> None:
+    for name in ("paper/scaled/fedavg-K10/0", "mine/first", "alone"):
+        write(name)
+    browser_page.goto(serve())
+    browser_page.wait_for_selector("body[data-ready]")
+    assert sorted(browser_page.locator("#rows label b").all_inner_texts()) == ["alone", "fedavg-K10/0", "first"]
+    assert sorted(names(browser_page)) == ["alone", "mine/first", "paper/scaled/fedavg-K10/0"]
+
+
 def test_text_states_and_settings_filter(board: Any) -> None:
     board.fill("#text", "lr=0.3")
     assert sorted(names(board)) == ["sweep/1", "sweep/3"]

@@ -10,7 +10,7 @@ import yaml
 
 from manyeyes.conf.errors import setting_names
 from manyeyes.conf.schema import WorldConfig
-from manyeyes.run.events import read
+from tests.run.small_runs import timeless
 
 
 def leaves(node: Any, prefix: str = "") -> set[str]:
@@ -19,12 +19,6 @@ def leaves(node: Any, prefix: str = "") -> set[str]:
     for name, value in node.items():
         found |= {prefix + name} | (leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else set())
     return found
-
-
-def timeless(folder: Path) -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in event.items() if name != "seconds"} for event in read(folder / "metrics.jsonl")
-    ]
 
 
 def test_cfg_shows_every_setting_and_trains_nothing(tmp_path: Path, command: Any) -> None:

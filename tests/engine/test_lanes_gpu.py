@@ -22,6 +22,7 @@ from manyeyes.parts import SGD, Adam, Everyone, Layers, Pooled
 from manyeyes.population import MultiLabels, Population, SingleLabels
 from manyeyes.round import play_round, start
 from manyeyes.run.training import train
+from tests.engine.lane_games import far
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,10 +51,6 @@ def rounds(
     for _ in range(count):
         state, report = play_round(algorithm, state, people, engine, clients, seed=3)
     return begin - state.weights, report
-
-
-def far(found: Tensor, wanted: Tensor) -> float:
-    return float(torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-12))
 
 
 def everyone(algorithm: Algorithm) -> Algorithm:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from manyeyes.algorithm import Plan
 from manyeyes.algorithms import NAMED, fedavg
 from manyeyes.data.augment import Augment
 from manyeyes.data.raw import Raw
@@ -24,6 +23,7 @@ from manyeyes.parts import Uniform
 from manyeyes.population import Population, SingleLabels
 from manyeyes.round import plan_round
 from manyeyes.run.training import train
+from manyeyes.work import Plan
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (60, 4, 4, 3), dtype=np.uint8)
 ONE = PIXELS[0].nbytes

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyeyes.algorithm import Client
 from manyeyes.data.inhabitants import sizes
 from manyeyes.engine.program import ALIKE, WIDTHS, Group, bucket, cut, lengths, make_groups
 from manyeyes.engine.sharing import share_out
 from manyeyes.parts import Epochs
+from manyeyes.work import Client
 
 
 def client(key: int, held: int, epochs: int = 1, batch: int = 16) -> Client:

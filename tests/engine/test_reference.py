@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -25,14 +24,6 @@ from manyeyes.round import plan_round, play_round, start
 CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c", "d")
 SHAKE = Augment(crop=3, flip_horizontal=True, flip_vertical=True)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Witness(nn.Module):

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from manyeyes.algorithm import Algorithm, ClientStore, Engine, State
+from manyeyes.algorithm import Algorithm, State
 from manyeyes.algorithms import fedavg, fedper
 from manyeyes.data.augment import Augment
 from manyeyes.engine.choice import Means, choose_engine
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.reference import Reference
-from manyeyes.engine.workers import available
 from manyeyes.models import build
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import BF16, SGD, Equally, Everyone, Int8, Krum, Median, Poisson, TopK
@@ -25,6 +24,8 @@ from manyeyes.population import Population, SingleLabels
 from manyeyes.round import play_round, start
 from manyeyes.run.events import read
 from manyeyes.run.training import train
+from manyeyes.work import ClientStore, Engine
+from tests.engine.rank_games import NEEDS_WORKERS
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(0)
@@ -54,7 +55,7 @@ def game(algorithm: Algorithm, engine: Engine, rounds: int = 3) -> tuple[State, 
     return state, clients
 
 
-@pytest.mark.skipif(available() is not None, reason=f"no workers: {available()}")
+@NEEDS_WORKERS
 @pytest.mark.parametrize("name", WORK)
 def test_workers_send_what_the_reference_sends(name: str) -> None:
     expected, owed = game(WORK[name], Reference(model(), PEOPLE, Augment(), CPU))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from manyeyes.algorithm import Client
 from manyeyes.data.inhabitants import sizes
 from manyeyes.engine.sharing import Job, share_clients, share_jobs, share_out
+from manyeyes.work import Client
 
 
 def client(examples: int, whole: int | None = None) -> Client:

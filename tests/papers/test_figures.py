@@ -87,7 +87,7 @@ def test_what_a_smaller_run_is_measured_after_is_not_taken_for_the_papers(tmp_pa
     cells = [line.cells() for line in compare(Found(item, how), {})]
     assert [(measure, paper, measured) for _, measure, paper, measured, *_ in cells] == [
         ("accuracy after 1,000 rounds, here 100", "31.3 %", "30"),
-        ("accuracy after 2,500 rounds, here 250", "39.7 %", "30"),
+        ("accuracy after 2,500 rounds, here 250", "39.7 %", "30 (measured at round 100 of 250)"),
         ("accuracy after 5,000 rounds, here 500", "43.9 %", "40"),
     ]
     how = How(rounds=2000, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)  # a run that is cut, at its end
@@ -141,3 +141,11 @@ def test_a_png_is_one_whatever_is_in_the_chart(kind: str) -> None:
     )
     assert png(chart).startswith(b"\x89PNG")
     assert len(re.findall("\n", chart.csv())) == 7
+
+
+def test_bars_that_were_evaluated_before_the_papers_rounds_say_so(tmp_path: Path, write: Write) -> None:
+    how = How(rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
+    write(ITEMS["hsu2020.figure5"], how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 2400: 0.3, 4800: 0.4})
+    (chart,) = drawn("hsu2020.figure5", how)
+    assert list(chart.series[0].y) == [0.3]
+    assert chart.caption.endswith(" Some were measured at round 2,400 of 2,500.")

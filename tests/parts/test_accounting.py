@@ -18,14 +18,9 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from manyeyes.parts.accounting import Account, Ledger, update_noise
+from tests.parts.gaussian import gaussian_delta
 
 FLAIR, DELTA = 41131, 41131**-1.1
-
-
-def gaussian_delta(sigma: float, epsilon: float) -> float:
-    """Of the Gaussian mechanism with sensitivity 1, exactly (Balle and Wang 2018, theorem 8)."""
-    a, b = 0.5 / sigma, epsilon * sigma
-    return float(norm.cdf(a - b) - math.exp(epsilon) * norm.cdf(-a - b))
 
 
 def subsampled_renyi(q: float, z: float, order: float) -> float:

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import trim_mean
 from torch import Tensor
 
-from manyeyes.algorithm import Aggregate, Algorithm, Clients, Combine, Personal, Plan, Work
+from manyeyes.algorithm import Algorithm, Combine
 from manyeyes.algorithms import fedavg, fedvc, mimelite, scaffold
 from manyeyes.data.augment import Augment
 from manyeyes.engine.reference import Reference
@@ -21,6 +21,7 @@ from manyeyes.parts import Equally, Everyone, Krum, Median, Pooled, TrimmedMean,
 from manyeyes.parts.privacy import CentralDP
 from manyeyes.population import Population, SingleLabels
 from manyeyes.round import plan_round, play_round, start
+from manyeyes.work import Aggregate, Clients, Personal, Plan, Work
 
 CPU = torch.device("cpu")
 

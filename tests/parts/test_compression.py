@@ -11,18 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import Algorithm, Compress, Report, State, Work, traffic
+from manyeyes.algorithm import Algorithm, Report, State, traffic
 from manyeyes.algorithms import fedadam, fedavg, fedper, fedprox, local_only, mimelite, scaffold
 from manyeyes.chance import generator
 from manyeyes.data.augment import Augment
-from manyeyes.engine.batch import lengths
 from manyeyes.engine.reference import Reference
 from manyeyes.models import build
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import BF16, Equally, Everyone, Int8, Pooled, TopK, Uniform
+from manyeyes.parts.length import lengths
 from manyeyes.parts.privacy import CentralDP, Clip, LocalDP
 from manyeyes.population import Population
 from manyeyes.round import plan_round, play_round, start
+from manyeyes.work import Compress, Work
 
 ALL: list[Compress] = [BF16(), Int8(), Int8(7), TopK(0.1), TopK(1.0)]
 CPU = torch.device("cpu")

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from manyeyes.algorithm import Algorithm, Work
+from manyeyes.algorithm import Algorithm
 from manyeyes.algorithms import fedprox, mimelite, scaffold
 from manyeyes.parts import SGD, Adam, ControlVariates, Layers, Proximal, ServerAdaptive, ServerMomentum, ServerSGD
 from manyeyes.parts.local import corrected, descend
 from manyeyes.population import Population, SingleLabels
+from manyeyes.work import Work
 
 PEOPLE = Population.of(
     torch.zeros(12, 1, 1, 3, dtype=torch.uint8).numpy(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 
 from manyeyes.models import MODELS, build
@@ -35,6 +36,11 @@ def test_a_pattern_that_matches_nothing_is_refused_beside_others_too(patterns: t
 def test_a_lone_pattern_is_refused() -> None:
     with pytest.raises(ValueError, match="put it in a list"):
         Layers("fc.*")  # type: ignore[arg-type]
+
+
+def test_patterns_in_a_list_are_the_same_layers_as_in_a_tuple() -> None:
+    listed = Layers(["fc.*"])  # type: ignore[arg-type]
+    assert {listed, Layers(("fc.*",))} == {listed}  # engines remember what is personal by the part itself
 
 
 HEADS = {  # what FedPer's baseline counts, and what we count alike
@@ -85,6 +91,30 @@ def test_every_model_has_a_head() -> None:
 def test_a_head_that_is_not_there_is_refused(module: nn.Module, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Head(2).names(module)
+
+
+def own_head(head: object) -> nn.Module:
+    module = nn.Module()
+    module.conv, module.fc, module.scale = nn.Conv2d(3, 2, 1), nn.Linear(2, 2), nn.Parameter(torch.ones(1))
+    module.head = head
+    return module
+
+
+def test_a_head_may_count_a_bare_parameter() -> None:
+    assert Head(2).names(own_head(("fc", "scale"))) == {"fc.weight", "fc.bias", "scale"}
+
+
+@pytest.mark.parametrize(
+    ("head", "sentence"),
+    [
+        (nn.Linear(2, 2), "Module does not say what its head is"),  # as a timm model's classifier
+        ("fc", "Module does not say what its head is"),
+        (("fc", "cnov"), "Module counts 'cnov' to its head and has no layer of that name"),
+    ],
+)
+def test_a_head_that_would_be_sent_is_refused(head: object, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Head(2).names(own_head(head))
 
 
 def test_norms_are_every_norm_with_its_statistics_and_nothing_else() -> None:

@@ -64,6 +64,20 @@ def test_a_real_run_has_every_part(command: Callable[..., Any], tiny: tuple[str,
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
+def test_scores_of_a_model_that_was_kept_from_an_earlier_round_say_so(made_run: Made, shown: Any) -> None:
+    kept, last = made_run("kept", {"seed": 0}, [0.1, 0.5, 0.4, 0.5]), made_run("last", {"lr": 1}, [0.1, 0.2])
+    for folder, best in ((kept, 1), (last, 1)):  # of three rounds, and of one
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        lines[-1] = json.dumps(json.loads(lines[-1]) | {"best_round": best})
+        (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert "50.0 % of the model of round 1, best 50.0 % (round 1)" in " ".join(shown(kept).split())
+    both = shown(kept, last)
+    assert "50.0 % (of the model of round 1)" in both
+    assert "20.0 % (of" not in both
+    assert "Last scores are those of the model that is kept (best_on)" in both
+    assert "(best_on)" not in shown(last)
+
+
 def test_runs_that_differ_by_their_seed_are_a_mean_and_a_band(made_run: Made) -> None:
     one = made_run("fedavg_0", {"seed": 0}, [0.1, 0.2])
     two = made_run("fedavg_1", {"seed": 1}, [0.1, 0.4])

@@ -176,6 +176,22 @@ def test_an_axis_with_ends_of_its_own_keeps_them(page: Any) -> None:
     assert page.evaluate(ticks, {}) == ["20", "60"]
 
 
+def test_the_name_of_a_level_ends_where_the_chart_does(page: Any) -> None:
+    drawn = """(label) => {
+      const box = document.createElement("div");
+      box.style.width = "320px";
+      document.body.append(box);
+      const chart = manyeyes.chart(box, {marks: [{y: 1.5, label}], series: [{name: "a", x: [0, 9], y: [1, 2]}]});
+      const level = [...box.querySelectorAll(".me-tick")].find((tick) => tick.textContent[0] === label[0]);
+      const found = [level.textContent, level.getBoundingClientRect().right <= box.getBoundingClientRect().right];
+      chart.destroy();
+      return found;
+    }"""
+    assert page.evaluate(drawn, "centralised") == ["centralised", True]
+    words, inside = page.evaluate(drawn, "centralised " * 20)
+    assert inside and words.startswith("centralised central") and words.endswith("…")
+
+
 def test_dashed_points_are_hollow_and_others_are_not(page: Any) -> None:
     count = """() => {
       const box = document.createElement("div");
@@ -194,6 +210,10 @@ def test_every_button_and_region_has_a_name(page: Any) -> None:
     named = "e => e.textContent.trim() || e.getAttribute('aria-label')"
     asked = "[...document.querySelectorAll('button, select, [role], summary')]"
     assert page.evaluate(f"{asked}.every({named})")
+    tools = page.locator(".me-tools button")
+    names = tools.evaluate_all("all => all.map(e => e.getAttribute('aria-label')).filter(n => n.startsWith('SVG'))")
+    assert "SVG: Training loss" in names
+    assert len(names) == len(set(names)) == page.locator("figure[data-chart]").count(), "which chart it is of"
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
 

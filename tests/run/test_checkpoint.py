@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from manyeyes.algorithm import State
 from manyeyes.run import checkpoint
 from manyeyes.run.checkpoint import Checkpoint
 from manyeyes.run.clients import Index
+from tests.run.small_runs import same
 
 CPU = torch.device("cpu")
 
@@ -24,10 +24,6 @@ def whole() -> Checkpoint:
     kinds = ((("control", "float32", (4,)), ("slot0", "float32", (4,))), (("personal", "float32", (2,)),))
     clients = Index(kinds, np.array([3, 17]), np.array([[0, 0, 2**32 - 1], [1, 32, 7]]))
     return Checkpoint(State(7, torch.rand(5), server, torch.rand(4)), clients, 123, "abc")
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from manyeyes.parts import Epochs, FixedSize, Layers
 from manyeyes.population import MultiLabels, Population, SingleLabels
 from manyeyes.run import checkpoint
 from manyeyes.run.clients import ClientRecords
-from manyeyes.run.events import read
 from manyeyes.run.result import Result
 from manyeyes.run.training import train
+from tests.run.small_runs import same, timeless
 
 CPU = torch.device("cpu")
 HEAD = Layers(("4.*",))
@@ -75,14 +75,6 @@ def state(folder: Path) -> dict[str, torch.Tensor]:
     found = checkpoint.load(folder / "checkpoint.safetensors", CPU).state
     clients = {f"{key}/{name}": tensor for key, own in kept(folder).items() for name, tensor in own.items()}
     return {"weights": found.weights, **found.server, **clients}
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def timeless(folder: Path) -> list[dict[str, Any]]:
-    return [{name: v for name, v in event.items() if name != "seconds"} for event in read(folder / "metrics.jsonl")]
 
 
 @pytest.mark.parametrize("memory", [0, 1024], ids=["files", "memory"])

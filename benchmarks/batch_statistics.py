@@ -1,0 +1,81 @@
+"""Users' accuracies with the statistics of test batches in BatchNorm, beside those with the statistics it has learned.
+
+    python benchmarks/batch_statistics.py RUN [RUN ...] [--batch 128] [--record FILE]
+
+RUN is the folder of a finished run of a model with live BatchNorm. Ours evaluates with learned statistics; who never
+calls `eval()`, as FedPer's baseline, takes those of the batch, which mostly flatters: a client's test images share its
+few classes. Batches are cut from each client's own test images, in order. Nothing in the folder changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import closing
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from manyeyes.conf.build import build_augment, build_model, build_population, build_whole
+from manyeyes.engine.evaluation import Evaluator
+from manyeyes.engine.resident import load as resident
+from manyeyes.models.flat import FlatModel
+from manyeyes.run.checkpoint import load
+from manyeyes.run.clients import ClientRecords
+from manyeyes.run.folder import RunFolder, environment
+
+
+class LiveNorm(nn.BatchNorm2d):
+    """A BatchNorm2d that is always training, and does not move its statistics."""
+
+    def train(self, mode: bool = True) -> LiveNorm:
+        self.training, self.momentum = True, 0.0
+        return self
+
+
+def means(folder: Path, batch: int, device: torch.device) -> dict[str, float]:
+    """The mean over users of each one's own accuracy, with learned statistics and with those of batches."""
+    config = OmegaConf.load(folder / "config.yaml")
+    population = build_population(config.data, config.seed)
+    augment, algorithm = build_augment(config.augment), build_whole(config)
+    module = build_model(config.model, population, augment, config.seed).to(device)
+    test = resident(population.split(config.evaluate_on), device)
+    found = load(RunFolder(folder).checkpoint, device)
+    with closing(ClientRecords.open(RunFolder(folder).clients, found.clients, device, 2**40, writes=False)) as clients:
+        flat = FlatModel(module)
+        own = algorithm.personal.names(module) if algorithm.personal else set()
+        mask = flat.mask(own.__contains__)
+        results = {}
+        for name in ("learned", "of batches"):
+            evaluator = Evaluator(flat, test, augment, device, config.engine.precision, batch=batch)
+            score = (
+                evaluator.personal(found.state.weights, mask, clients)
+                if own
+                else evaluator.own((user, found.state.weights) for user in test.users.tolist())
+            )
+            results[name] = float(score.results()["user_mean"])
+            for child in module.modules():
+                if isinstance(child, nn.BatchNorm2d):
+                    child.__class__ = LiveNorm
+    return results
+
+
+def main(given_words: list[str] | None = None) -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    words.add_argument("--batch", type=int, default=128)
+    words.add_argument("--record", type=Path)
+    given = words.parse_args(given_words)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rows = []
+    for folder in given.runs:
+        rows.append({"run": folder.name, "batch": given.batch, "user_mean": means(folder, given.batch, device)})
+        print(f"{folder.name}: {rows[-1]['user_mean']}", flush=True)
+    if given.record:
+        given.record.write_text(json.dumps({**environment(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

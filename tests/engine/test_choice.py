@@ -1,0 +1,49 @@
+"""Which engine is chosen, with how many lanes, and what one that cannot do the work says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from manyeyes.engine.choice import lanes_for
+from manyeyes.engine.ranks import Ranks
+from manyeyes.models import build
+from tests.engine.lane_games import choose
+
+
+@pytest.mark.parametrize(("clients", "count"), [(1, 1), (10, 10), (16, 16), (50, 10), (200, 8), (17, 9)])
+def test_lanes_are_chosen_so_that_none_is_idle_for_long(clients: int, count: int) -> None:
+    assert lanes_for(clients) == count
+
+
+class Drawing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(588, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(nn.functional.dropout(images, training=self.training).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "means", "reason"),
+    [
+        ("vector", build("resnet18", 5, norm="batch"), {}, "would count the padding"),
+        ("lanes", Drawing(), {}, "draws random numbers of its own"),
+        ("quantum", build("linear", 5, size=14), {}, "engine 'quantum' is unknown: choose auto or reference, ranks"),
+        ("lanes", build("linear", 5, size=14), {"precision": "tf32"}, "is one of GPUs"),
+        ("lanes", build("linear", 5, size=14), {"precision": "float16"}, "choose auto, float32, tf32, bf16"),
+    ],
+)
+def test_what_an_engine_cannot_do_it_says(name: str, module: nn.Module, means: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        choose(name, module, **means)
+
+
+def test_auto_takes_the_next_best() -> None:
+    linear = build("linear", 5, size=14)
+    assert isinstance(choose("auto", linear), Ranks)
+    assert isinstance(choose("auto", linear, precision="bf16"), Ranks)
+    assert isinstance(choose("auto", Drawing()), Ranks)

@@ -1,0 +1,88 @@
+"""Compiled steps: the gradients of plain ones, or not used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from manyeyes.algorithms import fedavg
+from manyeyes.engine import stepping
+from manyeyes.engine.compiling import wrong_parameter
+from tests.engine.lane_games import PEOPLE, far, game
+
+
+def test_a_compiled_step_equals_a_plain_one() -> None:
+    people = replace(PEOPLE, offsets=np.array([0, 32, 64]), users=np.arange(2), names=None)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.ReLU(), nn.Linear(8, 5))
+    wanted, _, _ = game("vector", fedavg(batch=16, lr=0.05), module, people)
+    found, _, _ = game("vector", fedavg(batch=16, lr=0.05), module, people, compile=True)
+    assert 0 < far(found, wanted) < 1e-5
+
+
+def test_of_exact_batches_only_full_ones_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = set()
+
+    def watched(function: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            sizes.add(arguments[2].shape[1] if function.__name__ == "loss" else 16)
+            return function(*arguments)
+
+        return called
+
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(400, 5))
+    wanted, _, _ = game("lanes", fedavg(batch=16, lr=0.05), module)
+    monkeypatch.setattr(stepping, "compiled", watched)
+    found, _, _ = game("lanes", fedavg(batch=16, lr=0.05), module, compile=True)
+    assert torch.equal(found, wanted)
+    assert sizes == {16}
+
+
+def test_a_compiler_that_loses_a_gradient_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lossy(function: Any) -> Any:
+        """As Inductor once did: right values, and no gradient of one layer."""
+
+        def loss(theta: Tensor, *rest: Any) -> Tensor:
+            return function(torch.cat([theta[:, :300].detach(), theta[:, 300:]], 1), *rest)
+
+        return loss if function.__name__ == "loss" else function
+
+    wanted, _, _ = game("lanes", fedavg(batch=16, lr=0.05))
+    monkeypatch.setattr(stepping, "compiled", lossy)
+    found, _, _ = game("lanes", fedavg(batch=16, lr=0.05), compile=True)
+    assert torch.equal(found, wanted)
+    assert "the compiled gradient of conv1.weight is" in capsys.readouterr().err
+
+
+def test_a_compiler_that_fails_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(function: Any) -> Any:
+        def fail(*arguments: Any) -> Any:
+            raise RuntimeError("no compiler here\nand more")
+
+        return fail if function.__name__ in ("loss", "look") else function
+
+    monkeypatch.setattr(stepping, "compiled", broken)
+    game("lanes", fedavg(batch=16, lr=0.05), compile=True)
+    assert "cannot be compiled and runs uncompiled: no compiler here\n" in capsys.readouterr().err
+
+
+def test_a_gradient_that_is_wrong_in_one_parameter_is_found() -> None:
+    exact = torch.randn(1, 100)
+    plain = exact + 1e-3 * torch.randn(1, 100)
+    names = {"a": 90, "b": 10}
+    assert wrong_parameter(names, plain, plain, exact) is None
+    lost = plain.clone()
+    lost[:, 90:] = 0
+    wrong = wrong_parameter(names, lost, plain, exact)
+    assert wrong is not None
+    assert wrong[0] == "b"
+    lost[:, 0] = torch.nan
+    assert wrong_parameter(names, lost, plain, exact) is not None

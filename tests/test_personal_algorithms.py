@@ -1,0 +1,126 @@
+"""Every named algorithm that leaves something with its clients against its paper's formulas, computed by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from manyeyes.algorithms import ditto, fedavg, fedper, fedrep, local_only, scaffold
+from manyeyes.parts import Layers, ServerAdaptive, ServerSGD
+from tests.by_hand import LR, SIZES, THETA, Game, pseudo_gradient, softmax_slope, walk
+
+
+def test_local_only_users_train_alone_and_share_nothing() -> None:
+    game = Game(local_only(epochs=2, batch=2, lr=LR))
+    alone = np.tile(THETA, (5, 1))
+    for _ in range(3):
+        for client in game.plan().clients:
+            alone[client.user] = walk(alone[client.user], client)[0]
+        game.play()
+        game.assert_at(THETA)
+    for user in range(5):
+        np.testing.assert_allclose(game.clients[user]["personal"].numpy(), alone[user], atol=1e-6)
+
+
+BIAS = np.arange(39) >= 36  # what stays with the client in the tests below
+HEAD = Layers(("1.bias",))
+
+
+@pytest.mark.parametrize(
+    "server", [ServerSGD(), ServerSGD(momentum=0.8), ServerAdaptive("adam", 0.02)], ids=["sgd", "momentum", "adam"]
+)
+def test_fedper_keeps_the_head_with_the_client_and_out_of_the_server(server: Any) -> None:
+    """Arivazhagan et al. 2019, Algorithms 1 and 2: 3 of 5 users a round; who is new starts from the first head."""
+    game = Game(replace(fedper(cohort=3, epochs=2, batch=2, lr=LR, momentum=0.5), personal=HEAD, server=server))
+    theta, heads = THETA, np.tile(THETA[BIAS], (5, 1))
+    velocity, mean, square = np.zeros(39), np.zeros(39), np.full(39, 1e-6)
+    for _ in range(4):
+        plan, update = game.plan(), np.zeros(39)
+        n = sum(SIZES[c.user] for c in plan.clients)
+        for client in plan.clients:
+            begin = np.where(BIAS, np.concatenate([np.zeros(36), heads[client.user]]), theta)
+            end, _ = walk(begin, client, momentum=0.5)
+            heads[client.user] = end[BIAS]
+            update += SIZES[client.user] / n * np.where(BIAS, 0, begin - end)
+        if isinstance(server, ServerAdaptive):
+            mean, square = 0.9 * mean + 0.1 * update, 0.99 * square + 0.01 * update**2
+            theta = theta - 0.02 * mean / (np.sqrt(square) + 1e-3)
+        else:
+            velocity = server.momentum * velocity + update
+            theta = theta - velocity
+        game.play()
+        game.assert_at(theta)
+        assert np.array_equal(game.state.weights.numpy()[BIAS], THETA[BIAS].astype(np.float32))
+        for name in ("velocity", "mean"):
+            if name in game.state.server:
+                assert not game.state.server[name][36:].any()
+    for user, kept in game.clients.items():
+        np.testing.assert_allclose(kept["personal"].numpy(), heads[user], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"momentum": 0.7}, {"weight_decay": 0.3}, {"momentum": 0.5, "weight_decay": 0.1, "clip": 1.0}]
+)
+def test_fedrep_moves_the_head_first_and_then_the_body(how: dict[str, Any]) -> None:
+    """Collins et al. 2021, Algorithm 1: the part that rests neither decays nor glides, nor does its slope clip."""
+    game = Game(replace(fedrep(head_epochs=2, cohort=3, epochs=1, batch=2, lr=LR, **how), personal=HEAD))
+    momentum, decay, clip = how.get("momentum", 0.0), how.get("weight_decay", 0.0), how.get("clip", np.inf)
+    theta, heads = THETA, np.tile(THETA[BIAS], (5, 1))
+    for _ in range(3):
+        plan, update = game.plan(), np.zeros(39)
+        n = sum(SIZES[c.user] for c in plan.clients)
+        for client in plan.clients:
+            now = np.where(BIAS, np.concatenate([np.zeros(36), heads[client.user]]), theta)
+            begin, velocity = now, np.zeros(39)
+            epoch = -(-SIZES[client.user] // 2)
+            assert len(client.rows_SB) == 3 * epoch
+            for step, row in enumerate(client.rows_SB):
+                moves = BIAS if step < 2 * epoch else ~BIAS
+                gradient = softmax_slope(now, row[row >= 0])[moves]
+                gradient = gradient * min(1.0, clip / float(np.linalg.norm(gradient))) + decay * now[moves]
+                velocity[moves] = momentum * velocity[moves] + gradient
+                now = now.copy()
+                now[moves] -= LR * velocity[moves]
+            heads[client.user] = now[BIAS]
+            update += SIZES[client.user] / n * np.where(BIAS, 0, begin - now)
+        theta = theta - update
+        game.play()
+        game.assert_at(theta)
+    for user, kept in game.clients.items():
+        np.testing.assert_allclose(kept["personal"].numpy(), heads[user], atol=1e-6)
+
+
+def test_ditto_trains_a_model_of_each_clients_own_tied_to_the_servers() -> None:
+    """Li et al. 2021, Algorithm 1: both models see the weights that the server sent."""
+    game = Game(ditto(pull=0.7, cohort=3, epochs=2, batch=2, lr=LR, momentum=0.5))
+    theta, own = THETA, np.tile(THETA, (5, 1))
+    own_seen = set()
+    for _ in range(4):
+        for client in game.plan().clients:
+            now, velocity = own[client.user] if client.user in own_seen else theta, np.zeros(39)
+            for row in client.rows_SB:
+                gradient = softmax_slope(now, row[row >= 0]) + 0.7 * (now - theta)
+                velocity = 0.5 * velocity + gradient
+                now = now - LR * velocity
+            own[client.user] = now
+            own_seen.add(client.user)
+        theta = theta - pseudo_gradient(theta, game.plan(), momentum=0.5)
+        game.play()
+        game.assert_at(theta)
+    assert set(game.clients) == own_seen
+    for user in own_seen:
+        np.testing.assert_allclose(game.clients[user]["beside/personal"].numpy(), own[user], atol=2e-6)
+
+
+def test_ditto_beside_scaffold_keeps_both() -> None:
+    game = Game(replace(ditto(pull=0.7, cohort=3, batch=2, lr=LR), correct=scaffold().correct))
+    alone = Game(replace(scaffold(cohort=3, batch=2, lr=LR), weigh=fedavg().weigh))
+    for _ in range(3):
+        game.play()
+        alone.play()
+    assert torch.equal(game.state.weights, alone.state.weights)
+    assert all(kept.keys() == {"control", "beside/personal"} for kept in game.clients.values())
