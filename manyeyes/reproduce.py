@@ -11,7 +11,7 @@ from typing import Any
 
 from hydra import compose
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from manyeyes.conf.build import build_population
 from manyeyes.papers import ITEMS, Item, Store, item
@@ -191,7 +191,7 @@ def _listing() -> Table:
 def _table(one: Item, how: How, lines: list[Line]) -> Table:
     heads = [f"measured\n({how.mark})" if how.mark and name == "measured" else name for name in HEAD]
     caption = "\n".join(filter(None, [one.claim, how.why or RULE]))
-    table = Table(*heads, title=f"{one.key}: {one.title}", caption=caption)
+    table = Table(*(Column(head, overflow="fold") for head in heads), title=f"{one.key}: {one.title}", caption=caption)
     for line in lines:
         table.add_row(*line.cells())
     return table

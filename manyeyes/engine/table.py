@@ -65,7 +65,7 @@ class Table:
         self.results = make(3, dtype=torch.float64)  # of the clients that end in a piece: sum of losses, norm, kept
         shape = (2 * self.room * step, *population.image_shape)
         self.pictures = (
-            torch.zeros(shape, dtype=torch.uint8, device=device) if self._resident is None else self._resident.tensor
+            torch.empty(shape, dtype=torch.uint8, device=device) if self._resident is None else self._resident.tensor
         )
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # that copies
         self.over: list[torch.cuda.Event | None] = [None, None]  # of each half: after which nobody reads it any more

@@ -120,7 +120,7 @@ class Against:
                 known = sorted((x, values) for x, values in points if values and math.isfinite(x))
                 series.append(_series(name, [x for x, _ in known], [v for _, v in known], place))
             level = [{"y": 1.0, "label": "centralised"}]
-            y = Axis("relative accuracy", percent=True, low=0.0)
+            y = Axis("relative accuracy", percent=True)
             late = _evaluated(found, some, self.measure)
             charts.append(chart(found, title, Axis(self.x, log=self.log), y, series, level, late))
         return charts

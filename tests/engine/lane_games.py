@@ -25,7 +25,7 @@ from manyeyes.work import ClientStore
 
 CPU = torch.device("cpu")
 AUGMENT = Augment(crop=12, pad=1, flip_horizontal=True)
-ENGINES = {"lanes": (3, 1), "vector": (1, 64), "both": (2, 4)}  # lanes, and clients side by side
+ENGINES = {"lanes": (3, 1), "vector": (1, 16), "both": (2, 4)}  # lanes, and clients side by side
 
 
 def crowd(multi: bool = False) -> Population:
