@@ -14,6 +14,7 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,8 +33,8 @@ WORLDS = {  # and how many rounds each is given
     "imbalance": (replace(ALIKE, users=600, photos=0, taste=1.0), 300),
 }
 EPOCHS = 20  # of centralised training, the learning rate falling along a cosine
-PLAIN = {"cohort": 10, "batch": 16, "lr": 0.1}
-MOMENTUM = {"cohort": 10, "batch": 16, "lr": 0.02}  # momentum multiplies a step by up to ten
+PLAIN: dict[str, Any] = {"cohort": 10, "batch": 16, "lr": 0.1}
+MOMENTUM: dict[str, Any] = {"cohort": 10, "batch": 16, "lr": 0.02}  # momentum multiplies a step by up to ten
 ALGORITHMS = {
     "centralised": me.centralised(lr=0.02, weight_decay=1e-3, schedule=Schedule("cosine", rounds=EPOCHS, final=0.01)),
     "FedAvg": me.fedavg(**PLAIN),

@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,28 +24,27 @@ from manyeyes.engine.sharing import Job, share_jobs
 from manyeyes.engine.teams import Teams
 from manyeyes.models import build
 from manyeyes.models.flat import FlatModel
+from manyeyes.population import Ints
 
 USERS, LIMIT, EPOCHS, BATCH = 51_414, 512, 2, 16
 COHORTS, RANKS = (50, 200, 1000, 5000), (8, 64)
 
 
-def cohort(held: np.ndarray, clients: int, round: int) -> list[Job]:
+def cohort(held: Ints, clients: int, round: int) -> list[Job]:
     chosen = generator(0, "cohort", round).choice(len(held), clients, replace=False)
     return [Job(EPOCHS * math.ceil(n / BATCH), EPOCHS * n) for n in held[chosen].tolist()]
 
 
 def measured(cohorts: list[list[Job]], ranks: int, agreeing: float) -> dict[str, float]:
     """Means over rounds: what waits, what of the ranks' time is the clients' own work, and what limits it."""
-    idle, useful, longest, teams = [], [], [], []
+    rows = []
     for jobs in cohorts:
         shares = share_jobs(jobs, ranks, agreeing)
         slowest, fair = max(shares.loads), sum(job.cost for job in jobs) / ranks
-        idle.append(1 - sum(shares.loads) / ranks / slowest)
-        useful.append(fair / slowest)
-        longest.append(max(job.cost for job in jobs) > fair)
-        teams.append(len(shares.teams))
-    named = {"idle": idle, "useful": useful, "longest": longest, "teams": teams}
-    return {name: round(float(np.mean(values)), 4) for name, values in named.items()}
+        longest = max(job.cost for job in jobs) > fair
+        rows.append((1 - sum(shares.loads) / ranks / slowest, fair / slowest, longest, len(shares.teams)))
+    names = ("idle", "useful", "longest", "teams")
+    return {name: round(float(mean), 4) for name, mean in zip(names, np.mean(rows, axis=0), strict=True)}
 
 
 def main() -> None:
@@ -52,8 +52,8 @@ def main() -> None:
     words.add_argument("--rounds", type=int, default=300)
     given = words.parse_args()
     held = np.minimum(sizes(USERS, 0), LIMIT)
-    agreeing = Teams(FlatModel(build("resnet18", 17, size=224, seed=0)), 224).agreeing
-    rows = []
+    agreeing = Teams(FlatModel(build("resnet18", 17, size=224, seed=0)), (224, 224)).agreeing
+    rows: list[dict[str, Any]] = []
     for clients in COHORTS:
         cohorts = [cohort(held, clients, round) for round in range(given.rounds)]
         for ranks in RANKS:

@@ -7,8 +7,8 @@ Prints a Markdown table; the committed one is in benchmarks/records/clients.md.
 
 from __future__ import annotations
 
+import argparse
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -83,5 +83,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as made:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("folder", nargs="?")
+    with tempfile.TemporaryDirectory(dir=words.parse_args().folder) as made:
         main(Path(made))

@@ -152,12 +152,16 @@ def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
                 continue
             axes.axhline(values.mean(), color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
             below = any(0.01 < level - values.mean() < 2 for level in levels)  # the next line leaves no room above
-            place = {"ha": "right", "va": "top" if below else "bottom", "xytext": (0, -2 if below else 1)}
+            place: dict[str, Any] = {
+                "ha": "right",
+                "va": "top" if below else "bottom",
+                "xytext": (0, -2 if below else 1),
+            }
             words, point = f"{LABELS[kind]}, {begin}", (5000, values.mean())
             axes.annotate(words, point, color=colour, fontsize=8, textcoords="offset points", **place)
         private = {int(kind): values for kind, values in reached.items() if kind not in LABELS}
         means, spread = [v.mean() for v in private.values()], [deviation(v) for v in private.values()]
-        look = {"fmt": "o-", "markersize": 4, "capsize": 3, "color": colour}
+        look: dict[str, Any] = {"fmt": "o-", "markersize": 4, "capsize": 3, "color": colour}
         axes.errorbar(list(private), means, spread, label=f"private, {begin}", **look)
     axes.legend(frameon=False, loc="center right", fontsize=9)
     logarithmic(axes, "x")

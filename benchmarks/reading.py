@@ -135,7 +135,7 @@ def ahead(path: Path, repeats: int) -> None:
         "no prefetch": partial(rounds, people, prefetch=0),
         "prefetch": partial(rounds, people),
     }
-    seconds = defaultdict(list)
+    seconds: dict[str, list[float]] = defaultdict(list)
     torch.set_num_threads(1)  # a core is left to read with, as where a GPU trains
     for repeat in range(repeats):
         cohorts = np.array_split(np.random.default_rng(repeat).permutation(len(people.users)), ROUNDS)
