@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from errno import EACCES
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def reproduce(words: list[str]) -> int:
     if "--plan" in words:
         _plan(one, how, means)
         return 0
-    _make(Path(how.folder, one.paper))
+    _check(Path(how.folder, one.paper))
     every = list(jobs(one, how))
     failures = [] if "--show" in words else run_all(every, means, _say)
     failures += [f"{job.folder}: {job.strange}" for job in every if job.strange]
@@ -93,14 +92,13 @@ def reproduce(words: list[str]) -> int:
     return 1 if failures else 0
 
 
-def _make(folder: Path) -> None:
-    """The folder of a paper, before hours are spent on what could not be kept."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(EACCES, "it may not be written to")
-    except OSError as error:
-        raise ValueError(f"{folder} cannot hold runs ({error.strerror}): choose another by folder=DIR") from None
+def _check(folder: Path) -> None:
+    """Refuse a folder before hours are spent on what could not be kept there."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    why = "" if os.access(there, os.W_OK) else f"{there} may not be written to"
+    why = why if there.is_dir() else f"{there} is a file"
+    if why:
+        raise ValueError(f"{folder} cannot hold runs ({why}): choose another by folder=DIR")
 
 
 def _say(text: str) -> None:

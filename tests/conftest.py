@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from manyeyes.cli import main
+from manyeyes.papers import ITEMS
 from manyeyes.population import Population, SingleLabels
+from tests.small_papers import PAPERS
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -145,3 +147,11 @@ def browser_page(browser: Any) -> Iterator[Any]:
 
 def _asks(url: str) -> bool:
     return not url.startswith(("file:", "data:", "blob:", "about:"))
+
+
+@pytest.fixture
+def papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tables and figures among the real ones, and a folder to run them in."""
+    monkeypatch.chdir(tmp_path)
+    for one in PAPERS:
+        monkeypatch.setitem(ITEMS, one.key, one)

@@ -115,20 +115,31 @@ class Steps:
         What a step is tried with depends on no round, so that a run that goes on is compiled as it was before.
         """
         width, batch = shape
-        examples = np.arange(width * batch).reshape(width, 1, batch) % len(self.table.population)
-        rows = np.full((width, 1, self.table.batch), -1)
-        rows[:, :, :batch] = examples
-        weights, dice = (rows >= 0).astype(np.float32), np.full((*rows.shape, self.table.dice), 0.5, np.float32)
-        none = np.zeros(1, np.int64)
-        clients = [Client(0, 0, batch, 1.0, *each, none, None, None) for each in zip(rows, weights, dice, strict=True)]
-        group = Group(tuple(range(width)), width, (batch,))
-        stretches = [[Stretch(group, 0, 1)], *([] for _ in range(self.table.lanes - 1))]
-        self.table.upload(self.table.pack(Plan(0, 0, tuple(clients)), stretches), 0)
+        plan = Plan(seed=0, round=0, clients=tuple(self._client(k * batch, batch) for k in range(width)))
+        step = Stretch(Group(tuple(range(width)), width, (batch,)), first=0, last=1)
+        self.table.upload(self.table.pack(plan, [[step], *([] for _ in range(self.table.lanes - 1))]), half=0)
         told = lane.shared.weights.clone()
         lane.shared.weights.copy_(self.model.read())
         lane.begin(width)
         lane.shared.weights.copy_(told)
         lane.cursor.zero_()
+
+    def _client(self, first: int, batch: int) -> Client:
+        """One who takes a step with so many examples from that one on, in the middle of every crop."""
+        rows = np.full((1, self.table.batch), -1)
+        rows[:, :batch] = np.arange(first, first + batch) % len(self.table.population)
+        return Client(
+            user=0,
+            key=0,
+            size=batch,
+            weight=1.0,
+            rows_SB=rows,
+            weights_SB=(rows >= 0).astype(np.float32),
+            dice_SBD=np.full((*rows.shape, self.table.dice), 0.5, np.float32),
+            seeds_S=np.zeros(1, np.int64),
+            whole=None,
+            whole_weights=None,
+        )
 
     def _exact(self, lane: Lane, shape: Shape) -> Tensor:
         """The gradient in full float32, uncompiled."""
