@@ -18,25 +18,30 @@ FLOOR = 1e-3  # or this share of the parameter's gradient, or of the mean over a
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function for fixed shapes, compiled when it is first called."""
-    return torch.compile(function, dynamic=False, fullgraph=True)
+    """The function for fixed shapes, compiled when it is first called, and its gradient when that is first computed.
+
+    Settings are given here and not set around the call: a gradient on a GPU is compiled in a thread of its own, which
+    does not see what this one has set.
+    """
+    from torch._inductor import config
+
+    steady: dict[str, Any] = {"reorder_for_peak_memory": False}  # which has lost gradients on the CPU
+    if hasattr(config, "deterministic"):
+        steady["deterministic"] = True  # the same kernels every time: none is chosen by timing
+    return torch.compile(function, dynamic=False, fullgraph=True, options=steady)
 
 
 @contextmanager
 def compiling(what: str = "") -> Iterator[None]:
-    """Where first calls compile: kept in the user's cache, the same kernels every time, a line if somebody looks."""
+    """Where first calls compile: kept in the user's cache, with a line if somebody looks."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder()))
     from torch._dynamo import config as dynamo
-    from torch._inductor import config as inductor
 
-    steady: dict[str, Any] = {"reorder_for_peak_memory": False}  # which has lost gradients on the CPU
-    if hasattr(inductor, "deterministic"):
-        steady["deterministic"] = True
     began = time.perf_counter()
     looked_at = what and sys.stderr.isatty()
     if looked_at:
         print(f"compiling {what}, once for this machine ...", end=" ", file=sys.stderr, flush=True)
-    with dynamo.patch(recompile_limit=64), inductor.patch(steady):
+    with dynamo.patch(recompile_limit=64):
         yield
     if looked_at:
         print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)

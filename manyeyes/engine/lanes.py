@@ -57,7 +57,8 @@ class Lanes:
         self.exact = habits(model, *augment.shape(*population.image_shape[:2])).mixes
         assert not (self.exact and width > 1), "examples of clients side by side would share their statistics"
         cuda = device.type == "cuda"
-        self.model = FlatModel(for_cuda(model.module, width > 1) if cuda else copy.deepcopy(model.module))
+        self.plain = FlatModel(copy.deepcopy(model.module))
+        self.model = FlatModel(for_cuda(model.module, width > 1)) if cuda else self.plain
         self.population, self.augment, self.device = population, augment, device
         self.count, self.width, self.precision = lanes, width, precision
         self.dtype = number_type(precision)
@@ -109,7 +110,8 @@ class Lanes:
 
         Nothing depends on which round that is: the first one of a run that goes on must group clients as any other.
         """
-        self.model.module.train()
+        for model in (self.model, self.plain):
+            model.module.train()
         number = weights.new_zeros
         self.shared = Shared(
             weights=weights.clone(),
@@ -123,7 +125,7 @@ class Lanes:
         self.lanes = [Lane(self.shared, work, n, self.width, self.dtype) for n in range(self.count)]
         self.table = Table(self.population, self.device, self.count, self.width, batch, self.dice)
         full = batch if self.exact else 0  # exact batches end in as many sizes as there are clients
-        self.steps = Steps(self.model, self.augment, self.table, self.dtype, self.compile, full)
+        self.steps = Steps(self.model, self.reference.model, self.augment, self.table, self.dtype, self.compile, full)
         self._captured = [set[Shape]() for _ in self.lanes]
         self._alternates = plan.alternates
 

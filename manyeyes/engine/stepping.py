@@ -36,7 +36,8 @@ class Made:
 class Steps:
     """Steps of every shape for one kind of work; `dtype` is what the model computes in."""
 
-    model: FlatModel
+    model: FlatModel  # in the form that is fast here
+    plain: FlatModel  # as it was given: the same function of the same numbers
     augment: Augment
     table: Table
     dtype: torch.dtype
@@ -52,7 +53,7 @@ class Steps:
         (gradient_KP,) = torch.autograd.grad(loss_K, leaf, torch.ones_like(loss_K))
         return loss_K.detach(), gradient_KP
 
-    def _made(self, shape: Shape, dtype: torch.dtype) -> Made:
+    def _made(self, shape: Shape, model: FlatModel, dtype: torch.dtype) -> Made:
         """What K batches look like and lose, as functions of what is in the table at the cursor."""
         width, batch = shape
 
@@ -62,12 +63,12 @@ class Steps:
         def look(cursor: Tensor, pictures: Tensor, columns: dict[str, Tensor]) -> Tensor:
             rows, dice = (at(cursor, columns[name])[:, :batch].flatten(0, 1) for name in ("rows", "dice"))
             images = self.augment.train(pictures[rows], dice if dice.shape[-1] else None)
-            return self.model.arranged(images).to(dtype).unflatten(0, (width, batch))
+            return model.arranged(images).to(dtype).unflatten(0, (width, batch))
 
         def of_one(
             theta: Tensor, statistics: Tensor, images: Tensor, targets: Tensor, weights: Tensor, seed: Tensor
         ) -> Tensor:
-            outputs = self.model(theta, statistics, images, seed).float()
+            outputs = model(theta, statistics, images, seed).float()
             return weighted_mean(losses(outputs, targets), weights)
 
         def loss(
@@ -81,11 +82,12 @@ class Steps:
         return Made(look, loss)
 
     def make(self, shape: Shape, lane: Lane) -> Made:
-        """The compiled loss, if every parameter's gradient is what the plain one gives; else the plain one."""
-        plain = self._made(shape, self.dtype)
+        """The compiled step, if every parameter's gradient is what the plain model gives; else the plain model's."""
+        fast = self._made(shape, self.model, self.dtype)
         if not self.compile or self.full not in (0, shape[1]):
-            return plain
-        fast = Made(compiled(plain.look), compiled(plain.loss))
+            return fast
+        fast = Made(compiled(fast.look), compiled(fast.loss))
+        plain = self._made(shape, self.plain, self.dtype)
         self._begin(lane, shape)
         statistics = lane.statistics.clone()
         try:
@@ -142,10 +144,10 @@ class Steps:
         )
 
     def _exact(self, lane: Lane, shape: Shape) -> Tensor:
-        """The gradient in full float32, uncompiled."""
+        """The gradient of the plain model in full float32, uncompiled."""
         copy, lane.copy = lane.copy, lane.theta
         try:
             with arithmetic("float32"):
-                return self.gradient(lane, shape, self._made(shape, torch.float32))[1]
+                return self.gradient(lane, shape, self._made(shape, self.plain, torch.float32))[1]
         finally:
             lane.copy = copy

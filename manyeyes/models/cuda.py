@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from manyeyes.models.depthwise import DepthConv2d
+from manyeyes.models.group_norm import FusedGroupNorm
+
 FEW = 4  # channels of images, for which a GPU's own convolutions are slow
 MANY = 64  # channels from which on one kernel runs all groups of a convolution
+HIGH = {nn.ReLU: torch.inf, nn.ReLU6: 6.0}  # what comes after a norm, and the most that it lets through
 ALIGNED = 8  # numbers that a row of a matrix should be a multiple of, for the tensor cores
 
 
@@ -135,20 +141,40 @@ def _(
 def for_cuda(module: nn.Module, several: bool) -> nn.Module:
     """A copy of the module with faster layers; `several`: clients run side by side."""
     module = copy.deepcopy(module)
+    alone = not several and "cuda" in getattr(module, "channels_last", ())
+    if alone:
+        _fuse_norms(module)
     for child in module.modules():
         if type(child) is nn.Linear and child.out_features % ALIGNED:
             child.__class__ = AlignedLinear
         if type(child) is not nn.Conv2d or not _plain(child):
             continue
-        if child.in_channels <= FEW:
+        if child.groups > 1:
+            if alone and child.groups == child.in_channels == child.out_channels:
+                child.__class__ = DepthConv2d
+        elif child.in_channels <= FEW:
             child.__class__ = PatchConv2d
         elif several and child.stride == (1, 1):
             child.__class__ = RowConv2d if min(child.in_channels, child.out_channels) < MANY else GroupConv2d
     return module
 
 
+def _fuse_norms(module: nn.Module) -> None:
+    """Each GroupNorm, in a Sequential with the ReLU that follows it, unless it is used in several places."""
+    places = Counter(child for parent in module.modules() for child in parent._modules.values())
+    for parent in module.modules():
+        if type(parent) is nn.GroupNorm and parent.affine:
+            parent.__class__ = FusedGroupNorm
+    for parent in module.modules():
+        if isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward:
+            for place, (norm, after) in enumerate(pairwise(parent.children()), 1):
+                if isinstance(norm, FusedGroupNorm) and places[norm] == 1 and type(after) in HIGH:
+                    norm.low, norm.high = 0.0, HIGH[type(after)]
+                    parent[place] = nn.Identity()
+
+
 def _plain(layer: nn.Conv2d) -> bool:
     fits = not isinstance(layer.padding, str) and all(
         p < k for p, k in zip(layer.padding, layer.kernel_size, strict=True)
     )
-    return fits and layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+    return fits and layer.dilation == (1, 1) and layer.padding_mode == "zeros"

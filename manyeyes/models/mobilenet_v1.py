@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyeyes.models.norms import Norm
+from manyeyes.models.norms import Norm, norm_relu
 
 # Channels after each of the 13 blocks, and its stride.
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
@@ -22,8 +22,8 @@ class DepthwiseSeparable(nn.Module):
         self.bn2 = norm(after)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.depthwise(x)), inplace=True)
-        return F.relu(self.bn2(self.pointwise(x)), inplace=True)
+        x = norm_relu(self.bn1, self.depthwise(x))
+        return norm_relu(self.bn2, self.pointwise(x))
 
 
 class MobileNetV1(nn.Module):
@@ -49,7 +49,7 @@ class MobileNetV1(nn.Module):
         self.fc = nn.Linear(1024, classes)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x_BCHW)), inplace=True)
+        x = norm_relu(self.bn1, self.conv1(x_BCHW))
         x = self.blocks(x)
         logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits

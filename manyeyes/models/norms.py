@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyeyes.models.group_norm import FusedGroupNorm
+
 NORMS = ("group", "frozen_batch", "batch")
 
 Norm = Callable[[int], nn.Module]
@@ -35,6 +37,14 @@ class FrozenBatchNorm2d(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{len(self.running_mean)}, eps={self.eps}, affine={self.weight is not None}"
+
+
+def norm_relu(norm: nn.Module, x: Tensor, around: Tensor | None = None) -> Tensor:
+    """relu(norm(x) + around)."""
+    if isinstance(norm, FusedGroupNorm):
+        return norm(x, around, low=0.0)
+    y: Tensor = norm(x)
+    return F.relu(y if around is None else y + around, inplace=True)
 
 
 def group_count(channels: int, wanted: int) -> int:

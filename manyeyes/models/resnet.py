@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyeyes.models.norms import Norm
+from manyeyes.models.norms import Norm, norm_relu
 
 BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 
@@ -24,10 +24,8 @@ class BasicBlock(nn.Module):
             self.downsample = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = self.bn2(self.conv2(y))
-        around = x if self.downsample is None else self.downsample(x)
-        return F.relu(y + around, inplace=True)
+        y = self.conv2(norm_relu(self.bn1, self.conv1(x)))
+        return norm_relu(self.bn2, y, around=x if self.downsample is None else self.downsample(x))
 
 
 class ResNet(nn.Module):
@@ -53,7 +51,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x_BCHW)), inplace=True)
+        x = norm_relu(self.bn1, self.conv1(x_BCHW))
         x = F.max_pool2d(x, 3, stride=2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))

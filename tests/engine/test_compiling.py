@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,51 @@ from torch import Tensor, nn
 
 from manyeyes.algorithms import fedavg
 from manyeyes.engine import stepping
-from manyeyes.engine.compiling import wrong_parameter
+from manyeyes.engine.compiling import compiled, wrong_parameter
 from tests.engine.lane_games import PEOPLE, far, game
 
 
-def test_a_compiled_step_equals_a_plain_one() -> None:
+def test_a_compiled_step_equals_a_plain_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called = []
+
+    def watched(function: Any) -> Any:
+        fast = compiled(function)
+        return lambda *arguments: called.append(function.__name__) or fast(*arguments)
+
     people = replace(PEOPLE, offsets=np.array([0, 32, 64]), users=np.arange(2), names=None)
     module = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.ReLU(), nn.Linear(8, 5))
     wanted, _, _ = game("vector", fedavg(batch=16, lr=0.05), module, people)
+    monkeypatch.setattr(stepping, "compiled", watched)
     found, _, _ = game("vector", fedavg(batch=16, lr=0.05), module, people, compile=True)
-    assert 0 < far(found, wanted) < 1e-5
+    assert far(found, wanted) < 1e-5
+    assert called.count("loss") > 2  # when it was tried, and in every step
+    assert capsys.readouterr().err == ""
+
+
+def test_a_gradient_is_compiled_with_the_same_settings_in_another_thread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As that of a GPU is: kernels chosen by timing would not repeat bit for bit."""
+    from torch._inductor import config, graph
+
+    seen = []
+
+    class Watched(graph.GraphLowering):
+        def run(self, *arguments: Any) -> Any:
+            seen.append((config.deterministic, config.reorder_for_peak_memory))
+            return super().run(*arguments)
+
+    monkeypatch.setattr("torch._inductor.compile_fx.GraphLowering", Watched)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    numbers = torch.randn(7, requires_grad=True)
+    loss = compiled(lambda numbers: numbers.sin().square().sum())(numbers)
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    assert seen == [(True, False)] * 2
+    torch.testing.assert_close(numbers.grad, (2 * numbers).detach().sin())
 
 
 def test_of_exact_batches_only_full_ones_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

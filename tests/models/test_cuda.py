@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from manyeyes.models.cuda import AlignedLinear, GroupConv2d, PatchConv2d, RowConv2d, for_cuda
+from manyeyes.models.depthwise import DepthConv2d
+from manyeyes.models.group_norm import FusedGroupNorm
 
 
 def slopes(module: nn.Module, numbers: dict[str, Tensor], images_KBCHW: Tensor) -> list[Tensor]:
@@ -63,3 +65,26 @@ def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not()
     assert [type(layer) for layer in fast] == [nn.Conv2d] * 4 + [nn.Linear, AlignedLinear]
     assert {type(layer) for layer in plain} == {nn.Conv2d, nn.Linear}
     assert type(for_cuda(nn.Conv2d(8, 8, 3), several=False)) is nn.Conv2d
+
+
+def test_only_norms_and_depthwise_convolutions_of_models_with_channels_side_by_side_are_changed() -> None:
+    twice = nn.GroupNorm(2, 8)
+    plain = nn.Sequential(
+        nn.Conv2d(8, 8, 3, groups=8),
+        nn.Conv2d(8, 8, 3, groups=2),
+        nn.GroupNorm(2, 8),
+        nn.ReLU6(),
+        nn.GroupNorm(2, 8, affine=False),
+        nn.ReLU(),
+        twice,
+        nn.ReLU(),
+        twice,
+    )
+    assert [type(layer) for layer in for_cuda(plain, several=False)] == [type(layer) for layer in plain]
+    plain.channels_last = ("cuda",)  # type: ignore[assignment]
+    assert [type(layer) for layer in for_cuda(plain, several=True)] == [type(layer) for layer in plain]
+    fast = for_cuda(plain, several=False)
+    kinds = [DepthConv2d, nn.Conv2d, FusedGroupNorm, nn.Identity, nn.GroupNorm, nn.ReLU]
+    assert [type(layer) for layer in fast] == [*kinds, FusedGroupNorm, nn.ReLU, FusedGroupNorm]
+    images = torch.linspace(0, 50, 2 * 8 * 9 * 9).sin().view(2, 8, 9, 9)
+    torch.testing.assert_close(fast(images), plain(images))
