@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from manyeyes.algorithms import NAMED
 from manyeyes.data.augment import Augment
@@ -33,6 +34,15 @@ def people() -> Population:
     return Population.of(images, SingleLabels(rng.integers(0, 5, 120), tuple("abcde")), rng.integers(0, 8, 120))
 
 
+def smooth() -> nn.Module:
+    """Nothing of it has a bend, where rounding in the last bit would decide between two slopes."""
+    torch.manual_seed(0)
+    shrink = nn.Conv2d(3, 8, 5, stride=2), nn.Tanh(), nn.Conv2d(8, 8, 3, stride=2), nn.Tanh()
+    module = nn.Sequential(*shrink, nn.Flatten(), nn.Linear(200, 5))
+    module.head = ("5", "2")  # type: ignore[assignment]
+    return module
+
+
 @pytest.mark.parametrize("name", [name for name in NAMED if name != "fedbn"])  # which wants a model with norms
 def test_three_rounds_equal_those_on_the_cpu(people: Population, name: str) -> None:
     options = {"examples": 16} if name == "fedvc" else {}
@@ -40,9 +50,8 @@ def test_three_rounds_equal_those_on_the_cpu(people: Population, name: str) -> N
     if not isinstance(algorithm.cohort, Pooled):
         algorithm = replace(algorithm, cohort=Everyone())
     augment = Augment(crop=28, pad=2, flip_horizontal=True)
-    model = build("lenet", 5, size=28, width=8)
     ends = [
-        train(people, model, algorithm, augment=augment, rounds=3, device=device).model.cpu().state_dict()
+        train(people, smooth(), algorithm, augment=augment, rounds=3, device=device).model.cpu().state_dict()
         for device in ("cpu", "cuda")
     ]
     for key, tensor in ends[0].items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from importlib.util import find_spec
 
@@ -10,12 +11,24 @@ from torch import Tensor
 
 
 def usable(images: Tensor) -> bool:
-    return images.is_cuda and _installed()
+    return images.is_cuda and _work()
 
 
 @cache
-def _installed() -> bool:
-    return find_spec("triton") is not None
+def _work() -> bool:
+    """Whether a kernel runs on this machine: Triton needs a compiler for C, too."""
+    if find_spec("triton") is None:
+        return False
+    try:
+        from manyeyes.models.kernels.group_norm import normalise
+
+        x, weight = side_by_side(torch.ones(1, 16, 2, 2, device="cuda")), torch.ones(16, device="cuda")
+        normalise(x, weight, weight, None, 2, 1e-5, 0.0, torch.inf)
+    except Exception as error:  # whatever is missing, the work can go on
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        print(f"Triton does not work here, so some layers are slower: {said[0]}", file=sys.stderr)
+        return False
+    return True
 
 
 def side_by_side(images: Tensor) -> Tensor:
