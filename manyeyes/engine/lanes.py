@@ -125,7 +125,7 @@ class Lanes:
         self.lanes = [Lane(self.shared, work, n, self.width, self.dtype) for n in range(self.count)]
         self.table = Table(self.population, self.device, self.count, self.width, batch, self.dice)
         full = batch if self.exact else 0  # exact batches end in as many sizes as there are clients
-        self.steps = Steps(self.model, self.reference.model, self.augment, self.table, self.dtype, self.compile, full)
+        self.steps = Steps(self.model, self.plain, self.augment, self.table, self.dtype, self.compile, full)
         self._captured = [set[Shape]() for _ in self.lanes]
         self._alternates = plan.alternates
 

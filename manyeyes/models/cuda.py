@@ -167,7 +167,7 @@ def _fuse_norms(module: nn.Module) -> None:
             parent.__class__ = FusedGroupNorm
     for parent in module.modules():
         if isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward:
-            for place, (norm, after) in enumerate(pairwise(parent.children()), 1):
+            for place, (norm, after) in enumerate(pairwise(parent), 1):
                 if isinstance(norm, FusedGroupNorm) and places[norm] == 1 and type(after) in HIGH:
                     norm.low, norm.high = 0.0, HIGH[type(after)]
                     parent[place] = nn.Identity()

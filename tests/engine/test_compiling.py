@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from manyeyes.algorithms import fedavg
-from manyeyes.engine import stepping
+from manyeyes.engine import lanes, stepping
 from manyeyes.engine.compiling import compiled, wrong_parameter
+from manyeyes.models.flat import FlatModel
 from tests.engine.lane_games import PEOPLE, far, game
 
 
@@ -95,6 +97,33 @@ def test_a_compiler_that_loses_a_gradient_is_not_trusted(
     found, _, _ = game("lanes", fedavg(batch=16, lr=0.05), compile=True)
     assert torch.equal(found, wanted)
     assert "the compiled gradient of conv1.weight is" in capsys.readouterr().err
+
+
+def test_layers_that_compute_something_else_are_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Double(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.Tanh(), nn.Linear(8, 5))
+    wanted, _, _ = game("lanes", fedavg(batch=16, lr=0.05), module)
+    monkeypatch.setattr(stepping, "compiled", lambda plain: plain)
+    monkeypatch.setattr(
+        lanes, "Steps", lambda model, *rest: stepping.Steps(FlatModel(Double(*copy.deepcopy(model.module))), *rest)
+    )
+    found, _, _ = game("lanes", fedavg(batch=16, lr=0.05), module, compile=True)
+    assert torch.equal(found, wanted)
+    assert "the compiled gradient of 1.weight is" in capsys.readouterr().err
+
+
+def test_a_step_is_compared_with_a_model_that_trains_whatever_was_done_with_the_one_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stepping, "compiled", lambda plain: plain)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(400, 5))
+    game("lanes", fedavg(batch=16, lr=0.05), module.eval(), compile=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_compiler_that_fails_is_done_without(

@@ -68,23 +68,32 @@ def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not()
 
 
 def test_only_norms_and_depthwise_convolutions_of_models_with_channels_side_by_side_are_changed() -> None:
-    twice = nn.GroupNorm(2, 8)
+    twice, bend = nn.GroupNorm(2, 8), nn.ReLU()
     plain = nn.Sequential(
         nn.Conv2d(8, 8, 3, groups=8),
         nn.Conv2d(8, 8, 3, groups=2),
         nn.GroupNorm(2, 8),
         nn.ReLU6(),
         nn.GroupNorm(2, 8, affine=False),
-        nn.ReLU(),
+        bend,
         twice,
-        nn.ReLU(),
+        bend,
         twice,
+        nn.GroupNorm(2, 8),
+        bend,
     )
     assert [type(layer) for layer in for_cuda(plain, several=False)] == [type(layer) for layer in plain]
     plain.channels_last = ("cuda",)  # type: ignore[assignment]
     assert [type(layer) for layer in for_cuda(plain, several=True)] == [type(layer) for layer in plain]
     fast = for_cuda(plain, several=False)
     kinds = [DepthConv2d, nn.Conv2d, FusedGroupNorm, nn.Identity, nn.GroupNorm, nn.ReLU]
-    assert [type(layer) for layer in fast] == [*kinds, FusedGroupNorm, nn.ReLU, FusedGroupNorm]
+    assert [type(layer) for layer in fast] == [
+        *kinds,
+        FusedGroupNorm,
+        nn.ReLU,
+        FusedGroupNorm,
+        FusedGroupNorm,
+        nn.Identity,
+    ]
     images = torch.linspace(0, 50, 2 * 8 * 9 * 9).sin().view(2, 8, 9, 9)
     torch.testing.assert_close(fast(images), plain(images))

@@ -32,14 +32,9 @@ def test_without_triton_there_are_none(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_a_triton_that_does_not_work_is_named_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*shape: int, device: str) -> None:
-        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
-
     monkeypatch.setattr(kernels, "find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "manyeyes.models.kernels.group_norm", kernels)
-    monkeypatch.setattr(kernels, "normalise", broken, raising=False)
-    monkeypatch.setattr(torch, "ones", broken)
+    monkeypatch.setitem(sys.modules, "manyeyes.models.kernels.group_norm", None)  # which cannot be imported
     assert not kernels._work()
     assert not kernels._work()
-    said = "Triton does not work here, so some layers are slower: Failed to find C compiler.\n"
-    assert capsys.readouterr().err == said
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("Triton does not work here, so some layers are slower: import of ")
