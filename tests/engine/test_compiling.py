@@ -114,7 +114,7 @@ def test_layers_that_compute_something_else_are_not_trusted(
     )
     found, _, _ = game("lanes", fedavg(batch=16, lr=0.05), module, compile=True)
     assert torch.equal(found, wanted)
-    assert "the compiled gradient of 1.weight is" in capsys.readouterr().err
+    assert "these run uncompiled" in capsys.readouterr().err  # whichever parameter is worst
 
 
 def test_a_step_is_compared_with_a_model_that_trains_whatever_was_done_with_the_one_given(
