@@ -113,6 +113,8 @@ def flair_sizes(users: int) -> Ints:
 class SimpleCNN(nn.Module):
     """The CNN of pfl-research's CIFAR-10 benchmark (`simple_cnn`): two convolutions, one pool, dropout, two linear."""
 
+    channels_last = ("cuda",)
+
     def __init__(self, classes: int, side: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(

@@ -21,6 +21,7 @@ ENGINES = ("reference", "ranks", "vector", "lanes")
 BEST: dict[str, tuple[str, ...]] = {"cuda": ("lanes", "reference"), "cpu": ("ranks", "reference")}  # `auto`, in order
 WIDTH = 64  # clients side by side, at most
 BESIDE = 2  # lanes of `vector`: one works while the other starts a kernel or ends one
+FULL = 32  # clients side by side that fill a GPU: so many are not divided among lanes
 LANES = range(8, 17)  # of `lanes`: fewer leave an H200 idle, more bring nothing
 SMALL, SIDE = 2_000_000, 64  # trained parameters and pixels of models whose clients run side by side on a GPU
 
@@ -91,7 +92,7 @@ def choose_engine(
     lanes, width = means.lanes or lanes_for(clients), 1
     if name == "vector":
         lanes = means.lanes or min(BESIDE, clients)
-        width = min(WIDTH, -(-clients // lanes))
+        width = width_for(clients, lanes)
     compile = means.compile and device.type == "cuda"
     return Lanes(model, population, augment, device, lanes=lanes, width=width, precision=precision, compile=compile)
 
@@ -99,6 +100,11 @@ def choose_engine(
 def lanes_for(clients: int) -> int:
     """How many lanes clients of one size keep busy to the end: a pure function, for a run to repeat bit for bit."""
     return clients if clients in range(1, LANES[-1] + 1) else min(LANES, key=lambda lanes: -(-clients // lanes) * lanes)
+
+
+def width_for(clients: int, lanes: int) -> int:
+    """How many clients of one size run side by side in a lane."""
+    return -(-clients // (-(-clients // WIDTH) if clients >= FULL else lanes))
 
 
 def cannot(name: str, model: FlatModel, shape: tuple[int, int], device: torch.device, means: Means) -> str | None:

@@ -25,7 +25,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     from torch._inductor import config
 
-    steady: dict[str, Any] = {"reorder_for_peak_memory": False}  # which has lost gradients on the CPU
+    steady: dict[str, Any] = {
+        "reorder_for_peak_memory": False,  # which has lost gradients on the CPU
+        "comprehensive_padding": False,  # of rows in memory, which a library's kernels then want copied without
+    }
     if hasattr(config, "deterministic"):
         steady["deterministic"] = True  # the same kernels every time: none is chosen by timing
     return torch.compile(function, dynamic=False, fullgraph=True, options=steady)

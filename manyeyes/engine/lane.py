@@ -6,7 +6,7 @@ be captured once as a CUDA graph and replayed. Axes: K clients side by side, P t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -97,13 +97,13 @@ class Lane:
 
     def descend(
         self,
-        gradient_KP: Tensor,
+        gradient: Sequence[Tensor],
         losses_K: Tensor,
         active_K: Tensor,
         only_K: Tensor | None = None,
         before_KS: Tensor | None = None,
     ) -> None:
-        """One step of the first K clients; those whose own steps are over stand still.
+        """One step of the first K clients, by their gradient in pieces; those whose own steps are over stand still.
 
         Where steps move a part of the model alone, `before_KS` are the statistics as they were.
         """
@@ -112,7 +112,8 @@ class Lane:
         shift = None if self.shift is None else self.shift[:width]
         slots = tuple(slot[:width] for slot in self.slots)
         work = replace(self.work, lr=self.shared.lr)
-        moved, slid = descend(work, theta, self.shared.weights[:trained], gradient_KP.float(), shift, slots, only_K)
+        gradient_KP = torch.cat(tuple(gradient), 1).float()
+        moved, slid = descend(work, theta, self.shared.weights[:trained], gradient_KP, shift, slots, only_K)
         if width > 1:
             moved = torch.where(active_K[:, None], moved, theta)
             slid = tuple(torch.where(active_K[:, None], new, old) for new, old in zip(slid, slots, strict=True))
@@ -144,7 +145,8 @@ class Lane:
         norm_K = whole_K if self.shared.mask is None else lengths(sent_KW)
         kept_K = torch.isfinite(whole_K) & torch.isfinite(self.losses[:width]) & self.sound[:width]
         weight_K = share.index_select(0, self.turn)[0, :width] * (self.shared.bound / norm_K).clamp_max(1)
-        self.total += torch.where(kept_K[:, None], sent_KW * weight_K[:, None], 0).sum(0)
+        for k in range(width):  # compiled, one kernel; the one of a sum over k may read its numbers one by one
+            self.total += torch.where(kept_K[k], sent_KW[k] * weight_K[k], 0)
         notes = torch.stack([self.losses[:width], norm_K.double(), kept_K.double()], 1)
         results[:, :width].index_copy_(0, self.turn, notes[None])
         self.turn += 1

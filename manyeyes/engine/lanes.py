@@ -172,6 +172,7 @@ class Lanes:
         width, made = shape[0], self._made[shape]
         ready: Callable[[Callable[..., Any]], Callable[..., Any]] = compiled if self.compile else lambda plain: plain
         descend, finish = ready(lane.descend), ready(lane.finish)
+        begin = ready(lane.begin) if width > 1 else lane.begin
         active, only, share = (self.table.columns[name][:, lane.number] for name in ("active", "only", "share"))
         results = self.table.results[:, lane.number]
 
@@ -179,12 +180,12 @@ class Lanes:
             parts: tuple[Tensor, ...] = ()
             if self._alternates:
                 parts = only.index_select(0, lane.cursor)[0, :width], lane.statistics[:width].clone()
-            loss_K, gradient_KP = self.steps.gradient(lane, shape, made)
-            descend(gradient_KP, loss_K, active.index_select(0, lane.cursor)[0, :width], *parts)
+            loss_K, gradient = self.steps.gradient(lane, shape, made)
+            descend(gradient, loss_K, active.index_select(0, lane.cursor)[0, :width], *parts)
 
         return {
             shape: step,
-            ("begin", width): lambda: lane.begin(width),
+            ("begin", width): lambda: begin(width),
             ("finish", width): lambda: finish(width, share, results),
         }
 

@@ -22,6 +22,7 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.work import Client, Plan
 
 Shape = tuple[int, int]  # clients side by side, examples of each
+Pieces = tuple[Tensor, ...]  # what is trained, of clients side by side as `FlatModel.pieces` says
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,19 @@ class Steps:
     compile: bool
     full: int = 0  # compile batches of this size alone; 0: of every size
 
-    def gradient(self, lane: Lane, shape: Shape, made: Made) -> tuple[Tensor, Tensor]:
-        """The loss of each client's next batch, and its gradient."""
-        leaf = lane.copy[: shape[0]].detach().requires_grad_()
+    def gradient(self, lane: Lane, shape: Shape, made: Made) -> tuple[Tensor, Pieces]:
+        """The loss of each client's next batch, and its gradient, in pieces [K, ...]."""
+        width = shape[0]
+        sizes = [sum(lengths) for lengths in self.model.pieces] if width > 1 else [self.model.trained]
+        theta = tuple(piece.detach().requires_grad_() for piece in lane.copy[:width].split(sizes, 1))
         columns = {name: column[:, lane.number] for name, column in self.table.columns.items()}
         images = made.look(lane.cursor, self.table.pictures, columns)
-        loss_K = made.loss(leaf, lane.statistics[: shape[0]], images, lane.cursor, columns)
-        (gradient_KP,) = torch.autograd.grad(loss_K, leaf, torch.ones_like(loss_K))
-        return loss_K.detach(), gradient_KP
+        loss_K = made.loss(theta, lane.statistics[:width], images, lane.cursor, columns)
+        return loss_K.detach(), torch.autograd.grad(loss_K, theta, torch.ones_like(loss_K))
+
+    def _whole(self, lane: Lane, shape: Shape, made: Made) -> Tensor:
+        """The gradient [K, P]."""
+        return torch.cat(self.gradient(lane, shape, made)[1], 1).float()
 
     def _made(self, shape: Shape, model: FlatModel, dtype: torch.dtype) -> Made:
         """What K batches look like and lose, as functions of what is in the table at the cursor."""
@@ -66,18 +72,20 @@ class Steps:
             return model.arranged(images).to(dtype).unflatten(0, (width, batch))
 
         def of_one(
-            theta: Tensor, statistics: Tensor, images: Tensor, targets: Tensor, weights: Tensor, seed: Tensor
+            theta: Tensor | Pieces, statistics: Tensor, images: Tensor, targets: Tensor, weights: Tensor, seed: Tensor
         ) -> Tensor:
             outputs = model(theta, statistics, images, seed).float()
             return weighted_mean(losses(outputs, targets), weights)
 
         def loss(
-            theta_KP: Tensor, statistics_KS: Tensor, images: Tensor, cursor: Tensor, columns: dict[str, Tensor]
+            theta_K: Pieces, statistics_KS: Tensor, images: Tensor, cursor: Tensor, columns: dict[str, Tensor]
         ) -> Tensor:
             targets, weights = (at(cursor, columns[name])[:, :batch] for name in ("targets", "weights"))
             targets = targets.float() if targets.dim() == 3 else targets
-            several = (theta_KP, statistics_KS, images, targets, weights, at(cursor, columns["seeds"]))
-            return vmap(of_one)(*several) if width > 1 else of_one(*(one.squeeze(0) for one in several))[None]
+            several = (statistics_KS, images, targets, weights, at(cursor, columns["seeds"]))
+            if width > 1:
+                return vmap(of_one)(theta_K, *several)
+            return of_one(*(one.squeeze(0) for one in (*theta_K, *several)))[None]
 
         return Made(look, loss)
 
@@ -92,12 +100,12 @@ class Steps:
         statistics = lane.statistics.clone()
         try:
             with compiling(f"a step of {shape[0]} x {shape[1]} images"):
-                found = self.gradient(lane, shape, fast)[1].float()
+                found = self._whole(lane, shape, fast)
         except Exception as error:  # whatever a compiler fails with, the work can go on
             print(f"a step cannot be compiled and runs uncompiled: {str(error).splitlines()[0]}", file=sys.stderr)
             return plain
         lane.statistics.copy_(statistics)
-        same = self.gradient(lane, shape, plain)[1].float()
+        same = self._whole(lane, shape, plain)
         exact = self._exact(lane, shape)
         lane.statistics.copy_(statistics)
         names = {name: int(np.prod(size)) for name, size in self.model.trained_shapes.items()}
@@ -148,6 +156,6 @@ class Steps:
         copy, lane.copy = lane.copy, lane.theta
         try:
             with arithmetic("float32"):
-                return self.gradient(lane, shape, self._made(shape, self.plain, torch.float32))[1]
+                return self._whole(lane, shape, self._made(shape, self.plain, torch.float32))
         finally:
             lane.copy = copy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,11 +54,11 @@ class RowConv2d(nn.Conv2d):
         pixels = F.pad(images.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
         rows, columns = pixels.shape[1] - high + 1, pixels.shape[2] - wide + 1
         across = torch.cat([pixels[:, :, x : x + columns] for x in range(wide)], 3)  # [B, H, columns, wide x channels]
-        weights = weight.permute(2, 3, 1, 0).flatten(1, 2)  # [high, wide x channels, out]
+        weights = weight.permute(2, 0, 3, 1).flatten(2)  # [high, out, wide x channels]
+        for_each = weights.expand(len(images), -1, -1, -1).contiguous()
         parts = [across[:, y : y + rows].flatten(1, 2) for y in range(high)]
-        outputs = torch.bmm(parts[0], weights[0].expand(len(images), -1, -1))
-        for part, row in zip(parts[1:], weights[1:], strict=True):
-            outputs = torch.baddbmm(outputs, part, row.expand(len(images), -1, -1))
+        products = [torch.bmm(part, for_each[:, y].mT) for y, part in enumerate(parts)]
+        outputs = sum(products[1:], products[0])
         if bias is not None:
             outputs = outputs + bias
         return outputs.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
@@ -68,8 +69,63 @@ class AlignedLinear(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         extra = -self.out_features % ALIGNED
+        if not extra:
+            return self._product(inputs, self.weight, self.bias)
         bias = None if self.bias is None else F.pad(self.bias, (0, extra))
-        return F.linear(inputs, F.pad(self.weight, (0, 0, 0, extra)), bias)[..., : self.out_features]
+        return self._product(inputs, F.pad(self.weight, (0, 0, 0, extra)), bias)[..., : self.out_features]
+
+    def _product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(inputs, weight, bias)
+
+
+class ClientLinear(AlignedLinear):
+    """A Linear whose weights' gradient is made as the weights lie in memory.
+
+    Else `vmap` makes it turned round, and for each of many clients it is turned back, number by number.
+    """
+
+    def _product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if inputs.dim() != 2:
+            return super()._product(inputs, weight, bias)
+        outputs: Tensor = multiply(inputs, weight)
+        return outputs if bias is None else outputs + bias
+
+
+@torch.library.custom_op("manyeyes::multiply", mutates_args=())
+def multiply(inputs: Tensor, weights: Tensor) -> Tensor:
+    """Inputs [B, in] times weights [out, in], or those of several clients [K, B, in] and [K, out, in]."""
+    return torch.matmul(inputs, weights.mT)
+
+
+@multiply.register_fake
+def _(inputs: Tensor, weights: Tensor) -> Tensor:
+    return inputs.new_empty(*inputs.shape[:-1], weights.shape[-2])
+
+
+@multiply.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, weights: Tensor) -> tuple[Tensor, int]:
+    inputs_KBI, weights_KOI = (
+        _of_clients(one, dim, info.batch_size) for one, dim in zip((inputs, weights), in_dims, strict=True)
+    )
+    outputs: Tensor = multiply(inputs_KBI, weights_KOI)
+    return outputs, 0
+
+
+def _of_clients(tensor: Tensor, dim: int | None, clients: int) -> Tensor:
+    """With the clients in front, also of what all of them share."""
+    return tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _remember_product(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _back_product(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
+    inputs, weights = ctx.saved_tensors
+    return torch.matmul(slope, weights), torch.matmul(slope.mT, inputs)
+
+
+multiply.register_autograd(_back_product, setup_context=_remember_product)
 
 
 class GroupConv2d(nn.Conv2d):
@@ -108,19 +164,19 @@ def _(images: Tensor, weights: Tensor, slope: Tensor, padding: list[int], groups
     return torch.empty_like(weights, memory_format=torch.contiguous_format)
 
 
-def _remember(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[object, ...], output: Tensor) -> None:
-    images, weights, ctx.padding, ctx.groups = inputs  # type: ignore[attr-defined]
-    ctx.save_for_backward(images, weights)  # type: ignore[arg-type]
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    images, weights, ctx.padding, ctx.groups = inputs
+    ctx.save_for_backward(images, weights)
 
 
-def _back(ctx: torch.autograd.function.FunctionCtx, slope: Tensor) -> tuple[Tensor | None, ...]:
+def _back(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
     """What comes back to the images is a convolution with the weights turned round: one kernel for all groups."""
-    images, weights = ctx.saved_tensors  # type: ignore[attr-defined]
-    padding, groups = ctx.padding, ctx.groups  # type: ignore[attr-defined]
+    images, weights = ctx.saved_tensors
+    padding, groups = ctx.padding, ctx.groups
     slope = slope.contiguous(memory_format=torch.channels_last)
     turned = weights.unflatten(0, (groups, -1)).flip(3, 4).transpose(1, 2).flatten(0, 1)
     around = [k - 1 - p for k, p in zip(weights.shape[2:], padding, strict=True)]
-    back = convolve(slope, turned, around, groups) if ctx.needs_input_grad[0] else None  # type: ignore[attr-defined]
+    back = convolve(slope, turned, around, groups) if ctx.needs_input_grad[0] else None
     return back, convolve_slope(images, weights, slope, padding, groups), None, None
 
 
@@ -129,11 +185,13 @@ convolve.register_autograd(_back, setup_context=_remember)
 
 @convolve.register_vmap
 def _(
-    info: object, in_dims: tuple[int | None, ...], images: Tensor, weights: Tensor, padding: list[int], groups: int
+    info: Any, in_dims: tuple[int | None, ...], images: Tensor, weights: Tensor, padding: list[int], groups: int
 ) -> tuple[Tensor, int]:
-    assert groups == 1 and in_dims[0] is not None and in_dims[1] is not None
-    images_BKCHW, weights_KOCHW = images.movedim(in_dims[0], 1), weights.movedim(in_dims[1], 0)
-    together = images_BKCHW.flatten(1, 2).contiguous(memory_format=torch.channels_last)
+    assert groups == 1
+    images_KBCHW, weights_KOCHW = (
+        _of_clients(one, dim, info.batch_size) for one, dim in zip((images, weights), in_dims[:2], strict=True)
+    )
+    together = images_KBCHW.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
     outputs: Tensor = convolve(together, weights_KOCHW.flatten(0, 1), padding, len(weights_KOCHW))
     return outputs.unflatten(1, weights_KOCHW.shape[:2]), 1
 
@@ -145,8 +203,8 @@ def for_cuda(module: nn.Module, several: bool) -> nn.Module:
     if alone:
         _fuse_norms(module)
     for child in module.modules():
-        if type(child) is nn.Linear and child.out_features % ALIGNED:
-            child.__class__ = AlignedLinear
+        if type(child) is nn.Linear and (several or child.out_features % ALIGNED):
+            child.__class__ = ClientLinear if several else AlignedLinear
         if type(child) is not nn.Conv2d or not _plain(child):
             continue
         if child.groups > 1:

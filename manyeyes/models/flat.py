@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,8 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from manyeyes.models.dropout import SeededDropout
+
+LARGE = 1 / 8  # of all that is trained
 
 
 class FlatModel:
@@ -56,6 +58,20 @@ class FlatModel:
         """The shape of every trained parameter, by name."""
         return dict(list(self.shapes.items())[: self._parameters])
 
+    @property
+    def pieces(self) -> list[list[int]]:
+        """The lengths of the trained parameters in pieces, of which a large parameter is one of its own.
+
+        The gradient of a piece is put together from those of its parameters: a copy, which a large one is spared.
+        """
+        found: list[list[int]] = [[]]
+        for length in self._lengths[: self._parameters]:
+            if length >= LARGE * self.trained:
+                found += [[length], []]
+            else:
+                found[-1].append(length)
+        return [lengths for lengths in found if lengths]
+
     def read(self) -> Tensor:
         """A copy of the module's numbers [W]."""
         return torch.cat([t.detach().reshape(-1) for t in self._tensors.values()])
@@ -72,16 +88,20 @@ class FlatModel:
         layout = torch.channels_last if images.device.type in devices else torch.contiguous_format
         return images.contiguous(memory_format=layout)
 
-    def __call__(self, theta_P: Tensor, statistics: Tensor, images: Tensor, seed: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, theta: Tensor | Sequence[Tensor], statistics: Tensor, images: Tensor, seed: Tensor | None = None
+    ) -> Tensor:
         """The module's outputs with these numbers; in training mode, BatchNorm updates `statistics` in place.
 
-        The images' type is the one that is computed in; BatchNorm keeps float32 for its own numbers. The `seed` decides
-        what layers of SeededDropout drop.
+        What is trained is one vector [P], or its `pieces`. The images' type is the one that is computed in; BatchNorm
+        keeps float32 for its own numbers. The `seed` decides what layers of SeededDropout drop.
         """
-        pieces = theta_P.split(self._lengths[: self._parameters])
+        whole = isinstance(theta, Tensor)
+        cuts = [self._lengths[: self._parameters]] if whole else self.pieces
+        found = [t for piece, cut in zip((theta,) if whole else theta, cuts, strict=True) for t in piece.split(cut)]
         if statistics.numel():
-            pieces += statistics.split(self._lengths[self._parameters :])
-        named = zip(self._tensors.items(), pieces, strict=True)
+            found += statistics.split(self._lengths[self._parameters :])
+        named = zip(self._tensors.items(), found, strict=True)
         numbers = {name: piece.view(tensor.shape) for (name, tensor), piece in named}
         if images.dtype != torch.float32:
             numbers |= {name: tensor.to(images.dtype) for name, tensor in self._fixed.items()}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from manyeyes.engine.choice import lanes_for
+from manyeyes.engine.choice import lanes_for, width_for
 from manyeyes.engine.ranks import Ranks
 from manyeyes.models import build
 from tests.engine.lane_games import choose
@@ -16,6 +16,11 @@ from tests.engine.lane_games import choose
 @pytest.mark.parametrize(("clients", "count"), [(1, 1), (10, 10), (16, 16), (50, 10), (200, 8), (17, 9)])
 def test_lanes_are_chosen_so_that_none_is_idle_for_long(clients: int, count: int) -> None:
     assert lanes_for(clients) == count
+
+
+@pytest.mark.parametrize(("clients", "width"), [(1, 1), (10, 5), (31, 16), (32, 32), (50, 50), (100, 50), (1000, 63)])
+def test_few_clients_side_by_side_are_divided_between_two_lanes_and_many_are_not(clients: int, width: int) -> None:
+    assert width_for(clients, lanes=min(2, clients)) == width
 
 
 class Drawing(nn.Module):

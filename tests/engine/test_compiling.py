@@ -87,8 +87,9 @@ def test_a_compiler_that_loses_a_gradient_is_not_trusted(
     def lossy(function: Any) -> Any:
         """As Inductor once did: right values, and no gradient of one layer."""
 
-        def loss(theta: Tensor, *rest: Any) -> Tensor:
-            return function(torch.cat([theta[:, :300].detach(), theta[:, 300:]], 1), *rest)
+        def loss(pieces: tuple[Tensor], *rest: Any) -> Tensor:
+            (theta,) = pieces
+            return function((torch.cat([theta[:, :300].detach(), theta[:, 300:]], 1),), *rest)
 
         return loss if function.__name__ == "loss" else function
 

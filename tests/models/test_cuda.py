@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from manyeyes.models.cuda import AlignedLinear, GroupConv2d, PatchConv2d, RowConv2d, for_cuda
+from manyeyes.models.cuda import AlignedLinear, ClientLinear, GroupConv2d, PatchConv2d, RowConv2d, for_cuda
 from manyeyes.models.depthwise import DepthConv2d
 from manyeyes.models.group_norm import FusedGroupNorm
 
@@ -35,6 +35,8 @@ def slopes(module: nn.Module, numbers: dict[str, Tensor], images_KBCHW: Tensor) 
         (nn.Conv2d(6, 8, 3, bias=False), RowConv2d),
         (nn.Conv2d(6, 4, (3, 1), padding=(2, 0)), RowConv2d),
         (nn.Sequential(nn.Flatten(), nn.Linear(972, 10)), nn.Sequential),
+        (nn.Sequential(nn.Flatten(), nn.Linear(972, 16, bias=False)), nn.Sequential),
+        (nn.Sequential(nn.Flatten(2), nn.Linear(324, 10)), nn.Sequential),
     ],
 )
 def test_values_and_gradients_of_clients_side_by_side(plain: nn.Module, kind: type[nn.Module]) -> None:
@@ -52,6 +54,33 @@ def test_values_and_gradients_of_clients_side_by_side(plain: nn.Module, kind: ty
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-9)
 
 
+def test_the_gradient_of_a_linear_layer_lies_as_its_weights_do() -> None:
+    fast = for_cuda(nn.Linear(20, 16), several=True)
+    numbers = {"weight": torch.randn(3, 16, 20), "bias": torch.randn(3, 16)}
+    assert slopes(fast, numbers, torch.randn(3, 4, 20))[1].is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "frozen", [nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(6, 64, 3, padding=1)]
+)
+def test_layers_that_all_clients_share_are_run_for_each(frozen: nn.Conv2d) -> None:
+    plain = nn.Sequential(frozen, nn.Flatten(), nn.Linear(64 * 36, 8), nn.ReLU(), nn.Linear(8, 10)).double()
+    shared = {name: tensor.detach() for name, tensor in plain.named_parameters() if not name.startswith("4")}
+    head = {name: torch.randn(3, *tensor.shape).double() for name, tensor in plain[4].named_parameters(prefix="4")}
+    images = torch.randn(3, 2, frozen.in_channels, 6, 6, dtype=torch.double)
+
+    def slopes_of(module: nn.Module) -> list[Tensor]:
+        def loss(own: dict[str, Tensor], images: Tensor) -> Tensor:
+            return functional_call(module, own | shared, (images,)).square().sum()
+
+        leaves = [tensor.clone().requires_grad_() for tensor in head.values()]
+        loss_K = vmap(loss)(dict(zip(head, leaves, strict=True)), images)
+        return [loss_K, *torch.autograd.grad(loss_K.sum(), leaves)]
+
+    for found, wanted in zip(slopes_of(for_cuda(plain, several=True)), slopes_of(plain), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-9)
+
+
 def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not() -> None:
     plain = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding_mode="reflect", padding=1),
@@ -62,7 +91,8 @@ def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not()
         nn.Linear(8, 10),
     )
     fast = for_cuda(plain, several=True)
-    assert [type(layer) for layer in fast] == [nn.Conv2d] * 4 + [nn.Linear, AlignedLinear]
+    assert [type(layer) for layer in fast] == [nn.Conv2d] * 4 + [ClientLinear, ClientLinear]
+    assert [type(layer) for layer in for_cuda(plain, several=False)][4:] == [nn.Linear, AlignedLinear]
     assert {type(layer) for layer in plain} == {nn.Conv2d, nn.Linear}
     assert type(for_cuda(nn.Conv2d(8, 8, 3), several=False)) is nn.Conv2d
 

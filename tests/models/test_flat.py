@@ -54,6 +54,15 @@ def test_outputs_are_those_of_the_module(training: bool) -> None:
     torch.testing.assert_close(found, expected(IMAGES), rtol=0, atol=1e-6)
 
 
+def test_a_large_parameter_is_a_piece_of_its_own() -> None:
+    flat = FlatModel(module())
+    assert flat.pieces == [[2, 2], [32], [4]]  # of 40, 5 and more are large
+    weights = flat.read() + 0.1
+    pieces = weights[:40].split([4, 32, 4])
+    assert torch.equal(flat(pieces, weights[40:].clone(), IMAGES), flat(weights[:40], weights[40:].clone(), IMAGES))
+    assert FlatModel(nn.Sequential(*(nn.Linear(9, 9, bias=False) for _ in range(9)))).pieces == [[81] * 9]
+
+
 def test_training_moves_the_statistics_of_the_vector_and_not_of_the_module() -> None:
     net = module().train()
     flat = FlatModel(net)
