@@ -23,6 +23,7 @@ from manyeyes.engine.prefetch import Prefetch, Shelf
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.sharing import share_clients
 from manyeyes.engine.workers import Worker, available, cores, packed
+from manyeyes.models.cpu import for_cpu
 from manyeyes.models.flat import FlatModel
 from manyeyes.population import Population
 from manyeyes.work import Aggregate, Clients, Plan, Work
@@ -63,7 +64,8 @@ class Ranks:
             raise ValueError(f"engine ranks trains on the CPU and the device is {device}: use device=cpu")
         if workers is not None and workers < 1:
             raise ValueError(f"workers is {workers}: it must be at least 1")
-        self._reference, self.precision = Reference(model, population, augment, device, precision), precision
+        model, self.precision = FlatModel(for_cpu(model.module)), precision
+        self._reference = Reference(model, population, augment, device, precision)
         self.trained, self.dice, self.personal = model.trained, augment.dice, self._reference.personal
         count, dtype = workers or cores(), model.read().dtype
         self._weights = _shared_memory(dtype, model.size)

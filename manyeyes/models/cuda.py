@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from manyeyes.models.depthwise import DepthConv2d
 from manyeyes.models.group_norm import FusedGroupNorm
+from manyeyes.models.layers import is_plain
 
 FEW = 4  # channels of images, for which a GPU's own convolutions are slow
 MANY = 64  # channels from which on one kernel runs all groups of a convolution
@@ -205,7 +206,7 @@ def for_cuda(module: nn.Module, several: bool) -> nn.Module:
     for child in module.modules():
         if type(child) is nn.Linear and (several or child.out_features % ALIGNED):
             child.__class__ = ClientLinear if several else AlignedLinear
-        if type(child) is not nn.Conv2d or not _plain(child):
+        if type(child) is not nn.Conv2d or not is_plain(child):
             continue
         if child.groups > 1:
             if alone and child.groups == child.in_channels == child.out_channels:
@@ -229,10 +230,3 @@ def _fuse_norms(module: nn.Module) -> None:
                 if isinstance(norm, FusedGroupNorm) and places[norm] == 1 and type(after) in HIGH:
                     norm.low, norm.high = 0.0, HIGH[type(after)]
                     parent[place] = nn.Identity()
-
-
-def _plain(layer: nn.Conv2d) -> bool:
-    fits = not isinstance(layer.padding, str) and all(
-        p < k for p, k in zip(layer.padding, layer.kernel_size, strict=True)
-    )
-    return fits and layer.dilation == (1, 1) and layer.padding_mode == "zeros"

@@ -1,4 +1,4 @@
-"""Layers: the parts of a model that hold parameters, in order, and which of them train."""
+"""Layers: the parts of a model that hold parameters, in order, which of them train, and which are of the usual kind."""
 
 from __future__ import annotations
 
@@ -29,3 +29,11 @@ def set_trainable(module: nn.Module, spec: str) -> None:
     for _, part in parts[-count:]:
         for parameter in part.parameters(recurse=False):
             parameter.requires_grad_(True)
+
+
+def is_plain(layer: nn.Conv2d) -> bool:
+    """Whether a convolution takes neighbouring pixels, and zeros around the image, fewer than its kernel reaches."""
+    fits = not isinstance(layer.padding, str) and all(
+        p < k for p, k in zip(layer.padding, layer.kernel_size, strict=True)
+    )
+    return fits and layer.dilation == (1, 1) and layer.padding_mode == "zeros"

@@ -15,6 +15,7 @@ from manyeyes.algorithms import NAMED, fedavg, scaffold
 from manyeyes.data.augment import Augment
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.reference import Reference
+from manyeyes.models.cpu import WinogradConv2d, for_cpu
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import SGD, Everyone, Layers, Pooled
 from tests.engine.rank_games import (
@@ -65,6 +66,15 @@ def test_live_batch_norm_is_averaged() -> None:
 def test_bf16_is_that_of_the_reference(name: str) -> None:
     normed = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
     assert_same_game(replace(NAMED[name](batch=4, lr=0.05), cohort=Everyone()), normed, precision="bf16")
+
+
+def test_layers_made_for_a_cpu_agree_with_those_of_the_reference() -> None:
+    torch.manual_seed(0)
+    many = nn.Sequential(nn.Conv2d(3, 64, 1), nn.Conv2d(64, 64, 5, padding=2), nn.Tanh())
+    wide = nn.Sequential(many, nn.Flatten(), nn.Linear(4096, 3))
+    wide.channels_last = ("cpu",)  # type: ignore[assignment]
+    assert any(isinstance(layer, WinogradConv2d) for layer in for_cpu(wide).modules())
+    assert_same_game(replace(fedavg(batch=8, lr=0.05), cohort=Everyone()), wide)
 
 
 def test_dropout_is_that_of_the_client() -> None:

@@ -1,0 +1,88 @@
+"""Layers made for a CPU compute, and differentiate, what the plain ones do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from manyeyes.models import build
+from manyeyes.models.cpu import WinogradConv2d, for_cpu
+
+
+def made_fast(layer: nn.Conv2d) -> nn.Conv2d:
+    plain = nn.Sequential(layer)
+    plain.channels_last = ("cpu",)  # type: ignore[assignment]
+    fast = for_cpu(plain)
+    assert isinstance(fast, nn.Sequential) and isinstance(fast[0], nn.Conv2d)
+    return fast[0]
+
+
+def values_and_slopes(layer: nn.Conv2d, images: Tensor) -> list[Tensor]:
+    """The outputs, and the gradients of images and parameters, where every output counts otherwise."""
+    images = images.detach().requires_grad_()
+    outputs = layer(images)
+    slope = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)).to(outputs)
+    return [outputs, *torch.autograd.grad(outputs, (images, *layer.parameters()), slope)]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(64, 64, 5, padding=2),
+        nn.Conv2d(64, 70, 5, bias=False),
+        nn.Conv2d(64, 64, (5, 3), padding=(4, 0)),
+        nn.Conv2d(128, 128, 3, padding=1, bias=False),
+        nn.Conv2d(130, 128, (3, 1), padding=(2, 0)),
+    ],
+)
+@pytest.mark.parametrize("sides", [(16, 16), (9, 12), (6, 31)])
+def test_values_and_gradients_are_those_of_the_plain_layer(layer: nn.Conv2d, sides: tuple[int, int]) -> None:
+    fast, generator = made_fast(layer), torch.Generator().manual_seed(0)
+    assert type(fast) is WinogradConv2d
+    images = torch.randn(24, layer.in_channels, *sides, generator=generator)
+    wanted = values_and_slopes(nn.Conv2d.double(layer), images.double())  # which changes the layer, not its copy
+    for found, exact in zip(values_and_slopes(fast, images), wanted, strict=True):
+        assert found.shape == exact.shape
+        assert torch.linalg.vector_norm(found - exact) <= 5e-6 * torch.linalg.vector_norm(exact)
+    layer.float()
+
+
+def test_outputs_lie_with_their_channels_side_by_side() -> None:
+    outputs = made_fast(nn.Conv2d(64, 64, 5, padding=2))(torch.randn(8, 64, 16, 16))
+    assert outputs.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("images", [torch.ones(1, 64, 16, 16), torch.ones(8, 64, 16, 16).bfloat16()])
+def test_few_outputs_and_short_numbers_are_computed_plainly(images: Tensor) -> None:
+    layer = nn.Conv2d(64, 64, 5, padding=2).to(images.dtype)
+    assert torch.equal(made_fast(layer)(images), layer(images))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(3, 64, 5, padding=2),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.Conv2d(64, 64, 5, stride=2),
+        nn.Conv2d(64, 64, 5, dilation=2),
+        nn.Conv2d(128, 128, 5, groups=2),
+        nn.Conv2d(64, 64, 5, padding="same"),
+        nn.Conv2d(64, 64, 5, padding=2, padding_mode="reflect"),
+        nn.Conv2d(64, 64, 7, padding=3),
+    ],
+)
+def test_other_layers_stay_as_they_are(layer: nn.Conv2d) -> None:
+    assert type(made_fast(layer)) is nn.Conv2d
+
+
+def test_the_module_given_is_not_changed() -> None:
+    plain = build("lenet", 10)
+    fast = for_cpu(plain)
+    assert [type(layer) for layer in fast.modules()].count(WinogradConv2d) == 1
+    assert not any(isinstance(layer, WinogradConv2d) for layer in plain.modules())
+
+
+def test_a_module_that_may_rely_on_plain_order_is_not_changed() -> None:
+    fast = for_cpu(nn.Sequential(nn.Conv2d(64, 64, 5, padding=2)))
+    assert isinstance(fast, nn.Sequential) and type(fast[0]) is nn.Conv2d
