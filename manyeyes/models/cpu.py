@@ -16,7 +16,8 @@ from manyeyes.models.layers import is_plain
 TILE = 4  # rows of outputs that are computed together
 POINTS = {3: (0, 1, -1, 0.5, -2), 5: (0, 1, -1, 2, -2, 0.5, -0.5)}  # by the rows of a kernel; infinity is one more
 MUCH = 320  # channels times rows of a kernel, and
-MANY = 4  # outputs for each channel, from which on fewer products outweigh that more numbers are moved
+MANY = 4  # outputs for each channel, from which on fewer products outweigh that more numbers are moved;
+TALL = 128  # rows of an image, up to which they do: its matrices are as long as it
 
 
 class WinogradConv2d(nn.Conv2d):
@@ -31,7 +32,8 @@ class WinogradConv2d(nn.Conv2d):
         (high, wide), (top, left) = self.kernel_size, self.padding
         batch, channels, height, width = images.shape
         outputs = batch * (height + 2 * top - high + 1) * (width + 2 * left - wide + 1)
-        if images.dtype != torch.float32 or outputs <= MANY * max(self.in_channels, self.out_channels):
+        few = outputs <= MANY * max(self.in_channels, self.out_channels)
+        if few or height > TALL or images.dtype != torch.float32:
             return super()._conv_forward(images, weight, bias)
         into, back, of_kernel = matrices(height, high, top)
         points = len(of_kernel)

@@ -53,8 +53,10 @@ def test_outputs_lie_with_their_channels_side_by_side() -> None:
     assert outputs.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("images", [torch.ones(1, 64, 16, 16), torch.ones(8, 64, 16, 16).bfloat16()])
-def test_few_outputs_and_short_numbers_are_computed_plainly(images: Tensor) -> None:
+@pytest.mark.parametrize(
+    "images", [torch.ones(1, 64, 16, 16), torch.ones(1, 64, 129, 9), torch.ones(8, 64, 16, 16).bfloat16()]
+)
+def test_few_outputs_tall_images_and_short_numbers_are_computed_plainly(images: Tensor) -> None:
     layer = nn.Conv2d(64, 64, 5, padding=2).to(images.dtype)
     assert torch.equal(made_fast(layer)(images), layer(images))
 
