@@ -200,7 +200,8 @@ def _(
 def for_cuda(module: nn.Module, several: bool) -> nn.Module:
     """A copy of the module with faster layers; `several`: clients run side by side."""
     module = copy.deepcopy(module)
-    alone = not several and "cuda" in getattr(module, "channels_last", ())
+    side_by_side = "cuda" in getattr(module, "channels_last", ())
+    alone = side_by_side and not several
     if alone:
         _fuse_norms(module)
     for child in module.modules():
@@ -215,7 +216,14 @@ def for_cuda(module: nn.Module, several: bool) -> nn.Module:
             child.__class__ = PatchConv2d
         elif several and child.stride == (1, 1):
             child.__class__ = RowConv2d if min(child.in_channels, child.out_channels) < MANY else GroupConv2d
+        if type(child) is not nn.Conv2d and not side_by_side:
+            child.register_forward_hook(_in_plain_order)
     return module
+
+
+def _in_plain_order(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+    """As a Conv2d of plain images leaves them, which the `view`s of a module may rely on."""
+    return outputs.contiguous()
 
 
 def _fuse_norms(module: nn.Module) -> None:

@@ -16,6 +16,7 @@ from manyeyes.engine.choice import Means, choose_engine
 from manyeyes.engine.lanes import Lanes
 from manyeyes.engine.reference import Reference
 from manyeyes.models import build
+from manyeyes.models.cuda import for_cuda
 from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.flat import FlatModel
 from manyeyes.parts import Everyone, Pooled
@@ -26,6 +27,7 @@ from manyeyes.work import ClientStore
 CPU = torch.device("cpu")
 AUGMENT = Augment(crop=12, pad=1, flip_horizontal=True)
 ENGINES = {"lanes": (3, 1), "vector": (1, 16), "both": (2, 4)}  # lanes, and clients side by side
+EXCHANGED = {"both": (2, 4), "alone": (3, 1)}  # those whose layers are the ones that are made for a GPU
 
 
 def crowd(multi: bool = False) -> Population:
@@ -47,9 +49,12 @@ def choose(name: str, module: nn.Module, augment: Augment = Augment(), **means: 
 
 
 def fast(flat: FlatModel, people: Population, name: str, **options: Any) -> Lanes:
-    count, width = ENGINES[name]
+    count, width = (ENGINES | EXCHANGED)[name]
     options = {"precision": "float32", "compile": False, **options}
-    return Lanes(flat, people, AUGMENT, CPU, lanes=count, width=width, **options)
+    made = Lanes(flat, people, AUGMENT, CPU, lanes=count, width=width, **options)
+    if name in EXCHANGED:
+        made.model = FlatModel(for_cuda(flat.module, width > 1))
+    return made
 
 
 def game(

@@ -39,13 +39,14 @@ def test_norms_and_their_statistics_follow_the_part_they_belong_to(norm: nn.Modu
     assert all(len(things["personal"]) == int(theirs.sum()) for things in kept.values())
 
 
+@pytest.mark.parametrize("engine", ["lanes", "alone"])
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])
-def test_deep_models_with_every_norm(norm: str) -> None:
+def test_deep_models_with_every_norm(norm: str, engine: str) -> None:
     people = PEOPLE.where(PEOPLE.owners(np.arange(len(PEOPLE))) < 6)  # batches of one have no variance
     module = build("mobilenet_v1", 5, norm=norm)
     algorithm = fedavg(batch=64, lr=0.01)
     wanted, _, _ = game(None, algorithm, module, people)
-    found, _, _ = game("lanes", algorithm, module, people)
+    found, _, _ = game(engine, algorithm, module, people)
     assert far(found, wanted) < 1e-3  # units near 0 fall to either side of a ReLU
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from manyeyes.engine.compiling import compiled
 from manyeyes.models.cuda import AlignedLinear, ClientLinear, GroupConv2d, PatchConv2d, RowConv2d, for_cuda
 from manyeyes.models.depthwise import DepthConv2d
 from manyeyes.models.group_norm import FusedGroupNorm
@@ -79,6 +80,32 @@ def test_layers_that_all_clients_share_are_run_for_each(frozen: nn.Conv2d) -> No
 
     for found, wanted in zip(slopes_of(for_cuda(plain, several=True)), slopes_of(plain), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-9)
+
+
+@pytest.mark.parametrize("channels", [3, 6, 64])
+@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize("compile", [True, False])
+def test_a_module_that_relies_on_plain_order_gets_it(channels: int, several: bool, compile: bool) -> None:
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(channels, 64, 3), nn.Linear(1024, 5)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.fc(nn.functional.relu(self.conv(images)).view(len(images), -1))
+
+    plain = Viewing()
+    fast = for_cuda(plain, several)
+    images = torch.randn(2, 3, channels, 6, 6)
+
+    def one(images: Tensor) -> Tensor:
+        return functional_call(fast, {}, (images,))
+
+    def both(images_KBCHW: Tensor) -> Tensor:
+        return vmap(one)(images_KBCHW) if several else torch.stack([one(images) for images in images_KBCHW])
+
+    found = (compiled(both) if compile else both)(images)
+    torch.testing.assert_close(found, plain(images.flatten(0, 1)).unflatten(0, (2, 3)), rtol=1e-5, atol=1e-5)
 
 
 def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not() -> None:
