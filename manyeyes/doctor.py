@@ -13,6 +13,7 @@ from rich.table import Table
 
 from manyeyes import __version__
 from manyeyes.engine.choice import choose_device, describe_engine
+from manyeyes.models.processor import processor
 from manyeyes.run.folder import package_version
 
 EXTRAS = {  # a package of each, and what it is for
@@ -32,7 +33,9 @@ def doctor(words: list[str]) -> int:
     found = Table("", "found", "", title=f"manyeyes {__version__}", title_justify="left")
     found.add_row("Python", platform.python_version(), "")
     found.add_row("PyTorch", torch.__version__, "")
-    found.add_row("processors", f"{os.cpu_count()}, {torch.get_num_threads()} threads", "engine.threads=N")
+    found.add_row(
+        "processors", f"{os.cpu_count()} x {processor()}; {torch.get_num_threads()} threads", "engine.threads=N"
+    )
     found.add_row("memory", _memory(), "")
     found.add_row("disk", f"{shutil.disk_usage(Path.cwd()).free / 2**30:.0f} GiB free here", "")
     found.add_row("GPU", _gpu(), "engine.device=cuda" if torch.cuda.is_available() else "")

@@ -20,6 +20,7 @@ import yaml
 
 from manyeyes.algorithm import Diverged
 from manyeyes.files import hold, write_text
+from manyeyes.models.processor import processor
 from manyeyes.run import checkpoint as checkpoints
 from manyeyes.run.checkpoint import Checkpoint
 
@@ -116,6 +117,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: found for name in packages if (found := package_version(name))},

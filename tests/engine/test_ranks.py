@@ -15,8 +15,9 @@ from manyeyes.algorithms import NAMED, fedavg, scaffold
 from manyeyes.data.augment import Augment
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.reference import Reference
-from manyeyes.models.cpu import WinogradConv2d, for_cpu
+from manyeyes.models.cpu import OneDNNLinear, for_cpu
 from manyeyes.models.flat import FlatModel
+from manyeyes.models.winograd import WinogradConv2d
 from manyeyes.parts import SGD, Everyone, Layers, Pooled
 from tests.engine.rank_games import (
     CPU,
@@ -68,12 +69,21 @@ def test_bf16_is_that_of_the_reference(name: str) -> None:
     assert_same_game(replace(NAMED[name](batch=4, lr=0.05), cohort=Everyone()), normed, precision="bf16")
 
 
-def test_layers_made_for_a_cpu_agree_with_those_of_the_reference() -> None:
+def test_convolutions_of_fewer_products_agree_with_those_of_the_reference() -> None:
     torch.manual_seed(0)
     many = nn.Sequential(nn.Conv2d(3, 64, 1), nn.Conv2d(64, 64, 5, padding=2), nn.Tanh())
     wide = nn.Sequential(many, nn.Flatten(), nn.Linear(4096, 3))
     wide.channels_last = ("cpu",)  # type: ignore[assignment]
     assert any(isinstance(layer, WinogradConv2d) for layer in for_cpu(wide).modules())
+    assert_same_game(replace(fedavg(batch=8, lr=0.05), cohort=Everyone()), wide)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+def test_products_by_onednn_agree_with_those_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyeyes.models.cpu.mkl_is_slow", lambda: True)
+    torch.manual_seed(0)
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(192, 1400), nn.Tanh(), nn.Linear(1400, 3))
+    assert any(isinstance(layer, OneDNNLinear) for layer in for_cpu(wide).modules())
     assert_same_game(replace(fedavg(batch=8, lr=0.05), cohort=Everyone()), wide)
 
 

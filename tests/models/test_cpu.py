@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from manyeyes.models import build
-from manyeyes.models.cpu import WinogradConv2d, for_cpu
+from manyeyes.models.cpu import OneDNNLinear, for_cpu
+from manyeyes.models.winograd import WinogradConv2d
 
 
 def made_fast(layer: nn.Conv2d) -> nn.Conv2d:
@@ -20,12 +21,20 @@ def made_fast(layer: nn.Conv2d) -> nn.Conv2d:
     return fast[0]
 
 
-def values_and_slopes(layer: nn.Conv2d, images: Tensor) -> list[Tensor]:
-    """The outputs, and the gradients of images and parameters, where every output counts otherwise."""
-    images = images.detach().requires_grad_()
-    outputs = layer(images)
+def values_and_slopes(layer: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """The outputs, and the gradients of inputs and parameters, where every output counts otherwise."""
+    inputs = inputs.detach().requires_grad_()
+    outputs = layer(inputs)
     slope = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)).to(outputs)
-    return [outputs, *torch.autograd.grad(outputs, (images, *layer.parameters()), slope)]
+    return [outputs, *torch.autograd.grad(outputs, (inputs, *layer.parameters()), slope)]
+
+
+def assert_same(fast: nn.Module, plain: nn.Module, inputs: Tensor) -> None:
+    """Values and gradients of the one are those of the other in float64, up to rounding."""
+    wanted = values_and_slopes(copy.deepcopy(plain).double(), inputs.double())
+    for found, exact in zip(values_and_slopes(fast, inputs), wanted, strict=True):
+        assert found.shape == exact.shape
+        assert torch.linalg.vector_norm(found - exact) <= 5e-6 * torch.linalg.vector_norm(exact)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +51,7 @@ def values_and_slopes(layer: nn.Conv2d, images: Tensor) -> list[Tensor]:
 def test_values_and_gradients_are_those_of_the_plain_layer(layer: nn.Conv2d, sides: tuple[int, int]) -> None:
     fast, generator = made_fast(layer), torch.Generator().manual_seed(0)
     assert type(fast) is WinogradConv2d
-    images = torch.randn(24, layer.in_channels, *sides, generator=generator)
-    wanted = values_and_slopes(copy.deepcopy(layer).double(), images.double())
-    for found, exact in zip(values_and_slopes(fast, images), wanted, strict=True):
-        assert found.shape == exact.shape
-        assert torch.linalg.vector_norm(found - exact) <= 5e-6 * torch.linalg.vector_norm(exact)
+    assert_same(fast, layer, torch.randn(24, layer.in_channels, *sides, generator=generator))
 
 
 def test_outputs_lie_with_their_channels_side_by_side() -> None:
@@ -55,7 +60,7 @@ def test_outputs_lie_with_their_channels_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    "images", [torch.ones(1, 64, 16, 16), torch.ones(1, 64, 129, 9), torch.ones(8, 64, 16, 16).bfloat16()]
+    "images", [torch.ones(1, 64, 16, 16), torch.ones(1, 64, 57, 9), torch.ones(8, 64, 16, 16).bfloat16()]
 )
 def test_few_outputs_tall_images_and_short_numbers_are_computed_plainly(images: Tensor) -> None:
     layer = nn.Conv2d(64, 64, 5, padding=2).to(images.dtype)
@@ -89,3 +94,26 @@ def test_the_module_given_is_not_changed() -> None:
 def test_a_module_that_may_rely_on_plain_order_is_not_changed() -> None:
     fast = for_cpu(nn.Sequential(nn.Conv2d(64, 64, 5, padding=2)))
     assert isinstance(fast, nn.Sequential) and type(fast[0]) is nn.Conv2d
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [(50,), (2,), (1,), (3, 4)])
+def test_products_by_onednn_are_those_of_the_plain_layer(rows: tuple[int, ...], bias: bool) -> None:
+    plain, generator = nn.Linear(700, 400, bias=bias), torch.Generator().manual_seed(0)
+    fast = OneDNNLinear(700, 400, bias=bias)
+    fast.load_state_dict(plain.state_dict())
+    assert_same(fast, plain, torch.randn(*rows, 700, generator=generator))
+
+
+@pytest.mark.parametrize("rows", [torch.ones(0, 700), torch.ones(8, 700).bfloat16(), torch.ones(8, 700).double()])
+def test_no_rows_and_other_numbers_are_multiplied_plainly(rows: Tensor) -> None:
+    fast = OneDNNLinear(700, 400).to(rows.dtype)
+    assert torch.equal(fast(rows), nn.functional.linear(rows, fast.weight, fast.bias))
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_large_linear_layers_are_exchanged_where_mkl_is_slow(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyeyes.models.cpu.mkl_is_slow", lambda: slow)
+    found = [type(layer) for layer in for_cpu(build("lenet", 10)).modules() if isinstance(layer, nn.Linear)]
+    assert found == [OneDNNLinear if slow else nn.Linear, nn.Linear, nn.Linear]

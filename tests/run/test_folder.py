@@ -80,7 +80,7 @@ def test_settings_and_environment_are_written_down(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"rounds": 3, "algorithm": {"lr": 0.1}}
     environment = json.loads((tmp_path / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__
-    assert environment.keys() >= {"python", "platform", "cpus", "threads", "gpu", "revision", "command"}
+    assert environment.keys() >= {"python", "platform", "cpus", "processor", "threads", "gpu", "revision", "command"}
 
 
 def test_nothing_to_continue_is_said_in_one_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Layers made for a CPU beside PyTorch's: milliseconds of values and all gradients on one core, in float32.
+
+    python benchmarks/cpu_layers.py [--record FILE]
+
+`rounding` is how far the gradient of the weights is from that in float64, in parts of its length; where it is the same,
+both are PyTorch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from manyeyes.models.cpu import for_cpu
+from manyeyes.run.folder import environment
+
+TIMES = 15
+CONVOLUTIONS = [  # images, channels, side, rows of the kernel
+    (50, 64, 16, 5),
+    (4, 64, 16, 5),
+    (1, 64, 16, 5),
+    (50, 32, 16, 5),
+    (16, 128, 28, 3),
+    (16, 256, 14, 3),
+    (16, 512, 7, 3),
+    (16, 64, 56, 3),
+    (4, 128, 56, 3),
+    (4, 128, 64, 3),
+]
+LINEAR = [  # rows, inputs, outputs
+    (50, 4096, 384),
+    (10, 1600, 512),
+    (2, 4096, 384),
+    (1, 4096, 384),
+    (64, 1280, 1203),
+    (16, 512, 1628),
+    (50, 384, 192),
+]
+
+
+def gradients(layer: nn.Module, inputs: Tensor) -> tuple[Tensor, ...]:
+    outputs = layer(inputs)
+    return torch.autograd.grad(outputs, (inputs, *layer.parameters()), torch.ones_like(outputs))
+
+
+def milliseconds(layer: nn.Module, inputs: Tensor) -> float:
+    """Of the fastest of several times."""
+    found = []
+    for _ in range(TIMES):
+        begin = time.perf_counter()
+        gradients(layer, inputs)
+        found.append(1e3 * (time.perf_counter() - begin))
+    return round(min(found), 3)
+
+
+def measured(layer: nn.Module, inputs: Tensor) -> dict[str, object]:
+    plain = nn.Sequential(layer)
+    plain.channels_last = ("cpu",)  # type: ignore[assignment]
+    fast, inputs = for_cpu(plain), inputs.requires_grad_()
+    found: dict[str, object] = {"ours": milliseconds(fast, inputs), "PyTorch's": milliseconds(plain, inputs)}
+    slopes = {"ours": gradients(fast, inputs)[1], "PyTorch's": gradients(plain, inputs)[1]}
+    exact = gradients(plain.double(), inputs.detach().double().requires_grad_())[1]
+    found["rounding"] = {name: float(f"{(one - exact).norm() / exact.norm():.1e}") for name, one in slopes.items()}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--record", type=Path)
+    record: Path | None = parser.parse_args().record
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    rows: dict[str, dict[str, object]] = {}
+
+    def measure(name: str, layer: nn.Module, inputs: Tensor) -> None:
+        rows[name] = measured(layer, inputs)
+        print(f"{name:28}", rows[name], flush=True)
+
+    for images, channels, side, high in CONVOLUTIONS:
+        pixels = torch.randn(images, channels, side, side).contiguous(memory_format=torch.channels_last)
+        layer = nn.Conv2d(channels, channels, high, padding=high // 2)
+        measure(f"{high} x {high}, {images} x {side} x {side} x {channels}", layer, pixels)
+    for batch, inputs, outputs in LINEAR:
+        measure(f"linear, {batch} x {inputs} to {outputs}", nn.Linear(inputs, outputs), torch.randn(batch, inputs))
+    if record is not None:
+        record.write_text(json.dumps(environment() | {"milliseconds": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
