@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from manyeyes.models.processor import processor
 from manyeyes.run.events import read
 
 WORK = {
@@ -66,7 +66,7 @@ def main() -> None:
         found[work] = {"one": one, "two": two, "speedup": round(one / two, 3)}
         print(f"| {work} | {one:.3f} | {two:.3f} | {one / two:.2f} |", flush=True)
     if given.record:
-        about = {"torch": torch.__version__, "processor": platform.machine(), "cores": os.cpu_count()}
+        about = {"torch": torch.__version__, "processor": processor(), "cores": os.cpu_count()}
         about |= {"command": "python benchmarks/ranks.py --record", "repeats": given.repeats, "rounds": given.rounds}
         path = Path(__file__).parent / "records" / "ranks.json"
         path.write_text(json.dumps(about | {"work": found}, indent=1) + "\n")

@@ -13,6 +13,7 @@ from manyeyes.engine.precision import choose_precision
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.workers import available, cores, unsendable
+from manyeyes.models.cpu import for_cpu
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.habits import habits
 from manyeyes.population import Population
@@ -36,6 +37,7 @@ class Means:
     lanes: int = 0  # lanes of `lanes`; 0: the number that is best here
     apart: bool = False  # whether the algorithm looks at each client's update: packs it, or compares it with others
     sent: tuple[object, ...] = ()  # the parts of the algorithm that workers are sent
+    processes: int = 1  # of torchrun, that train together
 
     def __post_init__(self) -> None:
         for name in ("workers", "lanes"):
@@ -76,6 +78,8 @@ def choose_engine(
     precision = choose_precision(means.precision, device)
     full = "float32" if precision == "tf32" else precision  # of those that never take a GPU's shortcut
     shape = augment.shape(*population.image_shape[:2])
+    if name == "auto" and device.type == "cpu" and means.processes > 1:  # each is what a worker of `ranks` is
+        return Reference(FlatModel(for_cpu(model.module)), population, augment, device, full)
     if name == "auto":
         best = BEST[device.type]
         if device.type == "cuda" and model.trained <= SMALL and max(shape) <= SIDE:

@@ -26,6 +26,7 @@ from torch import Tensor
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.sharing import Job, Shares, share_jobs
 from manyeyes.engine.teams import Team, Teams
+from manyeyes.models.flat import FlatModel
 from manyeyes.population import Ints
 from manyeyes.work import Aggregate, Clients, Engine, Personal, Plan, Work, nothing
 
@@ -105,12 +106,13 @@ def losses_told() -> Iterator[None]:
 class Distributed:
     """An engine whose clients train on all ranks; equal to the engine alone up to the order of its sums."""
 
-    def __init__(self, inner: Engine, here: World) -> None:
+    def __init__(self, inner: Engine, here: World, model: FlatModel) -> None:
+        """`model` as it was given: who works together must be the same on all ranks, whatever layers each exchanged."""
         self.inner, self.here = inner, here
         self.trained, self.dice = inner.trained, inner.dice
         self._teams: Teams | None = None
         if isinstance(inner, Reference):  # the other engines' steps are captured before anyone could add to them
-            self._teams = Teams(inner.model, inner.augment.shape(*inner.population.image_shape[:2]))
+            self._teams = Teams(model, inner.augment.shape(*inner.population.image_shape[:2]))
 
     def personal(self, personal: Personal) -> Tensor:
         return self.inner.personal(personal)

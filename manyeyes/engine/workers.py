@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import multiprocessing
 import os
@@ -20,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyeyes.engine.memory import keep_memory
+
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
-LIBC = ctypes.CDLL(None)
-MMAP_MAX, TRIM_THRESHOLD = -4, -1  # options of glibc's mallopt
 GLANCE = 0.5  # seconds between two looks of a working process at whether its parent lives
 
 
@@ -113,9 +112,7 @@ class _Pickler(pickle.Pickler):
 def _live(work: Callable[[Any], Any], pipe: Connection, parent: int) -> None:
     """Answer messages until the parent is gone."""
     torch.set_num_threads(1)  # before anything else: the threads of OpenMP have not come along
-    with suppress(AttributeError):  # other C libraries have no such options
-        LIBC.mallopt(MMAP_MAX, 0)  # memory that is freed is kept: to ask the system for it at every step is a third
-        LIBC.mallopt(TRIM_THRESHOLD, -1)  # of a ResNet18's time
+    keep_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

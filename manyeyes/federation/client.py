@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from manyeyes.conf.build import build_model
 from manyeyes.data.opening import open_population
 from manyeyes.engine.choice import choose_device
 from manyeyes.engine.evaluation import Evaluator, with_own
+from manyeyes.engine.memory import kept_memory
 from manyeyes.engine.reference import Reference
 from manyeyes.engine.sending import pack
 from manyeyes.federation.keeping import recall, remember
@@ -98,7 +100,8 @@ def train(message: Message, context: Context) -> Message:
     personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
     alone = Work(algorithm.local, algorithm.local.rate(round), algorithm.correct, arrays.get("correction"), personal)
     kept = {name: t.to(own.device) for name, t in recall(context, _folder(context, task), task["kept"]).items()}
-    result = engine.train(arrays["weights"], plan, alone, {task["key"]: kept})
+    with kept_memory() if own.device.type == "cpu" else nullcontext():
+        result = engine.train(arrays["weights"], plan, alone, {task["key"]: kept})
     if not result.kept_K[0]:
         raise ValueError("training gave numbers that are not finite")
 

@@ -23,6 +23,7 @@ from manyeyes.engine.choice import Means, choose_device, choose_engine
 from manyeyes.engine.distributed import Distributed, Lost, join, world
 from manyeyes.engine.evaluation import Evaluator
 from manyeyes.engine.lanes import Lanes
+from manyeyes.engine.memory import kept_memory
 from manyeyes.engine.prefetch import PlanAhead, Prefetch, needs_reading
 from manyeyes.engine.ranks import Ranks
 from manyeyes.engine.resident import settle
@@ -98,12 +99,11 @@ def train(
         held = replace(held, images=ahead)
     apart = algorithm.compress is not None or algorithm.aggregate is not None
     sent = (algorithm.local, algorithm.correct, algorithm.compress, algorithm.beside)
-    means = Means(how.precision, how.compile, how.workers, how.lanes, apart, sent)
-    expected = getattr(algorithm.cohort, "clients", len(trained_on.users))
     here = world()
-    name = "reference" if how.engine == "auto" and here.size > 1 and device.type == "cpu" else how.engine
-    engine = choose_engine(name, flat, held, augment, device, means, expected)
-    spread = Distributed(engine, here) if here.size > 1 else None
+    means = Means(how.precision, how.compile, how.workers, how.lanes, apart, sent, here.size)
+    expected = getattr(algorithm.cohort, "clients", len(trained_on.users))
+    engine = choose_engine(how.engine, flat, held, augment, device, means, expected)
+    spread = Distributed(engine, here, flat) if here.size > 1 else None
     if isinstance(engine, Lanes) and ahead is None:
         ahead = PlanAhead(planner, how.rounds, lambda plan: engine.ahead(spread.part(plan) if spread else plan))
         engine.meanwhile = ahead.prepare
@@ -133,6 +133,8 @@ def carry_out(
     check_statistics(algorithm, flat)
     fingerprint = _fingerprint(training, flat)
     with ExitStack() as stack:
+        if device.type == "cpu":
+            stack.enter_context(kept_memory())
         join(device)
         found: Checkpoint | None = None
         journal: Journal = MemoryJournal()

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from manyeyes.engine.choice import lanes_for, width_for
 from manyeyes.engine.ranks import Ranks
+from manyeyes.engine.reference import Reference
 from manyeyes.models import build
+from manyeyes.models.winograd import WinogradConv2d
 from tests.engine.lane_games import choose
 
 
@@ -52,3 +54,12 @@ def test_auto_takes_the_next_best() -> None:
     assert isinstance(choose("auto", linear), Ranks)
     assert isinstance(choose("auto", linear, precision="bf16"), Ranks)
     assert isinstance(choose("auto", Drawing()), Ranks)
+
+
+@pytest.mark.parametrize(("name", "layer"), [("auto", WinogradConv2d), ("reference", nn.Conv2d)])
+def test_each_of_several_processes_trains_as_a_worker_does_unless_the_reference_is_asked_for(
+    name: str, layer: type[nn.Module]
+) -> None:
+    engine = choose(name, build("lenet", 5, size=14), processes=2)
+    assert isinstance(engine, Reference)
+    assert type(engine.model.module.get_submodule("conv2")) is layer
