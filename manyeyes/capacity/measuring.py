@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -19,9 +19,10 @@ from manyeyes.data.augment import Augment
 from manyeyes.engine.batch import losses
 from manyeyes.engine.choice import Means, choose_engine
 from manyeyes.engine.compiling import cache_folder
-from manyeyes.engine.reference import Reference
+from manyeyes.engine.memory import kept_memory
 from manyeyes.files import write_text
 from manyeyes.models.flat import FlatModel
+from manyeyes.models.processor import processor
 from manyeyes.parts import Epochs, Equally, Everyone
 from manyeyes.population import Population, SingleLabels
 from manyeyes.round import plan_round
@@ -29,6 +30,7 @@ from manyeyes.work import Engine, Plan, Work
 
 STEPS = 3  # of the longer clients that are timed
 TIMES = 3  # each; the least counts
+AS_A_RANK = Means(processes=2)
 TOGETHER = 32  # clients that are timed at once on a GPU, which is not busy with one
 
 
@@ -75,12 +77,10 @@ def measure(
         people = blank(together, examples, shape, classes)
         task = replace(algorithm, cohort=Everyone(), draw=Epochs(steps, batch), weigh=Equally(), reweigh=None)
         plan = plan_round(task, people, 0, 0, augment.dice)
-        engine: Engine = Reference(model, people, augment, device)
-        if device.type == "cuda":
-            engine = choose_engine("auto", model, people, augment, device, Means(), together)
+        engine = choose_engine("auto", model, people, augment, device, AS_A_RANK, together)
         return _least(engine, model.read(), plan, Work(algorithm.local, 1e-6, None, None, None), device) / together
 
-    with _one_thread(device):
+    with _as_a_rank(device):
         timed(1, 1)  # which pays for what is done once
         one, some, full = timed(1, 1), timed(1 + STEPS, 1), timed(STEPS, batch)
     single = max((some - one) / STEPS, 0.0)  # step + image
@@ -92,7 +92,7 @@ def measure(
 def remembered(key: str, found: Callable[[], Pace], anew: bool = False) -> Pace:
     """What was measured before under this name on this machine, or else is now."""
     path = cache_folder().parent / "pace.json"
-    key = f"{key} {torch.__version__} {platform.node()} {platform.processor() or platform.machine()}"
+    key = f"{key} {torch.__version__} {platform.node()} {processor()}"
     known: dict[str, dict[str, float]] = {}
     with suppress(OSError, ValueError):  # not there, or not readable
         known = json.loads(path.read_text())
@@ -126,11 +126,13 @@ def _parts(model: FlatModel) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """A rank on a CPU has one."""
+def _as_a_rank(device: torch.device) -> Iterator[None]:
+    """One on a CPU has one thread, and keeps its memory."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1 if device.type == "cpu" else threads)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
     try:
-        yield
+        with kept_memory() if device.type == "cpu" else nullcontext():
+            yield
     finally:
         torch.set_num_threads(threads)
