@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        with kept_memory() if given.one[0] == "kept" else nullcontext():
+        with kept_memory(CPU) if given.one[0] == "kept" else nullcontext():
             print(json.dumps(measured(given.one[1])))
         return
     rows: dict[str, dict[str, dict[str, float]]] = {}

@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -132,7 +132,7 @@ def _as_a_rank(device: torch.device) -> Iterator[None]:
     if device.type == "cpu":
         torch.set_num_threads(1)
     try:
-        with kept_memory() if device.type == "cpu" else nullcontext():
+        with kept_memory(device):
             yield
     finally:
         torch.set_num_threads(threads)

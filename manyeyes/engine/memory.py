@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import torch
+
 LIBC = ctypes.CDLL(None)
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt: what to give back at once, and how much to take apart
 USUAL = {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}  # what glibc comes to by itself
@@ -17,8 +19,11 @@ def keep_memory() -> None:
 
 
 @contextmanager
-def kept_memory() -> Iterator[None]:
-    """Within, what this process frees stays with it; at the end it is given back."""
+def kept_memory(device: torch.device) -> Iterator[None]:
+    """Within, what this process frees stays with it, if it trains on a CPU; at the end it is given back."""
+    if device.type != "cpu":
+        yield
+        return
     keep_memory()
     try:
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -100,7 +99,7 @@ def train(message: Message, context: Context) -> Message:
     personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
     alone = Work(algorithm.local, algorithm.local.rate(round), algorithm.correct, arrays.get("correction"), personal)
     kept = {name: t.to(own.device) for name, t in recall(context, _folder(context, task), task["kept"]).items()}
-    with kept_memory() if own.device.type == "cpu" else nullcontext():
+    with kept_memory(own.device):
         result = engine.train(arrays["weights"], plan, alone, {task["key"]: kept})
     if not result.kept_K[0]:
         raise ValueError("training gave numbers that are not finite")

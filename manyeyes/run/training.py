@@ -133,8 +133,7 @@ def carry_out(
     check_statistics(algorithm, flat)
     fingerprint = _fingerprint(training, flat)
     with ExitStack() as stack:
-        if device.type == "cpu":
-            stack.enter_context(kept_memory())
+        stack.enter_context(kept_memory(device))
         join(device)
         found: Checkpoint | None = None
         journal: Journal = MemoryJournal()

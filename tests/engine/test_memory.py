@@ -25,7 +25,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 before, outside = pages(), faults()
-with kept_memory():
+with kept_memory(torch.device("cpu")):
     faults()  # which takes it
     within, held = faults(), pages()
 print(outside, within, before, held, pages())
