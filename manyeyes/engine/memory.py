@@ -14,7 +14,7 @@ USUAL = {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}  # what glibc comes to by itsel
 
 
 def keep_memory() -> None:
-    """From now on what this process frees stays with it: to ask for it anew was half of a ResNet18's time."""
+    """From now on what this process frees stays with it: to ask for it anew was more than half of a ResNet18's time."""
     _set({TRIM_THRESHOLD: -1, MMAP_MAX: 0})
 
 

@@ -21,6 +21,7 @@ WORK = ("data.users=60", "model=linear", "rounds=4", "evaluate_every=2", "algori
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "fedavgm": ("algorithm=fedavgm",),
     "few": ("algorithm.cohort=2",),
+    "large": ("data.size=128", "algorithm.lr=0.001"),  # a layer that a rank exchanges for a faster one, on some cores
     "scaffold": ("algorithm=scaffold", "algorithm.lr=0.01"),
     "mimelite": ("algorithm=mimelite",),
     "lanes": ("algorithm=fedavgm", "engine.name=lanes"),

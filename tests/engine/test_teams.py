@@ -17,11 +17,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from manyeyes.data.augment import Augment
 from manyeyes.engine import teams
+from manyeyes.engine.choice import Means, choose_engine
+from manyeyes.engine.distributed import Distributed, World
 from manyeyes.engine.teams import Team, Teams
 from manyeyes.models import build
 from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.flat import FlatModel
+from manyeyes.population import Population, SingleLabels
 
 WORK = (
     "data.users=60",
@@ -108,6 +112,20 @@ def test_what_agreeing_costs_by_hand() -> None:
     found = Teams(FlatModel(build("linear", 3, size=8, seed=0)), (8, 8)).agreeing
     image = 3 * 2 * 192 * 3 * teams.PER_FLOP
     assert found == pytest.approx((teams.PER_CALL + 4 * 579 * teams.PER_BYTE) / image)
+
+
+def test_who_works_together_is_the_same_on_cores_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that exchange other layers than others would wait for each other for ever."""
+    images, labels = np.zeros((4, 32, 32, 3), np.uint8), SingleLabels(np.zeros(4, np.int64), ("a", "b"))
+    module = nn.Sequential(nn.Flatten(2), nn.Linear(1024, 300), nn.Flatten(), nn.Linear(900, 2))  # 3 rows an image
+    people, model, found = Population.of(images, labels, np.arange(4)), FlatModel(module), []
+    for slow in (False, True):
+        monkeypatch.setattr("manyeyes.models.cpu.mkl_is_slow", lambda slow=slow: slow)
+        engine = choose_engine("auto", model, people, Augment(), torch.device("cpu"), Means(processes=2))
+        rank = Distributed(engine, World(0, 2), model)
+        assert rank._teams is not None
+        found.append(rank._teams.agreeing)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("part", [nn.BatchNorm2d(3), nn.Dropout(0.5), nn.RReLU()])
