@@ -22,6 +22,9 @@ class SingleLabels:
     classes: tuple[str, ...]
     multi = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", _whole_numbers(self.ids, "labels"))
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -51,12 +54,16 @@ class MultiLabels:
     classes: tuple[str, ...]
     multi = True
 
+    def __post_init__(self) -> None:
+        for name in ("starts", "indices"):
+            object.__setattr__(self, name, _whole_numbers(getattr(self, name), name))
+
     @staticmethod
     def of(rows: list[Any], classes: tuple[str, ...]) -> MultiLabels:
         """From one list of class ids for each example; an id that is there twice counts once."""
         once = [list(dict.fromkeys(row)) for row in rows]
         starts = np.concatenate([[0], np.cumsum([len(row) for row in once])]).astype(np.int64)
-        return MultiLabels(starts, np.array([label for row in once for label in row], np.int64), classes)
+        return MultiLabels(starts, _whole_numbers([label for row in once for label in row], "labels"), classes)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -108,24 +115,25 @@ class Population:
     names: NDArray[Any] | None = None  # what each user is called in the source
 
     @staticmethod
-    def of(images: Any, labels: Labels, users: ArrayLike, **columns: NDArray[Any] | Labels) -> Population:
+    def of(images: Any, labels: Labels, users: ArrayLike, **columns: ArrayLike | Labels) -> Population:
         """From one user for each image, in any order; each user's examples are brought together."""
-        users = np.asarray(users)
-        if users.ndim != 1 or len(users) == 0:
-            raise ValueError("a population needs at least one example, and one user for each")
-        sizes = {"images": len(images), "labels": len(labels), **{k: len(v) for k, v in columns.items()}}
+        users = _user_ids(users)
+        if not isinstance(labels, SingleLabels | MultiLabels):
+            raise ValueError(
+                f"labels are of type {type(labels).__name__}: "
+                "give SingleLabels(ids, classes) or MultiLabels.of(rows, classes)"
+            )
+        _check_images(images)
+        arrays = {name: _column(name, column) for name, column in columns.items()}
+        sizes = {"images": len(images), "labels": len(labels), **{k: len(v) for k, v in arrays.items()}}
         for name, size in sizes.items():
             if size != len(users):
                 raise ValueError(f"{name} has {size} entries but users has {len(users)}: give one of each an example")
-        shape: tuple[int, ...] = getattr(images, "shape", ())
-        if getattr(images, "dtype", None) != np.uint8 or len(shape) != 4 or shape[3] != 3:
-            found = f"{getattr(images, 'dtype', type(images).__name__)} {tuple(shape)}"
-            raise ValueError(f"images are {found}: give a uint8 array [number, height, width, 3]")
-        classes = labels.entries()[1]
-        if len(classes) and not (classes.min() >= 0 and classes.max() < len(labels.classes)):
-            wrong = classes.min() if classes.min() < 0 else classes.max()
-            raise ValueError(f"there is a label {wrong} and there are {len(labels.classes)} classes, counted from 0")
-        names, index, counts = np.unique(users, return_inverse=True, return_counts=True)
+        _check_classes(labels)
+        try:
+            names, index, counts = np.unique(users, return_inverse=True, return_counts=True)
+        except TypeError as error:
+            raise ValueError(f"user ids cannot be sorted ({error}): give all numbers, or all strings") from error
         order = np.argsort(index, kind="stable")
         return Population(
             images=images,
@@ -133,7 +141,7 @@ class Population:
             offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             users=np.arange(len(names)),
             rows=order,
-            columns={k: _take(v, order) for k, v in columns.items()},
+            columns={k: _take(v, order) for k, v in arrays.items()},
             names=names,
         )
 
@@ -223,6 +231,61 @@ class Population:
     def pooled(self) -> Population:
         """Everyone's examples in one pair of hands: what centralised training sees."""
         return replace(self, offsets=np.array([0, len(self)]), users=np.array([-1]), names=np.array(["everyone"]))
+
+
+def _whole_numbers(numbers: ArrayLike, name: str) -> Ints:
+    """As a one-dimensional int64 array; one that is that already is itself returned."""
+    if isinstance(numbers, np.ndarray) and numbers.dtype == np.int64 and numbers.ndim == 1:
+        return numbers
+    fix = "give class ids, whole numbers from 0: one for each example in SingleLabels, one list each in MultiLabels.of"
+    try:
+        array = np.asarray(numbers)
+    except ValueError as error:  # rows of several lengths
+        raise ValueError(f"{name} are rows of several lengths: {fix}") from error
+    if array.ndim != 1:
+        raise ValueError(f"{name} have shape {list(array.shape)}: {fix}")
+    if len(array) and array.dtype.kind not in "iub":
+        raise ValueError(f"{name} are {array.dtype}: {fix}")
+    return array.astype(np.int64)
+
+
+def _user_ids(users: ArrayLike) -> NDArray[Any]:
+    try:
+        array = np.asarray(users)
+    except ValueError as error:  # rows of several lengths
+        raise ValueError("users are rows of several lengths: give one user id for each example") from error
+    if array.ndim != 1 or len(array) == 0:
+        raise ValueError("a population needs at least one example, and one user for each")
+    return array
+
+
+def _column(name: str, column: ArrayLike | Labels) -> NDArray[Any] | Labels:
+    if isinstance(column, SingleLabels | MultiLabels):
+        return column
+    try:
+        array = np.asarray(column)
+    except ValueError as error:  # rows of several lengths
+        raise ValueError(f"{name} has rows of several lengths: give one entry for each example") from error
+    if array.ndim == 0:
+        raise ValueError(f"{name} is one {type(column).__name__}, {column!r}: give one entry for each example")
+    return array
+
+
+def _check_images(images: Any) -> None:
+    shape: tuple[int, ...] = getattr(images, "shape", ())
+    if getattr(images, "dtype", None) != np.uint8 or len(shape) != 4 or shape[3] != 3:
+        found = f"{getattr(images, 'dtype', type(images).__name__)} {tuple(shape)}"
+        raise ValueError(f"images are {found}: give a uint8 array [number, height, width, 3]")
+
+
+def _check_classes(labels: Labels) -> None:
+    """Refuse a label that is no class."""
+    ids, count = labels.entries()[1], len(labels.classes)
+    if len(ids) and not (ids.min() >= 0 and ids.max() < count):
+        wrong = ids.min() if ids.min() < 0 else ids.max()
+        raise ValueError(
+            f"there is a label {wrong} and there are {count} classes, counted from 0: give labels from 0 to {count - 1}"
+        )
 
 
 def _take(column: NDArray[Any] | Labels, examples: NDArray[Any]) -> NDArray[Any] | Labels:

@@ -158,6 +158,10 @@ IMAGES, LABELS = np.zeros((2, 4, 4, 3), np.uint8), SingleLabels(np.zeros(2, np.i
         (IMAGES, LABELS.take(np.arange(1)), [0, 1], "labels has 1 entries"),
         (IMAGES.astype(np.float32), LABELS, [0, 1], "float32"),
         (IMAGES[..., :1], LABELS, [0, 1], r"\(2, 4, 4, 1\)"),
+        (list(IMAGES), LABELS, [0, 1], r"images are list \(\): give a uint8 array"),
+        (IMAGES, [0, 1], [0, 1], r"labels are of type list: give SingleLabels"),
+        (IMAGES, LABELS, [[0], [0, 1]], "users are rows of several lengths"),
+        (IMAGES, LABELS, np.array([None, "ann"]), r"user ids cannot be sorted \(.*NoneType.*\): give all numbers, or"),
     ],
 )
 def test_refuses_what_is_no_population(images: Any, labels: SingleLabels, users: Any, named: str) -> None:
@@ -169,6 +173,48 @@ def test_refuses_what_is_no_population(images: Any, labels: SingleLabels, users:
 def test_refuses_a_label_that_is_no_class(label: int) -> None:
     with pytest.raises(ValueError, match=str(label)):
         Population.of(IMAGES, SingleLabels(np.array([0, label]), CLASSES), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("ids", "named"),
+    [
+        ([0.0, 1.0], "labels are float64: give class ids, whole numbers from 0"),
+        (["a", "b"], "labels are <U1"),
+        ([[0, 1], [1, 0]], r"labels have shape \[2, 2\]"),
+        ([[0], [1, 0]], "labels are rows of several lengths"),
+    ],
+)
+def test_refuses_labels_that_are_no_class_ids(ids: Any, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        SingleLabels(ids, CLASSES)
+
+
+def test_refuses_several_labels_that_are_no_class_ids() -> None:
+    with pytest.raises(ValueError, match="labels are float64"):
+        MultiLabels.of([[0.5], [1]], CLASSES)
+
+
+@pytest.mark.parametrize("kind", [list, np.int32, np.uint8, bool])
+def test_converts_labels_of_other_whole_numbers(kind: Any) -> None:
+    given = [0, 1, 1] if kind is list else np.array([0, 1, 1], kind)
+    single = SingleLabels(given, CLASSES)
+    several = MultiLabels(np.array([0, 1, 3], np.int32), given, CLASSES)
+    assert single.ids.tolist() == several.indices.tolist() == [0, 1, 1]
+    assert {array.dtype for array in (single.ids, several.starts, several.indices)} == {np.dtype(np.int64)}
+
+
+def test_keeps_labels_that_are_class_ids_as_they_are() -> None:
+    ids = np.array([0, 1])
+    assert SingleLabels(ids, CLASSES).ids is ids
+
+
+def test_columns_may_be_lists_and_no_single_value() -> None:
+    people = Population.of(IMAGES, LABELS, [1, 0], split=["test", "train"])
+    assert people.columns["split"].tolist() == ["train", "test"]
+    with pytest.raises(ValueError, match="split is one str, 'train': give one entry for each example"):
+        Population.of(IMAGES, LABELS, [0, 1], split="train")
+    with pytest.raises(ValueError, match="place has rows of several lengths"):
+        Population.of(IMAGES, LABELS, [0, 1], place=[[0], [0, 1]])
 
 
 def test_refuses_a_column_of_another_length() -> None:

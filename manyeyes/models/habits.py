@@ -21,13 +21,18 @@ class Habits:
     moves: str  # a buffer that is no norm's and changes; "": none
 
 
+def trial_images(height: int, width: int, device: torch.device) -> Tensor:
+    """Three images of so many pixels to try a model on, the same each time; no global generator is used."""
+    images = torch.rand(3, 3, height, width, generator=torch.Generator().manual_seed(0)).to(device)
+    return images * torch.arange(1, 4, device=device)[:, None, None, None] - 1
+
+
 @torch.no_grad()
 def habits(model: FlatModel, height: int, width: int) -> Habits:
     """Of a module that is given images of so many pixels; it stays as it is."""
     tried, weights = FlatModel(copy.deepcopy(model.module).train()), model.read()
     cuda = [weights.device] if weights.is_cuda else []
-    images = torch.rand(3, 3, height, width, generator=torch.Generator().manual_seed(0)).to(weights.device)
-    images = tried.arranged(images * torch.arange(1, 4, device=weights.device)[:, None, None, None] - 1)
+    images = tried.arranged(trial_images(height, width, weights.device))
 
     def look(count: int) -> tuple[Tensor, Tensor]:
         """What it answers to so many of the images, and the statistics of its norms afterwards."""

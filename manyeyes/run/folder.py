@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from manyeyes.files import hold, write_text
 from manyeyes.models.processor import processor
 from manyeyes.run import checkpoint as checkpoints
 from manyeyes.run.checkpoint import Checkpoint
+from manyeyes.run.revision import revision
 
 
 @dataclass
@@ -121,7 +121,7 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: found for name in packages if (found := package_version(name))},
-        "revision": _revision(),
+        "revision": revision(Path(__file__).parents[1]),
         "command": sys.argv,
     }
 
@@ -132,19 +132,3 @@ def package_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _revision() -> str | None:
-    """The git revision of this program's own source, where it runs from a checkout."""
-    here = Path(__file__).parent
-    try:
-        found = subprocess.run(
-            ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=40"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None

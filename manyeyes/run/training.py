@@ -30,6 +30,7 @@ from manyeyes.engine.resident import settle
 from manyeyes.files import write_text
 from manyeyes.models import build
 from manyeyes.models.dropout import with_seeded_dropout
+from manyeyes.models.fitting import check_fits
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.habits import habits
 from manyeyes.parts.cohort import Pooled
@@ -80,8 +81,9 @@ def train(
     augment.check(*trained_on.image_shape[:2])
     device = choose_device(how.device)
     module = _module(model, trained_on, augment, how.seed).to(device)
-    flat = FlatModel(with_seeded_dropout(module))
     shape = augment.shape(*trained_on.image_shape[:2])
+    check_fits(module, *shape, len(trained_on.classes), evaluated=tested_on is not None)
+    flat = FlatModel(with_seeded_dropout(module))
     found = habits(flat, *shape)
     if found.moves:
         raise ValueError(
