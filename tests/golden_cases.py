@@ -1,0 +1,513 @@
+"""Golden cases: every run and plan whose numbers are pinned, and the script that writes them.
+
+python -m tests.golden_cases            # list the cases
+python -m tests.golden_cases --write    # overwrite tests/assets/golden: only with a reason
+
+The keys of the JSON files never change. When something is renamed, change the right-hand side of a table here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import manyeyes as me
+from manyeyes.algorithm import Algorithm
+from manyeyes.algorithms import NAMED
+from manyeyes.data import store
+from manyeyes.data.dealing import deal
+from manyeyes.data.partition import by_users, dirichlet
+from manyeyes.data.registry import dataset
+from manyeyes.engine.distributed import leave, world
+from manyeyes.models.flat import FlatModel
+from manyeyes.parts import (
+    BF16,
+    Adam,
+    Epochs,
+    Equally,
+    Everyone,
+    Int8,
+    Krum,
+    Layers,
+    Median,
+    Poisson,
+    Schedule,
+    ServerAdaptive,
+    ServerSGD,
+    TopK,
+    TrimmedMean,
+)
+from manyeyes.parts.privacy import AdaptiveClip, CentralDP, Clip, LocalDP
+from manyeyes.population import Population, SingleLabels
+from manyeyes.round import plan_round
+from tests.golden import Record, record, save
+
+ROOT = Path(__file__).parent.parent
+
+# ---------------------------------------------------------------------------- names: in the JSON, and today
+
+ENGINES = {"reference": "reference", "ranks": "ranks", "vector": "vector", "lanes": "lanes"}
+
+ALGORITHMS = {
+    "fedavg": "fedavg",
+    "fedavgm": "fedavgm",
+    "fedadam": "fedadam",
+    "fedyogi": "fedyogi",
+    "fedadagrad": "fedadagrad",
+    "fedir": "fedir",
+    "fedvc": "fedvc",
+    "fedprox": "fedprox",
+    "scaffold": "scaffold",
+    "fednova": "fednova",
+    "mimelite": "mimelite",
+    "centralised": "centralised",
+    "local_only": "local_only",
+    "fedper": "fedper",
+    "fedrep": "fedrep",
+    "fedbn": "fedbn",
+    "ditto": "ditto",
+    "finetuned": "finetuned",
+}
+
+ADAPTED = "adapted_"  # before the metrics of the models that clients have made their own
+
+SCORES = {
+    "examples": "examples",
+    "accuracy": "accuracy",
+    "loss": "loss",
+    "macro_accuracy": "macro_accuracy",
+    "macro_ap": "macro_ap",
+    "macro_precision": "macro_precision",
+    "macro_recall": "macro_recall",
+    "macro_f1": "macro_f1",
+    "c_f1": "c_f1",
+    "micro_ap": "micro_ap",
+    "micro_precision": "micro_precision",
+    "micro_recall": "micro_recall",
+    "micro_f1": "micro_f1",
+    "classes_without_positives": "classes_without_positives",
+    "user_scored": "user_scored",
+    "user_too_small": "user_too_small",
+    "user_mean": "user_mean",
+    "user_weighted_mean": "user_weighted_mean",
+    "user_q05": "user_q05",
+    "user_q25": "user_q25",
+    "user_q50": "user_q50",
+    "user_q75": "user_q75",
+    "user_q95": "user_q95",
+    "user_worst_decile": "user_worst_decile",
+}
+
+METRIC_NAMES = {
+    "round": "round",
+    "train_loss": "train_loss",
+    "update_norm": "update_norm",
+    "epsilon": "epsilon",
+    "clip": "clip",
+    "clients": "clients",
+    "images": "images",
+    "batches": "batches",
+    "bytes_up": "bytes_up",
+    "bytes_down": "bytes_down",
+    "best_on_loss": "best_on_loss",
+    "best_round": "best_round",
+    "user_untested": "user_untested",
+    **SCORES,
+    **{f"adapted_{stable}": ADAPTED + current for stable, current in SCORES.items()},
+}
+
+UNPINNED = ("seconds",)  # metrics that the clock decides
+
+PLAN_FIELDS = {  # arrays and numbers of each client of a plan
+    "user": "user",
+    "key": "key",
+    "size": "size",
+    "weight": "weight",
+    "rows": "rows_SB",
+    "weights": "weights_SB",
+    "dice": "dice_SBD",
+    "seeds": "seeds_S",
+    "whole": "whole",
+    "whole_weights": "whole_weights",
+    "only": "only_S",
+}
+
+# ---------------------------------------------------------------------------- populations and models
+
+
+@cache
+def albums() -> Population:
+    """Ten users of 6 to 22 photos, one to three local steps, each with some to train on and some to be tested on."""
+    whole = me.make_world(me.World(users=10, size=32, photos=22, coarse=4, fine=8, split="within"), processes=1)
+    place = np.arange(len(whole)) - np.repeat(whole.offsets[:-1], whole.sizes)
+    return whole.where(place < np.repeat(6 + 2 * (5 * np.arange(10) % 9), whole.sizes))
+
+
+@cache
+def strangers() -> Population:
+    """Twenty users of eight photos, each wholly in train, val or test."""
+    return me.make_world(me.World(users=20, size=32, photos=8, coarse=4, fine=8, seed=1), processes=1)
+
+
+@cache
+def large() -> Population:
+    """Six users of photos of 64 pixels: of smaller ones, live batch norms amplify rounding errors."""
+    return me.make_world(me.World(users=6, size=64, photos=12, coarse=4, fine=8, split="within"), processes=1)
+
+
+@cache
+def tagged() -> Population:
+    """The albums with several labels on each photo."""
+    return albums().task("fine")
+
+
+@cache
+def numbered() -> Population:
+    """Thirty users of one to thirty examples, made of whole numbers alone: the same on every machine."""
+    rng = np.random.default_rng(7)
+    users = np.repeat(np.arange(30), 1 + 7 * np.arange(30) % 30)
+    labels = SingleLabels(rng.integers(0, 5, len(users)), tuple("abcde"))
+    return Population.of(np.zeros((len(users), 1, 1, 3), np.uint8), labels, users)
+
+
+class Normed(nn.Module):
+    """A convolution and a live batch norm."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, stride=4)
+        self.norm = nn.BatchNorm2d(6)
+        self.fc = nn.Linear(6, classes)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        logits: Tensor = self.fc(torch.relu(self.norm(self.conv(x_BCHW))).mean((2, 3)))
+        return logits
+
+
+class Dropping(nn.Module):
+    """A linear model behind dropout."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.drop, self.fc = nn.Dropout(0.3), nn.Linear(3 * 32 * 32, classes)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.drop(x_BCHW.flatten(1)))
+        return logits
+
+
+def seeded(make: Callable[[int], nn.Module], classes: int) -> nn.Module:
+    """The module with the initial weights of seed 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make(classes)
+
+
+def lenet(classes: int, size: int = 32) -> nn.Module:
+    return me.build_model("lenet", classes, size=size, width=4)
+
+
+def named(name: str, **options: Any) -> Callable[[int], nn.Module]:
+    return partial(me.build_model, name, size=32, **options)
+
+
+# ---------------------------------------------------------------------------- algorithms
+
+SMALL = {"cohort": 3, "batch": 8, "lr": 0.05}
+OPTIONS: dict[str, dict[str, Any]] = {  # what an algorithm is given besides the small numbers, or instead of them
+    "fedadam": {**SMALL, "server_lr": 0.01},
+    "fedyogi": {**SMALL, "server_lr": 0.01},
+    "fedadagrad": {**SMALL, "server_lr": 0.01},
+    "fedvc": {**SMALL, "examples": 12},
+    "fednova": {**SMALL, "momentum": 0.5},
+    "centralised": {"batch": 8, "lr": 0.05},
+    "fedrep": {**SMALL, "head_epochs": 2},
+}
+MODELS = {"fedbn": partial(seeded, Normed)}  # of the algorithms that lenet is no use for
+
+
+def make(name: str, **options: Any) -> Algorithm:
+    """The named algorithm with small numbers."""
+    return NAMED[ALGORITHMS[name]](**{**OPTIONS.get(name, SMALL), **options})
+
+
+def equal(**slots: Any) -> Algorithm:
+    """FedAvg whose clients all count the same, with some slots exchanged."""
+    return replace(make("fedavg", cohort=5), weigh=Equally(), **slots)
+
+
+# ---------------------------------------------------------------------------- records
+
+
+def run(
+    algorithm: Algorithm,
+    people: Callable[[], Population] = albums,
+    model: Callable[[int], nn.Module] = lenet,
+    **settings: Any,
+) -> Record:
+    """Train with small settings and return what is pinned of it."""
+    torch.set_num_threads(1)
+    population = people()
+    given = {"rounds": 2, "evaluate_every": 0, "engine": "reference", "workers": 2, "progress": False, **settings}
+    result = me.train(population, model(len(population.classes)), algorithm, device="cpu", **given)
+    return record(FlatModel(result.model).read(), *pinned(result.events, result.final))
+
+
+def pinned(events: list[dict[str, Any]], final: dict[str, float]) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """The metrics of each round and those after the last one, by the names that they have in the JSON files."""
+    stable = {current: name for name, current in METRIC_NAMES.items()}
+    rounds = [{stable[name]: value for name, value in event.items() if name not in UNPINNED} for event in events]
+    return rounds, {stable[name]: value for name, value in final.items()}
+
+
+def engine_case(name: str, engine: str) -> Record:
+    """A named algorithm on an engine, or that the engine refuses it."""
+    try:
+        return run(make(name), model=MODELS.get(name, lenet), engine=ENGINES[engine])
+    except ValueError:
+        return {"refused": True}
+
+
+def resumed() -> Record:
+    """Three rounds, stopped after the first."""
+    with TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"folder": Path(folder, "run"), "evaluate_every": 1, "checkpoint_seconds": 0}
+        run(make("scaffold"), rounds=1, **options)
+        return run(make("scaffold"), rounds=3, resume=True, **options)
+
+
+def resumed_personal() -> Record:
+    """Three rounds of clients who keep layers and momentum, stopped after the second."""
+    with TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"folder": Path(folder, "run"), "evaluate_every": 1, "checkpoint_seconds": 0}
+        run(make("fedper", momentum=0.9, keep=True), rounds=2, **options)
+        return run(make("fedper", momentum=0.9, keep=True), rounds=3, resume=True, **options)
+
+
+def dealt() -> Record:
+    """A store of CIFAR's format that is prepared, opened and dealt to other clients."""
+    with TemporaryDirectory() as folder:
+        cifar, raw, out = dataset("cifar10"), Path(folder, "raw"), Path(folder, "store")
+        assert cifar.standin is not None, "CIFAR-10 has a stand-in"
+        cifar.standin(me.World(users=20, size=32, photos=8, coarse=4, fine=8), raw)
+        store.write(cifar.listing(raw, partition="dirichlet", users=6, alpha=0.5), out, None, processes=1)
+        opened = store.open(out)
+        return run(make("fedper"), lambda: deal(opened, 8, 2, seed=3))
+
+
+def two_ranks() -> Record:
+    """Two processes of torchrun over Gloo."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder, "record.json")
+        torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.golden_cases")
+        python(*torchrun, "--rank", str(out), cwd=ROOT)
+        found: Record = json.loads(out.read_text())
+        return found
+
+
+def one_rank(out: Path) -> None:
+    """What each process of `two_ranks` does."""
+    found = run(make("fedavgm", cohort=5))
+    if world().rank == 0:
+        out.write_text(json.dumps(found))
+    leave(0)
+
+
+def command() -> Record:
+    """`manyeyes run`: the weights of its checkpoint and the metrics in its folder."""
+    words = (
+        "data.users=20 data.photos=8 data.coarse=4 data.fine=8 model=lenet model.width=4 algorithm=fedavgm "
+        "algorithm.cohort=3 algorithm.batch=8 algorithm.lr=0.05 rounds=2 evaluate_every=0 engine.name=reference "
+        "engine.device=cpu engine.threads=1 folder=here"
+    )
+    with TemporaryDirectory() as folder:
+        python("manyeyes", "run", *words.split(), cwd=Path(folder))
+        here = Path(folder, "here")
+        weights = load_file(here / "checkpoint.safetensors")["weights"]
+        events = [json.loads(line) for line in (here / "metrics.jsonl").read_text().splitlines()]
+        return record(weights, *pinned(events, {}))
+
+
+def python(*words: str, cwd: Path) -> None:
+    """Run a module in a process of its own, with one thread."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-m", *words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------------------- the cases
+
+YOGI = ServerAdaptive("yogi", 0.03, schedule=Schedule("cosine", rounds=3, warmup=1))
+ADAM = ServerAdaptive("adam", 0.01, bias_correction=True, schedule=Schedule("polynomial", rounds=4, power=2.0))
+CENTRAL = CentralDP(epsilon=8.0, clip=Clip(0.3), reproducible_noise=True)
+ADAPTIVE = CentralDP(epsilon=0.0, noise=0.7, clip=AdaptiveClip(0.1), noise_cohort=8, reproducible_noise=True)
+LOCAL = LocalDP(noise=0.1, clip=0.5, reproducible_noise=True)
+ZOOM = me.Augment(crop=24, scale=(0.2, 0.9), flip_horizontal=True)
+CROP = me.Augment(crop=28, pad=2, flip_horizontal=True, flip_vertical=True)
+FULL = partial(make, "fedvc", examples=16, cohort=2, lr=0.01)  # no batch of one photo
+SCHEDULED = {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5, "schedule": Schedule("cosine", rounds=3, warmup=2)}
+
+ENGINE_CASES: dict[str, Callable[[], Record]] = {
+    f"{name}-{engine}": partial(engine_case, name, engine) for name in ALGORITHMS for engine in ENGINES
+}
+
+RUN_CASES: dict[str, Callable[[], Record]] = {
+    "private-central": lambda: run(equal(cohort=Poisson(4), privacy=CENTRAL)),
+    "private-adaptive-clip": lambda: run(equal(privacy=ADAPTIVE), rounds=3),
+    "private-local": lambda: run(equal(privacy=LOCAL)),
+    "private-ranks": lambda: run(equal(cohort=Poisson(4), privacy=CENTRAL), engine=ENGINES["ranks"]),
+    "private-lanes": lambda: run(equal(cohort=Poisson(4), privacy=CENTRAL), engine=ENGINES["lanes"]),
+    "personal-fedper": lambda: run(make("fedper", cohort=6), rounds=3, evaluate_every=1),
+    "personal-ditto": lambda: run(make("ditto", cohort=6, momentum=0.9), rounds=3, evaluate_every=1),
+    "personal-finetuned": lambda: run(make("finetuned", cohort=6, adapt_epochs=2), rounds=3, evaluate_every=1),
+    "personal-strangers": lambda: run(make("fedper"), strangers),
+    "personal-layers": lambda: run(replace(make("fedavg"), personal=Layers(("fc3.*", "conv1.bias")))),
+    "packed-bf16": lambda: run(replace(make("fedavg"), compress=BF16())),
+    "packed-int8": lambda: run(replace(make("fedavg"), compress=Int8(chunk=256))),
+    "packed-topk": lambda: run(replace(make("fedavg", cohort=8), compress=TopK(0.05)), rounds=3),
+    "robust-median": lambda: run(equal(aggregate=Median())),
+    "robust-trimmed": lambda: run(equal(aggregate=TrimmedMean(0.25))),
+    "robust-krum": lambda: run(equal(aggregate=Krum(wrong=1))),
+    "robust-multikrum": lambda: run(equal(aggregate=Krum(wrong=1, chosen=3))),
+    "robust-median-ranks": lambda: run(equal(aggregate=Median()), engine=ENGINES["ranks"]),
+    "server-yogi-scheduled": lambda: run(replace(make("fedavg"), server=YOGI), rounds=3),
+    "server-adam-scheduled": lambda: run(replace(make("fedavg"), server=ADAM), rounds=3),
+    "server-sgd-scheduled": lambda: run(
+        replace(make("fedavg"), server=ServerSGD(0.7, 0.5, Schedule("polynomial", rounds=3))), rounds=3
+    ),
+    "local-adam": lambda: run(replace(make("fedavg"), local=Adam(1e-3, weight_decay=0.01))),
+    "local-adam-kept": lambda: run(replace(make("fedavg", cohort=8), local=Adam(1e-3, keep=True)), rounds=3),
+    "local-sgd-scheduled": lambda: run(make("fedavg", **SCHEDULED), rounds=3),
+    "local-limit": lambda: run(replace(make("fedavg"), draw=Epochs(2, 4, limit=5))),
+    "fedir-target": lambda: run(make("fedir", target=(0.1, 0.2, 0.3, 0.4))),
+    "linear": lambda: run(make("fedavg"), model=named("linear")),
+    "everyone": lambda: run(replace(make("fedavg"), cohort=Everyone())),
+    "dropout": lambda: run(make("fedavg"), model=partial(seeded, Dropping)),
+    "live-batch-norm": lambda: run(make("fedavgm"), model=partial(seeded, Normed)),
+    "multilabel-resnet18-group": lambda: run(make("fedavg", cohort=2, lr=0.001), tagged, named("resnet18"), rounds=1),
+    "multilabel-vector": lambda: run(make("fedavg"), tagged, engine=ENGINES["vector"]),
+    "multilabel-strangers": lambda: run(make("fedavg"), lambda: strangers().task("coarse")),
+    "mobilenet-v1-group": lambda: run(FULL(), model=named("mobilenet_v1"), rounds=1),
+    "mobilenet-v2-group": lambda: run(FULL(), model=named("mobilenet_v2", bottleneck=16), rounds=1),
+    "mobilenet-v2-frozen": lambda: run(FULL(), model=named("mobilenet_v2", norm="frozen_batch"), rounds=1),
+    "mobilenet-v2-live": lambda: run(FULL(examples=8, lr=1e-4), large, named("mobilenet_v2", norm="batch"), rounds=1),
+    "resnet18-last-layers": lambda: run(FULL(), model=named("resnet18", train="last:2"), rounds=1),
+    "augment-crop-flip": lambda: run(make("fedavg"), model=partial(lenet, size=28), augment=CROP),
+    "augment-resized": lambda: run(make("fedavg"), model=partial(lenet, size=24), augment=ZOOM),
+    "augment-resized-lanes": lambda: run(
+        make("fedavg"), model=partial(lenet, size=24), augment=ZOOM, engine=ENGINES["lanes"]
+    ),
+    "best-model": lambda: run(make("fedavg", lr=0.3), strangers, rounds=4, evaluate_every=1, best_on="val"),
+    "budget-of-batches": lambda: run(make("fedavg"), rounds=9, batches=4),
+    "uninterrupted": lambda: run(make("scaffold"), rounds=3, evaluate_every=1),
+    "resumed": resumed,
+    "uninterrupted-personal": lambda: run(make("fedper", momentum=0.9, keep=True), rounds=3, evaluate_every=1),
+    "resumed-personal": resumed_personal,
+    "dealt-store": dealt,
+    "two-ranks": two_ranks,
+    "command": command,
+}
+
+PLANS: dict[str, tuple[Algorithm, int]] = {  # with the random numbers that augmentation wants of each example
+    "uniform": (make("fedavg"), 0),
+    "poisson": (replace(make("fedavg"), cohort=Poisson(6)), 0),
+    "by-size": (make("fedvc", cohort=4), 0),
+    "by-size-nearly-all": (make("fedvc", cohort=29), 0),
+    "everyone": (make("local_only"), 0),
+    "pooled": (make("centralised"), 0),
+    "fixed-size": (replace(make("fedavg"), draw=make("fedvc").draw), 0),
+    "limit": (replace(make("fedavg", cohort=8), draw=Epochs(2, 4, limit=5)), 0),
+    "two-epochs": (make("fedavg", epochs=2), 0),
+    "phases": (make("fedrep", epochs=2, cohort=6), 0),
+    "walk": (make("fednova", cohort=6, epochs=2), 0),
+    "importance": (make("fedir", cohort=6), 0),
+    "importance-target": (make("fedir", cohort=6, target=(0.1, 0.1, 0.2, 0.2, 0.4)), 0),
+    "whole-gradients": (replace(make("mimelite", cohort=6), reweigh=make("fedir").reweigh), 0),
+    "control-variates": (make("scaffold"), 0),
+    "crop": (make("fedavg"), CROP.dice),
+    "zoom": (make("fedavg"), ZOOM.dice),
+}
+
+
+def plan_hash(name: str) -> str:
+    """The hash of everything random in three rounds."""
+    algorithm, dice = PLANS[name]
+    people = numbered().pooled() if name == "pooled" else numbered()
+    digest = hashlib.sha256()
+    for round in range(3):
+        plan = plan_round(algorithm, people, 11, round, dice)
+        for client in plan.clients:
+            for stable, current in PLAN_FIELDS.items():
+                digest.update(f"{round} {stable} ".encode() + as_bytes(getattr(client, current)))
+    return digest.hexdigest()
+
+
+def as_bytes(value: Any) -> bytes:
+    """An array or a number as bytes, the same on every machine."""
+    if value is None:
+        return b"none"
+    array = np.asarray(value)
+    kind = {"i": "<i8", "f": "<f4" if array.dtype == np.float32 else "<f8"}[array.dtype.kind]
+    return f"{kind} {array.shape} ".encode() + array.astype(kind).tobytes()
+
+
+def dealing_hash() -> str:
+    """The hash of who holds what after examples are dealt out."""
+    people = deal(numbered(), 12, 2, seed=5)
+    split = np.unique(np.asarray(people.columns["split"]), return_inverse=True)[1]
+    return hashlib.sha256(b"".join(map(as_bytes, (people.offsets, people.rows, split)))).hexdigest()
+
+
+def partition_hash() -> str:
+    """The hash of a Dirichlet partition, and of users dealt to train, val and test."""
+    owners = dirichlet(numbered().labels.entries()[1], 20, 0.3, seed=5)
+    split = np.unique(by_users(owners, seed=5), return_inverse=True)[1]
+    return hashlib.sha256(as_bytes(owners) + as_bytes(split)).hexdigest()
+
+
+PLAN_CASES: dict[str, Callable[[], str]] = {
+    **{name: partial(plan_hash, name) for name in PLANS},
+    "dealing": dealing_hash,
+    "partition": partition_hash,
+}
+
+FILES: dict[str, tuple[dict[str, Callable[[], Any]], bool]] = {  # and whether they hold on every machine
+    "engines": (ENGINE_CASES, False),
+    "runs": (RUN_CASES, False),
+    "plans": (PLAN_CASES, True),
+}
+
+
+def write() -> None:
+    """Write every golden file."""
+    for name, (cases, portable) in FILES.items():
+        found = {case: make() for case, make in cases.items()}
+        refused = [case for case, one in found.items() if "refused" in one]
+        print(f"{name}: {len(found)} cases, refused: {', '.join(refused) or 'none'}")
+        save(name, found, portable)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["--write"]:
+            write()
+        case ["--rank", out]:
+            one_rank(Path(out))
+        case _:
+            print("\n".join(f"{name}: {case}" for name, (cases, _) in FILES.items() for case in cases))
+            sys.exit("Nothing is written. Overwrite the golden files with: python -m tests.golden_cases --write")

@@ -1,0 +1,64 @@
+"""Every pinned run and plan gives the numbers of its golden file.
+
+On the machine of the file every bit is the same; on another kind of machine, all numbers are within its tolerance.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from manyeyes.algorithms import NAMED
+from tests import golden
+from tests.golden import Record, differences, machine
+from tests.golden_cases import ALGORITHMS, ENGINE_CASES, FILES, PLAN_CASES, RUN_CASES
+
+REWRITE = "; if that is meant, give the reason in the commit: python -m tests.golden_cases --write"
+SAME_RUNS = {"resumed": "uninterrupted", "resumed-personal": "uninterrupted-personal"}
+
+load = cache(golden.load)
+
+
+def assert_golden(file: str, case: str, found: Record) -> None:
+    kept = load(file)
+    exact = kept["machine"] == machine()
+    wrong = differences(found, kept["cases"][case], exact, case)
+    assert not wrong, f"{'; '.join(wrong)}{REWRITE}"
+
+
+@pytest.mark.parametrize("case", ENGINE_CASES)
+def test_every_algorithm_gives_its_golden_numbers_on_every_engine(case: str) -> None:
+    assert_golden("engines", case, ENGINE_CASES[case]())
+
+
+@pytest.mark.parametrize("case", RUN_CASES)
+def test_every_kind_of_run_gives_its_golden_numbers(case: str) -> None:
+    assert_golden("runs", case, RUN_CASES[case]())
+
+
+@pytest.mark.parametrize("case", PLAN_CASES)
+def test_every_plan_is_the_golden_one_on_every_machine(case: str) -> None:
+    assert PLAN_CASES[case]() == load("plans")["cases"][case], f"{case} is planned differently{REWRITE}"
+
+
+@pytest.mark.parametrize("case", SAME_RUNS)
+def test_the_golden_numbers_of_a_resumed_run_are_those_of_the_uninterrupted_one(case: str) -> None:
+    cases = load("runs")["cases"]
+    assert cases[case] == cases[SAME_RUNS[case]]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_golden_number_has_a_case(file: str) -> None:
+    assert load(file)["cases"].keys() == FILES[file][0].keys()
+
+
+def test_every_named_algorithm_has_cases() -> None:
+    assert set(ALGORITHMS.values()) == set(NAMED)
+
+
+def test_another_machine_may_differ_by_rounding_and_by_no_more() -> None:
+    kept = {"sha256": "a", "loss": [1.0, 2.0]}
+    assert differences({"sha256": "b", "loss": [1.0001, 2.0]}, kept, exact=False) == []
+    assert differences({"sha256": "a", "loss": [1.0, 2.01]}, kept, exact=False) == [".loss[1] is 2.01 instead of 2.0"]
+    assert differences({"sha256": "b", "loss": [1.0, 2.0]}, kept, exact=True) == [".sha256 is 'b' instead of 'a'"]
