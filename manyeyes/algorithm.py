@@ -20,6 +20,7 @@ from manyeyes.population import Floats, Ints, Population
 from manyeyes.work import Aggregate, Compress, Correction, Local, Personal, Plan, Work
 
 FLOAT = 4  # bytes of a number that travels as it is
+SEEING = ("cohort", "weigh", "reweigh", "compress")  # slots that are given more than one user's data
 BESIDE = "beside/"  # before the names of what a client keeps of the model of its own
 
 
@@ -103,6 +104,10 @@ class Privacy(Protocol):
     def reproducible_noise(self) -> bool:
         """Whether the noise comes from the run's seed."""
 
+    @property
+    def covered(self) -> Mapping[str, tuple[type, ...]]:
+        """The classes that the guarantee holds for, by slot, of the slots that are given more than one user's data."""
+
     def settled(self, algorithm: Algorithm, population: Population, rounds: int) -> Privacy:
         """With all that follows from a run's users and rounds."""
 
@@ -151,6 +156,7 @@ class Algorithm:
             refuse = getattr(getattr(self, slot.name), "refuse", None)
             if refuse is not None and (reason := refuse(self, population)):
                 raise ValueError(reason)
+        check_private(self)  # last: what components say can add refusals and take none away
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +186,34 @@ class Report:
     bytes_up: int = 0  # what all clients send: their updates, and what a correction reports
     bytes_down: int = 0  # what they are sent: weights, and what the server keeps for a correction
     why: Mapping[str, str] = field(default_factory=dict)  # a client is left out, by name, if not for numbers not finite
+
+
+def check_private(algorithm: Algorithm) -> None:
+    """Refuse what the privacy guarantee does not hold for, whatever the components say of themselves.
+
+    Types are compared exactly: a subclass may do anything.
+    """
+    if algorithm.privacy is None:
+        return
+    if algorithm.aggregate is not None:
+        raise ValueError(
+            f"privacy adds noise to the sum of clipped updates, and aggregate={type(algorithm.aggregate).__name__} "
+            "would replace that sum: leave out aggregate"
+        )
+    for slot in SEEING:
+        part, covered = getattr(algorithm, slot), algorithm.privacy.covered.get(slot, ())
+        if part is not None and not any(type(part) is kind for kind in covered):
+            names = ", ".join(kind.__name__ for kind in covered)
+            raise ValueError(
+                f"privacy has no guarantee for {slot}={type(part).__module__}.{type(part).__qualname__}: "
+                + (f"set {slot} to {names} of manyeyes.parts" if names else f"leave out {slot}")
+            )
+    correct = algorithm.correct
+    if correct is not None and (correct.reports or correct.start(torch.zeros(0)) is not None):
+        raise ValueError(
+            f"privacy protects updates alone, and correct={type(correct).__name__} keeps more at the server: use a "
+            "correction without reports and server state"
+        )
 
 
 class Diverged(RuntimeError):

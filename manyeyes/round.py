@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.algorithm import BESIDE, Algorithm, Diverged, Privacy, Report, State, traffic
+from manyeyes.algorithm import BESIDE, Algorithm, Diverged, Privacy, Report, State, check_private, traffic
 from manyeyes.chance import generator, generators
 from manyeyes.chance import key as chance_key
+from manyeyes.guarantee import check_plan, protected
 from manyeyes.population import Floats, Ints, Population
-from manyeyes.work import Client, Clients, ClientStore, Engine, Plan, Work, nothing
+from manyeyes.work import Aggregate, Client, Clients, ClientStore, Engine, Plan, Work, nothing
 
 STRIDE = 1_000_003  # between the seeds of two steps: more than a model has layers
 
@@ -43,6 +44,8 @@ def plan_round(algorithm: Algorithm, population: Population, seed: int, round: i
     # the T steps of all clients in one array, of which each has a part: many times quicker than arrays of their own
     ends_K = np.cumsum(steps_K)
     rows_TB, step_T = np.concatenate(drawn), np.arange(ends_K[-1]) - np.repeat(ends_K - steps_K, steps_K)
+    if (rows_TB >= np.repeat(held, steps_K)[:, None]).any():  # which would be an example of another user
+        raise ValueError(f"draw={type(algorithm.draw).__name__} returned a position beyond the examples of a client")
     real_TB = rows_TB >= 0
     examples_TB = np.where(real_TB, rows_TB + np.repeat(population.offsets[users], steps_K)[:, None], -1)
     weights_TB = real_TB.astype(np.float32)
@@ -76,7 +79,8 @@ def example_weights(algorithm: Algorithm, population: Population, user: int) -> 
     """The weight of each example that a user holds; None where all count alike."""
     if algorithm.reweigh is None:
         return None
-    ratios = algorithm.reweigh.ratios(population.histogram(user), population.class_counts)
+    counts = population.class_counts if algorithm.privacy is None else np.ones(len(population.classes), np.int64)
+    ratios = algorithm.reweigh.ratios(population.histogram(user), counts)  # private: no count of other users' examples
     return ratios[population.labels.targets(population.examples(user))]
 
 
@@ -94,16 +98,19 @@ def play_round(
 
     `noise` decides what privacy adds, where several processes have to add the same; else the operating system does.
     """
+    check_private(algorithm)
     plan = plan or plan_round(algorithm, population, seed, state.round, engine.dice)
     assert (plan.seed, plan.round) == (seed, state.round)
     held = {client.key: found for client in plan.clients if (found := clients.get(client.key))}
     personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
     lr, privacy = algorithm.local.rate(state.round), algorithm.privacy
+    if privacy is not None:
+        check_plan(plan)
     bound = math.inf if privacy is None else privacy.bound(state.privacy)
     work = replace(
         Work(algorithm.local, lr, algorithm.correct, state.correction, personal, bound),
         compress=algorithm.compress,
-        apart=algorithm.aggregate is not None,
+        apart=algorithm.aggregate is not None and privacy is None,
     )
 
     result = engine.train(state.weights, plan, work, held) if plan.clients else nothing(state.weights)
@@ -114,14 +121,11 @@ def play_round(
         raise Diverged(f"no client of round {state.round + 1} returned a finite update")
     why = {population.name(c.user): result.why[c.key] for c in plan.clients if c.key in result.why}
     hidden: dict[str, Tensor] = {}
-    if algorithm.aggregate is not None and kept:
-        assert result.updates_KW is not None
-        update = algorithm.aggregate.combine(result.updates_KW[np.flatnonzero(result.kept_K)])
-    elif privacy is None:
-        total = algorithm.weigh.total(algorithm, *_sizes(kept), state.round) if kept else 1.0  # chance chose nobody
-        update = result.update_W / total
+    if privacy is None:
+        update = _combined(algorithm, result, kept, state.round)
     else:
-        update, hidden = privacy.protect(result, plan, work, state.privacy, _secret(privacy, seed, state, noise))
+        secret = _secret(privacy, seed, state, noise)
+        update, hidden = protected(privacy, result, plan, work, state.privacy, secret)
         left_out, why = ["(private)"] * len(left_out), {}  # that a user took part is not told
 
     theta, statistics = state.weights[: engine.trained], state.weights[engine.trained :]
@@ -130,7 +134,7 @@ def play_round(
     weights = torch.cat([theta, statistics])
     finite = torch.isfinite(weights).all()  # asked for at the end: a device finds it out while the host reports
     correction = state.correction
-    if algorithm.correct is not None and kept:
+    if algorithm.correct is not None and kept and privacy is None:
         correction = algorithm.correct.merge(correction, result.reports_P, len(kept), len(population.users))
 
     good, told = result.kept_K, len(kept) > (0 if privacy is None else 1)  # the mean of one is that one's own
@@ -166,6 +170,16 @@ def play_round(
         report = replace(report, left_out=tuple(left_out), why=why)
     clients.update(keeps)
     return State(state.round + 1, weights, server, correction, hidden), report
+
+
+def _combined(algorithm: Algorithm, result: Aggregate, kept: list[Client], round: int) -> Tensor:
+    """The clients' updates as one [W]; zeros where none is kept."""
+    if not kept:
+        return result.update_W
+    if algorithm.aggregate is not None:
+        assert result.updates_KW is not None, "the engine was asked for every client's update"
+        return algorithm.aggregate.combine(result.updates_KW[np.flatnonzero(result.kept_K)])
+    return result.update_W / algorithm.weigh.total(algorithm, *_sizes(kept), round)
 
 
 def _train_beside(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from manyeyes.chance import generator
@@ -48,6 +49,11 @@ def unpack(arrays: dict[str, Tensor], numbers: int, work: Work) -> Tensor:
     """
     shared = numbers if work.personal is None else int((~work.personal).sum())
     received = arrays["values"] if work.compress is None or not shared else work.compress.decode(arrays, shared)
+    if received.shape != (shared,) or received.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"compress={type(work.compress).__name__} decoded {received.dtype} of shape {tuple(received.shape)}: it "
+            f"must return {shared} float32 numbers"
+        )
     received = _bounded(received, float(lengths(received)), work.bound)
     if work.personal is None:
         return received

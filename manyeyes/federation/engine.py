@@ -140,7 +140,7 @@ class GridEngine:
         arrays = from_record(message.content.get("update"), expected, weights.device)
         try:
             update = unpack(arrays, len(weights), work)
-        except (IndexError, RuntimeError) as error:
+        except (IndexError, RuntimeError, ValueError) as error:
             raise Refused("its update cannot be unpacked") from error
         report = None
         if work.correct is not None and work.correct.reports:

@@ -13,6 +13,7 @@ from manyeyes.algorithm import Algorithm, Diverged
 from manyeyes.parts.accounting import Account, Ledger, check_delta, update_noise
 from manyeyes.parts.calibration import Simulation, auto_delta, least_noise
 from manyeyes.parts.cohort import Everyone, Poisson, Uniform
+from manyeyes.parts.compression import BF16, Int8, TopK
 from manyeyes.parts.noise import Normals
 from manyeyes.parts.require import at_least, count, fraction, positive
 from manyeyes.parts.reweighing import ImportanceRatio
@@ -23,6 +24,11 @@ from manyeyes.work import Aggregate, Plan, Work
 Kept = dict[str, Tensor]
 FLOAT = torch.finfo(torch.float32)
 SAMPLING = {Poisson: "poisson", Uniform: "fixed", Everyone: "none"}
+COVERED: dict[str, tuple[type, ...]] = {
+    "cohort": tuple(SAMPLING),
+    "weigh": (Equally,),
+    "reweigh": (ImportanceRatio,),
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ class CentralDP:
     reproducible_noise: bool = False  # noise from the run's seed, which whoever knows it can take off again
     # What is accounted, once a run knows its users and rounds; of two runs with the same noise one may be longer.
     simulation: Simulation | None = field(default=None, repr=False)
+    covered = COVERED | {"compress": (BF16, Int8, TopK)}
 
     def __post_init__(self) -> None:
         for name, value in (("epsilon", self.epsilon), ("noise", self.noise)):
@@ -186,6 +193,7 @@ class LocalDP:
     clip: float = 1.0
     delta: float = 0.0  # 0: users^-1.1
     reproducible_noise: bool = False
+    covered = COVERED
 
     def __post_init__(self) -> None:
         positive("noise", self.noise)

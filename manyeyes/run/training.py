@@ -26,6 +26,7 @@ from manyeyes.engine.lanes import Lanes
 from manyeyes.engine.memory import kept_memory
 from manyeyes.engine.prefetch import PlanAhead, Prefetch, needs_reading
 from manyeyes.engine.ranks import Ranks
+from manyeyes.engine.reference import Reference
 from manyeyes.engine.resident import settle
 from manyeyes.files import write_text
 from manyeyes.models import build
@@ -34,6 +35,7 @@ from manyeyes.models.fitting import check_fits
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.habits import habits
 from manyeyes.parts.cohort import Pooled
+from manyeyes.parts.local import SGD, Adam
 from manyeyes.population import Population
 from manyeyes.round import plan_round, start
 from manyeyes.run.census import write_census
@@ -105,6 +107,7 @@ def train(
     means = Means(how.precision, how.compile, how.workers, how.lanes, apart, sent, here.size)
     expected = getattr(algorithm.cohort, "clients", len(trained_on.users))
     engine = choose_engine(how.engine, flat, held, augment, device, means, expected)
+    _check_side_by_side(algorithm, engine)
     spread = Distributed(engine, here, flat) if here.size > 1 else None
     if isinstance(engine, Lanes) and ahead is None:
         ahead = PlanAhead(planner, how.rounds, lambda plan: engine.ahead(spread.part(plan) if spread else plan))
@@ -250,6 +253,16 @@ def _check_batches(
                     f"live BatchNorm cannot learn from a batch of one photo of {height} x {width} pixels, and a user "
                     f"who holds {held} has one: choose another algorithm.batch, larger images, or model.norm=group"
                 )
+
+
+def _check_side_by_side(algorithm: Algorithm, engine: Reference | Ranks | Lanes) -> None:
+    """Refuse a local optimizer that is given several clients at once, if it may mix them and that is to be private."""
+    together = isinstance(engine, Lanes) and engine.width > 1
+    if algorithm.privacy is not None and together and type(algorithm.local) not in (SGD, Adam):
+        raise ValueError(
+            f"engine=vector steps several clients at once, and privacy has no guarantee that "
+            f"local={type(algorithm.local).__name__} keeps them apart: use engine=lanes or reference"
+        )
 
 
 def _module(model: nn.Module | str, population: Population, augment: Augment, seed: int) -> nn.Module:
