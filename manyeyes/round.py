@@ -100,7 +100,9 @@ def play_round(
     """
     check_private(algorithm)
     plan = plan or plan_round(algorithm, population, seed, state.round, engine.dice)
-    assert (plan.seed, plan.round) == (seed, state.round)
+    assert (plan.seed, plan.round) == (seed, state.round), (
+        f"the plan is of round {plan.round} with seed {plan.seed}, and this is round {state.round} with seed {seed}"
+    )
     held = {client.key: found for client in plan.clients if (found := clients.get(client.key))}
     personal = None if algorithm.personal is None else engine.personal(algorithm.personal)
     lr, privacy = algorithm.local.rate(state.round), algorithm.privacy
@@ -122,7 +124,7 @@ def play_round(
     why = {population.name(c.user): result.why[c.key] for c in plan.clients if c.key in result.why}
     hidden: dict[str, Tensor] = {}
     if privacy is None:
-        update = _combined(algorithm, result, kept, state.round)
+        update = _combined(algorithm, result, kept, state.round, engine)
     else:
         secret = _secret(privacy, seed, state, noise)
         update, hidden = protected(privacy, result, plan, work, state.privacy, secret)
@@ -172,12 +174,18 @@ def play_round(
     return State(state.round + 1, weights, server, correction, hidden), report
 
 
-def _combined(algorithm: Algorithm, result: Aggregate, kept: list[Client], round: int) -> Tensor:
+def _combined(
+    algorithm: Algorithm, result: Aggregate, kept: list[Client], round: int, engine: Engine
+) -> Tensor:
     """The clients' updates as one [W]; zeros where none is kept."""
     if not kept:
         return result.update_W
     if algorithm.aggregate is not None:
-        assert result.updates_KW is not None, "the engine was asked for every client's update"
+        if result.updates_KW is None:
+            raise ValueError(
+                f"algorithm.aggregate={type(algorithm.aggregate).__name__} compares the clients' updates and "
+                f"{type(engine).__name__} returns only their sum: use engine=reference or ranks"
+            )
         return algorithm.aggregate.combine(result.updates_KW[np.flatnonzero(result.kept_K)])
     return result.update_W / algorithm.weigh.total(algorithm, *_sizes(kept), round)
 
@@ -189,9 +197,14 @@ def _train_beside(
 
     And whose own model is not kept, with the reason if it is not numbers that are not finite.
     """
-    assert algorithm.beside is not None
-    everything = engine.personal(algorithm.beside.personal)
-    work = Work(algorithm.local, lr, algorithm.beside.correct, None, everything, tied=True)
+    assert algorithm.beside is not None, "no client trains a model of its own beside the shared one"
+    correct, everything = algorithm.beside.correct, engine.personal(algorithm.beside.personal)
+    if correct.start(torch.zeros(0)) is not None or correct.whole:
+        raise ValueError(
+            f"algorithm.beside corrects gradients by {type(correct).__name__}, which needs server state or the "
+            "gradient of a client's whole data, and a model of the client's own has neither: use Proximal"
+        )
+    work = Work(algorithm.local, lr, correct, None, everything, tied=True)
     own = {
         client.key: {name.removeprefix(BESIDE): t for name, t in kept.items() if name.startswith(BESIDE)}
         for client in plan.clients

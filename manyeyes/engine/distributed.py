@@ -172,7 +172,9 @@ class Distributed:
         self, weights: Tensor, plan: Plan, work: Work, clients: Clients, place: int, members: list[int]
     ) -> tuple[list[int], Aggregate] | None:
         """A client that is trained by several ranks, of which the first answers for it."""
-        assert self._teams is not None and isinstance(self.inner, Reference)
+        assert self._teams is not None and isinstance(self.inner, Reference), (
+            "only the reference engine trains one client on several ranks"
+        )
         with losses_told():
             group = self._teams.group(members)
         if self.here.rank not in members:

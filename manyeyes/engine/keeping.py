@@ -29,7 +29,7 @@ class Keeping:
             own = self.clients.get(client.key, {})
             lane.resume(k, own.get("personal"), own.get("control"), kept_slots(own))
             if self.work.correct is not None and self.work.correct.whole:
-                weights = self.shared.weights
+                weights = self.shared.weights if lane.start is None else lane.start[k]
                 theta, statistics = weights[: self.shared.trained], weights[self.shared.trained :]
                 self._gradients[client.key] = self.reference.whole_gradient(theta, statistics, client)
 
@@ -47,7 +47,7 @@ class Keeping:
             if self.work.correct is not None:
                 own = self.clients.get(client.key, {}).get("control")
                 control, report = self.work.correct.finish(
-                    self.shared.control,
+                    self.work.shared,  # not the lanes' copy, which the next round overwrites: it may be kept
                     own,
                     sent_KW[k, : self.shared.trained],
                     client.steps * float(self.work.lr),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manyeyes.parts.length import lengths
 from manyeyes.parts.local import descend, moving
-from manyeyes.work import Work
+from manyeyes.work import Correction, Work
 
 ALIGNED = 64  # numbers: where each client's begin, for matrix products that are fast for all of them
 
@@ -47,8 +47,8 @@ class Lane:
         self.copy = self.theta if dtype == torch.float32 else torch.zeros_like(rows, dtype=dtype)[:, :trained]
         self.slots = tuple(slot.expand(width, -1).clone() for slot in work.local.start(weights[:trained]))
         self.start = weights.new_zeros(width, len(weights)) if work.personal is not None else None
-        shift = None if work.correct is None else work.correct.shift(shared.control, None)
-        self.shift = None if shift is None else shift.expand(width, -1).clone()
+        shifts = work.correct is not None and can_shift(work.correct, shared.control, weights[:trained])
+        self.shift = weights.new_zeros(width, trained) if shifts else None  # zeros for a client that has none
         self.losses = weights.new_zeros(width, dtype=torch.float64)
         self.sound = torch.ones(width, dtype=torch.bool, device=device)  # whether what a client keeps is finite
         self.places = torch.zeros(2, dtype=torch.int64, device=device)
@@ -73,25 +73,33 @@ class Lane:
         if self.start is not None:
             self.start[:width] = weights
         if self.shift is not None:
-            assert self.work.correct is not None
+            assert self.work.correct is not None, "there is room for a shift and no correction that makes one"
             shift = self.work.correct.shift(self.shared.control, None)
-            assert shift is not None
-            self.shift[:width] = shift
+            self.shift[:width] = 0 if shift is None else shift
 
     def resume(self, k: int, personal: Tensor | None, control: Tensor | None, slots: tuple[Tensor, ...]) -> None:
         """What one client has kept from the last round it took part in takes its place."""
         trained = self.shared.trained
         if personal is not None:
-            assert self.start is not None and self.shared.own is not None
+            assert self.start is not None and self.shared.own is not None, (
+                "a client has kept personal layers and this work has none"
+            )
             self.start[k, self.shared.own] = personal
             self.theta[k], self.statistics[k] = self.start[k, :trained], self.start[k, trained:]
             if self.copy is not self.theta:
                 self.copy[k] = self.theta[k]
         if control is not None:
-            assert self.shift is not None and self.work.correct is not None
+            assert self.work.correct is not None, "a client has kept the state of a correction and this work has none"
             shift = self.work.correct.shift(self.shared.control, control)
-            assert shift is not None
-            self.shift[k] = shift
+            if self.shift is not None:
+                self.shift[k] = 0 if shift is None else shift
+            elif shift is not None:
+                name = type(self.work.correct).__name__
+                raise ValueError(
+                    f"{name}.shift returns a tensor now and returned None both for a new client and for what "
+                    f"{name}.finish keeps of an update of ones, so the lanes have no room for it: return zeros there, "
+                    "or use engine=reference"
+                )
         for mine, kept in zip(self.slots, slots, strict=False):
             mine[k] = kept
 
@@ -187,6 +195,15 @@ class Lane:
         self._ready[name] = graph.replay
 
 
+def can_shift(correct: Correction, control: Tensor | None, theta: Tensor) -> bool:
+    """Whether a correction shifts the gradients of new clients, or of those that have kept something."""
+    if correct.shift(control, None) is not None:
+        return True
+    ones = torch.ones_like(theta)
+    own, _ = correct.finish(control, None, ones, 1.0, ones if correct.whole else None)
+    return own is not None and correct.shift(control, own) is not None
+
+
 @contextmanager
 def lanes_in_turn(device: torch.device) -> Iterator[Callable[[Lane], None]]:
     """A function that sends what is launched next to a lane: many times cheaper than a context for every launch."""
@@ -196,7 +213,7 @@ def lanes_in_turn(device: torch.device) -> Iterator[Callable[[Lane], None]]:
     main = torch.cuda.current_stream(device)
 
     def turn_to(lane: Lane) -> None:
-        assert lane.stream is not None
+        assert lane.stream is not None, "a lane on a GPU has no stream"
         torch.cuda.set_stream(lane.stream)
 
     try:

@@ -85,7 +85,8 @@ class Lanes:
 
     def train(self, weights: Tensor, plan: Plan, work: Work, clients: Clients) -> Aggregate:
         batch = max(client.rows_SB.shape[1] for client in plan.clients)
-        kind = (work.local, work.correct, id(work.personal), work.tied, plan.alternates, batch)
+        told = work.shared is not None
+        kind = (work.local, work.correct, told, id(work.personal), work.tied, plan.alternates, batch)
         if self._kind not in (None, kind):
             if kind not in self._others:
                 self._others[kind] = self._another()
@@ -141,7 +142,7 @@ class Lanes:
         self.shared.lr.fill_(work.lr)
         self.shared.bound.fill_(work.bound)
         if self.shared.control is not None:
-            assert work.shared is not None
+            assert work.shared is not None, "these lanes were made for a correction with server state"
             self.shared.control.copy_(work.shared)
 
     def _prepare(self, program: Program, first: Piece) -> None:

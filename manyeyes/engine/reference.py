@@ -138,7 +138,9 @@ class Reference:
 
     def whole_gradient(self, theta: Tensor, statistics: Tensor, client: Client, batch: int = 256) -> Tensor:
         """The gradient of the loss over everything that the client holds [P]; no augmentation."""
-        assert client.whole is not None and client.whole_weights is not None
+        assert client.whole is not None and client.whole_weights is not None, (
+            "the plan was made for a correction that does not need the gradient of a client's whole data"
+        )
         total = torch.zeros_like(theta)
         self.model.module.eval()
         for first in range(0, len(client.whole), batch):

@@ -166,7 +166,7 @@ class GridEngine:
         return like(work.compress.encode(zeros, np.random.default_rng(0)))
 
     def _name(self, client: Client) -> str:
-        assert self.roll.members is not None
+        assert self.roll.members is not None, "the members have not been called yet"
         return next(m.name for m in self.roll.members.all if m.key == client.key)
 
 

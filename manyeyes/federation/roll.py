@@ -54,7 +54,7 @@ class Roll:
 
     def present(self) -> dict[int, int]:
         """The node of each member that is connected now; one that returns may have become another node."""
-        assert self.members is not None
+        assert self.members is not None, "the members have not been called yet"
         nodes = set(self.grid.get_node_ids())
         for node, one in self._who(nodes - set(self._node.values())).items():
             mine = next((m for m in self.members.all if m.name == one.name), None)

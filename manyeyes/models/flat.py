@@ -110,7 +110,11 @@ class FlatModel:
         if seed is not None:
             numbers |= dict.fromkeys(self._seeds, seed)
         outputs = functional_call(self.module, numbers, (images,))
-        assert isinstance(outputs, Tensor)
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"{type(self.module).__name__} returns a {type(outputs).__name__} from forward: return one tensor, "
+                "the scores of each class [B, C]"
+            )
         return outputs
 
     def mask(self, chosen: Callable[[str], bool]) -> Tensor:

@@ -108,14 +108,18 @@ def descend(
 
 def moving(work: Work, only: Tensor) -> Tensor:
     """True where a number moves in a step [W], or in the steps of several clients [K, W]."""
-    assert work.personal is not None
+    if work.personal is None:
+        raise ValueError(
+            "algorithm.draw moves a part of the model alone at some steps (its `only`), and no layer is personal: set "
+            "algorithm.personal, or return None from `only`"
+        )
     only = only[..., None]
     return (only == ALL) | ((only == OWN) == work.personal)
 
 
 def corrected(work: Work, theta: Tensor, server: Tensor, gradient: Tensor, shift: Tensor | None) -> Tensor:
     """scale * g + pull * (theta - theta_t) + shift; the last two on personal layers only where these are tied."""
-    assert work.correct is not None
+    assert work.correct is not None, "there is no correction to apply"
     extra = torch.zeros_like(gradient) if shift is None else shift
     if work.correct.pull:
         extra = extra + work.correct.pull * (theta - server)

@@ -63,7 +63,7 @@ def adapted(
     """
     if algorithm.adapt is not None:
         return evaluator.own(_fine_tuned(algorithm, state, population, engine, evaluator, clients, seed))
-    assert algorithm.beside is not None
+    assert algorithm.beside is not None, "clients make no model of their own"
     if not clients:
         return evaluator.shared(state.weights)
     return evaluator.personal(state.weights, engine.personal(algorithm.beside.personal), OwnModels(clients))
@@ -79,10 +79,14 @@ def _fine_tuned(
     seed: int,
 ) -> Iterator[tuple[int, Tensor]]:
     """What the users make of their models with their training parts; who has none is evaluated with what there is."""
-    assert algorithm.adapt is not None
+    assert algorithm.adapt is not None, "clients do not adapt the model"
     task = algorithm.adapt.task(algorithm)
     mask = None if algorithm.personal is None else engine.personal(algorithm.personal)
-    assert task.personal is not None
+    if task.personal is None:
+        raise ValueError(
+            f"{type(algorithm.adapt).__name__}.task returns an algorithm without personal layers: set its `personal` "
+            "to what the client trains for itself"
+        )
     work = Work(task.local, task.local.rate(state.round), None, None, engine.personal(task.personal))
     place = {key: user for user, key in enumerate(population.users.tolist())}
     users = evaluator.population.users.tolist()

@@ -23,6 +23,7 @@ from manyeyes.population import MultiLabels, Population, SingleLabels
 from manyeyes.round import play_round, start
 from manyeyes.run.training import train
 from tests.engine.lane_games import far
+from tests.engine.test_lanes_corrections import FedDyn
 
 pytestmark = [
     pytest.mark.gpu,
@@ -71,6 +72,7 @@ VARIANTS: dict[str, Algorithm] = {
     "adam that is kept": replace(fedavg(batch=8), local=Adam(1e-3, keep=True)),
     "personal head": replace(fedavg(batch=8, lr=0.05), personal=Layers(("fc3.*",))),
     "personal head, scaffold": replace(NAMED["scaffold"](batch=8, lr=0.05), personal=Layers(("fc3.*",))),
+    "client state alone": replace(fedavg(batch=8, lr=0.05), correct=FedDyn(0.1)),
 }
 
 
@@ -96,6 +98,15 @@ def test_compiled_steps_of_each_precision(people: Population, engine: str, preci
     plain, _ = rounds(load(people, CUDA), module, algorithm, engine, Means(precision, compile=False))
     found, _ = rounds(load(people, CUDA), module, algorithm, engine, Means(precision))
     assert far(found, wanted) < min(bound, 2 * far(plain, wanted) + 1e-4)
+
+
+@pytest.mark.parametrize("engine", ["vector", "lanes"])
+def test_client_state_alone_in_captured_and_compiled_steps(people: Population, engine: str) -> None:
+    """Of a cohort of new clients and ones that return, the first have no shift."""
+    algorithm, module = replace(fedavg(cohort=5, batch=8, lr=0.05), correct=FedDyn(0.1)), build("linear", 5, size=28)
+    wanted, _ = rounds(load(people, CUDA), module, algorithm, "reference", Means(), 4)
+    found, _ = rounds(load(people, CUDA), module, algorithm, engine, Means("float32"), 4)
+    assert far(found, wanted) < 1e-4
 
 
 @pytest.mark.parametrize(
