@@ -174,9 +174,7 @@ def play_round(
     return State(state.round + 1, weights, server, correction, hidden), report
 
 
-def _combined(
-    algorithm: Algorithm, result: Aggregate, kept: list[Client], round: int, engine: Engine
-) -> Tensor:
+def _combined(algorithm: Algorithm, result: Aggregate, kept: list[Client], round: int, engine: Engine) -> Tensor:
     """The clients' updates as one [W]; zeros where none is kept."""
     if not kept:
         return result.update_W
