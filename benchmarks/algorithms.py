@@ -20,31 +20,33 @@ import numpy as np
 import torch
 
 import manyeyes as me
-from manyeyes.algorithm import Diverged
+from manyeyes.components import ImportanceReweighting, Schedule, ServerSGD
+from manyeyes.core.state import DivergenceError
 from manyeyes.metrics import Curve, mean_emd
-from manyeyes.parts import ImportanceRatio, Schedule, ServerSGD
-from manyeyes.run.events import read
-from manyeyes.run.result import curve
+from manyeyes.training.result import curve
+from manyeyes.training.trackers import read
 
-ALIKE = me.World(users=200, size=32, coarse=10, fine=100, photos=40, taste=1000.0, tail=0.0)
+ALIKE = me.SyntheticImages(
+    users=200, size=32, coarse=10, fine=100, images_per_user=40, alpha=1000.0, class_imbalance=0.0
+)
 WORLDS = {  # and how many rounds each is given
     "alike": (ALIKE, 200),
-    "skew": (replace(ALIKE, taste=0.3), 400),
-    "imbalance": (replace(ALIKE, users=600, photos=0, taste=1.0), 300),
+    "skew": (replace(ALIKE, alpha=0.3), 400),
+    "imbalance": (replace(ALIKE, users=600, images_per_user=0, alpha=1.0), 300),
 }
 EPOCHS = 20  # of centralised training, the learning rate falling along a cosine
 PLAIN: dict[str, Any] = {"cohort": 10, "batch": 16, "lr": 0.1}
 MOMENTUM: dict[str, Any] = {"cohort": 10, "batch": 16, "lr": 0.02}  # momentum multiplies a step by up to ten
 ALGORITHMS = {
-    "centralised": me.centralised(lr=0.02, weight_decay=1e-3, schedule=Schedule("cosine", rounds=EPOCHS, final=0.01)),
+    "centralised": me.centralized(lr=0.02, weight_decay=1e-3, schedule=Schedule("cosine", rounds=EPOCHS, final=0.01)),
     "FedAvg": me.fedavg(**PLAIN),
     "FedAvgM": me.fedavgm(**MOMENTUM),
     "FedAvg, half the rate": me.fedavg(**(PLAIN | {"lr": 0.05})),
     "FedAvgM, half the rate": me.fedavgm(**(MOMENTUM | {"lr": 0.01})),
     "FedIR": me.fedir(**PLAIN),
-    "FedVC": me.fedvc(examples=32, **PLAIN),
-    "FedVC + FedAvgM": replace(me.fedvc(examples=32, **MOMENTUM), server=ServerSGD(1.0, 0.9)),
-    "FedVC + FedIR": replace(me.fedvc(examples=32, **PLAIN), reweigh=ImportanceRatio()),
+    "FedVC": me.fedvc(virtual_client_size=32, **PLAIN),
+    "FedVC + FedAvgM": replace(me.fedvc(virtual_client_size=32, **MOMENTUM), server_optimizer=ServerSGD(1.0, 0.9)),
+    "FedVC + FedIR": replace(me.fedvc(virtual_client_size=32, **PLAIN), example_weighting=ImportanceReweighting()),
 }
 COMPARED = {
     "alike": ("centralised", "FedAvg", "FedAvgM"),
@@ -74,7 +76,7 @@ def play(job: Job) -> Curve:
     done = job.folder / "model.safetensors"
     if not done.exists():
         world, rounds = WORLDS[job.world]
-        people = me.make_world(replace(world, seed=job.seed), processes=1)
+        people = me.make_synthetic(replace(world, seed=job.seed), processes=1)
         try:
             me.train(
                 people,
@@ -86,7 +88,7 @@ def play(job: Job) -> Curve:
                 folder=job.folder,
                 resume=(job.folder / "checkpoint.safetensors").exists(),
             )
-        except Diverged as error:
+        except DivergenceError as error:
             print(error)  # its curve ends there, and counts as it is
     return curve(read(job.folder / "metrics.jsonl"), "accuracy")
 
@@ -97,7 +99,7 @@ def summary(curves: list[Curve], last: int) -> dict[str, list[float]]:
     return {
         "accuracy": [float(e.mean()) for e in ends],
         "unrest": [float(e.std()) for e in ends],
-        "batches": [int(c.spent_R[-1]) for c in curves],
+        "batches": [int(c.cumulative_batches_R[-1]) for c in curves],
     }
 
 
@@ -135,7 +137,7 @@ def main() -> None:
         }
         for world in WORLDS
     }
-    skew = {w: mean_emd(me.make_world(WORLDS[w][0]).split("train").histograms()) for w in WORLDS}
+    skew = {w: mean_emd(me.make_synthetic(WORLDS[w][0]).split("train").histograms()) for w in WORLDS}
     (given.out / "table.json").write_text(json.dumps(results, indent=1) + "\n")
     print(table(results, skew, given.seeds))
 

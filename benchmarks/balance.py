@@ -18,31 +18,31 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.chance import generator
-from manyeyes.data.inhabitants import sizes
-from manyeyes.engine.sharing import Job, share_jobs
-from manyeyes.engine.teams import Teams
-from manyeyes.models import build
+from manyeyes.core.population import Ints
+from manyeyes.core.rng import make_rng
+from manyeyes.data.synthetic.users import sizes
+from manyeyes.engines.data_parallel import GroupCache
+from manyeyes.engines.load_balancing import ClientCost, balance_with_groups
+from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
-from manyeyes.population import Ints
 
 USERS, LIMIT, EPOCHS, BATCH = 51_414, 512, 2, 16
 COHORTS, RANKS = (50, 200, 1000, 5000), (8, 64)
 
 
-def cohort(held: Ints, clients: int, round: int) -> list[Job]:
-    chosen = generator(0, "cohort", round).choice(len(held), clients, replace=False)
-    return [Job(EPOCHS * math.ceil(n / BATCH), EPOCHS * n) for n in held[chosen].tolist()]
+def cohort(held: Ints, clients: int, round: int) -> list[ClientCost]:
+    chosen = make_rng(0, "cohort", round).choice(len(held), clients, replace=False)
+    return [ClientCost(EPOCHS * math.ceil(n / BATCH), EPOCHS * n) for n in held[chosen].tolist()]
 
 
-def measured(cohorts: list[list[Job]], ranks: int, agreeing: float) -> dict[str, float]:
+def measured(cohorts: list[list[ClientCost]], ranks: int, agreeing: float) -> dict[str, float]:
     """Means over rounds: what waits, what of the ranks' time is the clients' own work, and what limits it."""
     rows = []
     for jobs in cohorts:
-        shares = share_jobs(jobs, ranks, agreeing)
+        shares = balance_with_groups(jobs, ranks, agreeing)
         slowest, fair = max(shares.loads), sum(job.cost for job in jobs) / ranks
         longest = max(job.cost for job in jobs) > fair
-        rows.append((1 - sum(shares.loads) / ranks / slowest, fair / slowest, longest, len(shares.teams)))
+        rows.append((1 - sum(shares.loads) / ranks / slowest, fair / slowest, longest, len(shares.groups)))
     names = ("idle", "useful", "longest", "teams")
     return {name: round(float(mean), 4) for name, mean in zip(names, np.mean(rows, axis=0), strict=True)}
 
@@ -52,7 +52,7 @@ def main() -> None:
     words.add_argument("--rounds", type=int, default=300)
     given = words.parse_args()
     held = np.minimum(sizes(USERS, 0), LIMIT)
-    agreeing = Teams(FlatModel(build("resnet18", 17, size=224, seed=0)), (224, 224)).agreeing
+    agreeing = GroupCache(FlatModel(build_model("resnet18", 17, size=224, seed=0)), (224, 224)).allreduce_cost
     rows: list[dict[str, Any]] = []
     for clients in COHORTS:
         cohorts = [cohort(held, clients, round) for round in range(given.rounds)]

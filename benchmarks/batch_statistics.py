@@ -18,13 +18,13 @@ import torch
 from omegaconf import OmegaConf
 from torch import nn
 
-from manyeyes.conf.build import build_augment, build_model, build_population, build_whole
-from manyeyes.engine.evaluation import Evaluator
-from manyeyes.engine.resident import load as resident
+from manyeyes.config.build import build_augment, build_model, build_population, build_whole
+from manyeyes.engines.device_images import load as resident
+from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.models.flat import FlatModel
-from manyeyes.run.checkpoint import load
-from manyeyes.run.clients import ClientRecords
-from manyeyes.run.folder import RunFolder, environment
+from manyeyes.training.checkpoint import load
+from manyeyes.training.client_state import ClientStateStore
+from manyeyes.training.run_folder import RunFolder, environment
 
 
 class LiveNorm(nn.BatchNorm2d):
@@ -43,17 +43,19 @@ def means(folder: Path, batch: int, device: torch.device) -> dict[str, float]:
     module = build_model(config.model, population, augment, config.seed).to(device)
     test = resident(population.split(config.evaluate_on), device)
     found = load(RunFolder(folder).checkpoint, device)
-    with closing(ClientRecords.open(RunFolder(folder).clients, found.clients, device, 2**40, writes=False)) as clients:
+    with closing(
+        ClientStateStore.open(RunFolder(folder).clients, found.clients, device, 2**40, writes=False)
+    ) as clients:
         flat = FlatModel(module)
-        own = algorithm.personal.names(module) if algorithm.personal else set()
+        own = algorithm.personal_layers.parameter_names(module) if algorithm.personal_layers else set()
         mask = flat.mask(own.__contains__)
         results = {}
         for name in ("learned", "of batches"):
-            evaluator = Evaluator(flat, test, augment, device, config.engine.precision, batch=batch)
+            evaluator = LocalEvaluator(flat, test, augment, device, config.engine.precision, batch=batch)
             score = (
-                evaluator.personal(found.state.weights, mask, clients)
+                evaluator.evaluate_personal_layers(found.state.weights, mask, clients)
                 if own
-                else evaluator.own((user, found.state.weights) for user in test.users.tolist())
+                else evaluator.evaluate_personal_models((user, found.state.weights) for user in test.user_ids.tolist())
             )
             results[name] = float(score.results()["user_mean"])
             for child in module.modules():

@@ -26,7 +26,7 @@ import yaml
 from hydra import compose, initialize
 from omegaconf import OmegaConf
 
-from manyeyes.conf.presets import register
+from manyeyes.config.presets import register
 
 ALGORITHMS, RATES, COHORTS = (
     ("fedavg", "fedavgm", "fedvc", "fedir"),

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from manyeyes.algorithm import State
-from manyeyes.run import checkpoint
-from manyeyes.run.checkpoint import Checkpoint
-from manyeyes.run.clients import ClientRecords
+from manyeyes.core.state import ServerState
+from manyeyes.training import checkpoint
+from manyeyes.training.checkpoint import Checkpoint
+from manyeyes.training.client_state import ClientStateStore
 
 CLIENTS, NUMBERS, COHORT = 50_000, 512 * 17 + 17, 200
 CPU = torch.device("cpu")
@@ -33,30 +33,30 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def main(folder: Path) -> None:
-    path, state = folder / "clients.bin", State(1, torch.zeros(NUMBERS), {}, None)
+    path, state = folder / "clients.bin", ServerState(1, torch.zeros(NUMBERS), {}, None)
     rng = np.random.default_rng(0)
     heads = torch.from_numpy(rng.standard_normal((COHORT, NUMBERS), np.float32))
 
-    def save(clients: ClientRecords) -> None:
+    def save(clients: ClientStateStore) -> None:
         checkpoint.save(folder / "checkpoint", Checkpoint(state, clients.flush(), 0, ""))
-        clients.settle()
+        clients.commit()
 
-    def fill(clients: ClientRecords) -> None:
+    def fill(clients: ClientStateStore) -> None:
         for key in range(CLIENTS):
             clients[key] = {"personal": heads[key % COHORT]}
         save(clients)
 
-    def play(clients: ClientRecords, chosen: list[int]) -> None:
+    def play(clients: ClientStateStore, chosen: list[int]) -> None:
         held = [clients[key]["personal"] for key in chosen]
         clients.update({key: {"personal": head + 1} for key, head in zip(chosen, held, strict=True)})
 
-    first = ClientRecords(path, CPU, 0)
+    first = ClientStateStore(path, CPU, 0)
     filled = timed(lambda: fill(first))
     size = path.stat().st_size
     first.close()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    clients = ClientRecords.open(path, checkpoint.load(folder / "checkpoint", CPU).clients, CPU, 0)
+    clients = ClientStateStore.open(path, checkpoint.load(folder / "checkpoint", CPU).clients, CPU, 0)
     clients[17]
     opened = time.perf_counter() - began
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from manyeyes.models.cpu import for_cpu
-from manyeyes.run.folder import environment
+from manyeyes.models.fast.cpu import optimize_for_cpu
+from manyeyes.training.run_folder import environment
 
 TIMES = 15
 CONVOLUTIONS = [  # images, channels, side, rows of the kernel
@@ -61,7 +61,7 @@ def milliseconds(layer: nn.Module, inputs: Tensor) -> float:
 def measured(layer: nn.Module, inputs: Tensor) -> dict[str, object]:
     plain = nn.Sequential(layer)
     plain.channels_last = ("cpu",)  # type: ignore[assignment]
-    fast, inputs = for_cpu(plain), inputs.requires_grad_()
+    fast, inputs = optimize_for_cpu(plain), inputs.requires_grad_()
     found: dict[str, object] = {"ours": milliseconds(fast, inputs), "PyTorch's": milliseconds(plain, inputs)}
     slopes = {"ours": gradients(fast, inputs)[1], "PyTorch's": gradients(plain, inputs)[1]}
     exact = gradients(plain.double(), inputs.detach().double().requires_grad_())[1]

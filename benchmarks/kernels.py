@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from manyeyes.engine.compiling import compiled, compiling
-from manyeyes.engine.precision import arithmetic
-from manyeyes.models.cuda import for_cuda
-from manyeyes.run.folder import environment
+from manyeyes.engines.compiling import compiled, compiling
+from manyeyes.engines.precision import arithmetic
+from manyeyes.models.fast.cuda import optimize_for_cuda
+from manyeyes.training.run_folder import environment
 
 TIMES = 20
 
@@ -51,7 +51,7 @@ def measured(layer: nn.Module, shape: tuple[int, int, int], passes: int) -> dict
     plain.channels_last = ("cuda",)  # type: ignore[assignment]
     half = torch.empty(passes * x.numel() // 2, device="cuda", dtype=torch.bfloat16)
     return {
-        "ours": microseconds(step(for_cuda(plain, several=False), x)),
+        "ours": microseconds(step(optimize_for_cuda(plain, vmapped=False), x)),
         "PyTorch's": microseconds(step(plain, x)),
         "memory": microseconds(lambda: half.clone()),
     }

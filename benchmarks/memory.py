@@ -22,15 +22,16 @@ import numpy as np
 import torch
 
 from manyeyes.algorithms import fedavg
-from manyeyes.data.augment import Augment
-from manyeyes.engine.evaluation import Evaluator
-from manyeyes.engine.memory import kept_memory
-from manyeyes.engine.reference import Reference
-from manyeyes.models import build
+from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.round import run_round
+from manyeyes.core.state import init_state
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.evaluation import LocalEvaluator
+from manyeyes.engines.malloc import retained_memory
+from manyeyes.engines.reference import ReferenceEngine
+from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
-from manyeyes.population import Population, SingleLabels
-from manyeyes.round import play_round, start
-from manyeyes.run.folder import environment
+from manyeyes.training.run_folder import environment
 
 MODELS = ("lenet", "resnet18", "mobilenet_v2")
 WAYS = ("kept", "given back")
@@ -50,14 +51,14 @@ def measured(name: str) -> dict[str, float]:
     """In this process, as it is."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (1000, 32, 32, 3), np.uint8), rng.integers(0, 10, 1000)
-    people = Population.of(images, SingleLabels(labels, tuple("abcdefghij")), np.repeat(np.arange(20), 50))
+    people = Population.from_arrays(images, SingleLabels(labels, tuple("abcdefghij")), np.repeat(np.arange(20), 50))
     torch.manual_seed(0)
-    model, algorithm = FlatModel(build(name, 10)), fedavg(cohort=4, batch=25)
-    engine, judge = Reference(model, people, Augment(), CPU), Evaluator(model, people, Augment(), CPU)
-    state = start(algorithm, model.read(), model.trained)
+    model, algorithm = FlatModel(build_model(name, 10)), fedavg(cohort_size=4, batch_size=25)
+    engine, judge = ReferenceEngine(model, people, Preprocess(), CPU), LocalEvaluator(model, people, Preprocess(), CPU)
+    state = init_state(algorithm, model.read(), model.num_trainable)
     return {
-        "round": least(lambda: play_round(algorithm, state, people, engine, {}, 0)),
-        "evaluation": least(lambda: judge.shared(state.weights)),
+        "round": least(lambda: run_round(algorithm, state, people, engine, {}, 0)),
+        "evaluation": least(lambda: judge.evaluate_global(state.weights)),
         "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
 
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        with kept_memory(CPU) if given.one[0] == "kept" else nullcontext():
+        with retained_memory(CPU) if given.one[0] == "kept" else nullcontext():
             print(json.dumps(measured(given.one[1])))
         return
     rows: dict[str, dict[str, dict[str, float]]] = {}

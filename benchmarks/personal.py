@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from manyeyes.conf.command import CHANGEABLE
+from manyeyes.config.run import RESUME_OVERRIDES
 from manyeyes.papers.fedper import MODELS, cifar_run, flickr_run
-from manyeyes.run.events import read
-from manyeyes.run.folder import environment
-from manyeyes.run.processes import Train, side_by_side
+from manyeyes.training.processes import Train, run_parallel
+from manyeyes.training.run_folder import environment
+from manyeyes.training.trackers import read
 
 NAMES = {word: name for name, word in MODELS.items()}
 EPOCHS = 4  # of a round, and of fine-tuning
@@ -70,7 +70,7 @@ class Job:
             raise ValueError(f"{folder} has {played} rounds, more than {self.rounds}: choose another --out")
         if played == self.rounds and (folder / "model.safetensors").exists():
             return []
-        engine = [word for word in extra if word.partition("=")[0].partition(".")[0] in CHANGEABLE]
+        engine = [word for word in extra if word.partition("=")[0].partition(".")[0] in RESUME_OVERRIDES]
         return [f"resume={folder}", *self.length, *engine]
 
 
@@ -115,7 +115,7 @@ def main(given_words: list[str] | None = None) -> None:
         for method in given.methods.split(",")
     ]
     works = [partial(play, job, given.store, given.out, extra) for job in jobs]
-    rows = [row for some in side_by_side(works, given.processes) for row in some]
+    rows = [row for some in run_parallel(works, given.processes) for row in some]
     if given.record:
         given.record.write_text(json.dumps({**environment(), "rows": rows}, indent=1) + "\n")
 

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import torch
 
-from manyeyes.bench.works import WORKS
-from manyeyes.engine.choice import BESIDE, WIDTH, lanes_for
-from manyeyes.engine.program import Stretch, cut, make_groups
-from manyeyes.engine.resident import load
-from manyeyes.engine.sharing import share_out
-from manyeyes.engine.table import Table
-from manyeyes.round import plan_round
-from manyeyes.run.folder import environment
+from benchmarks.rounds.works import WORKS
+from manyeyes.core.plan import plan_round
+from manyeyes.engines.device_images import load
+from manyeyes.engines.gpu.buffers import PlanBuffers
+from manyeyes.engines.gpu.scheduling import StepRange, cut, make_groups
+from manyeyes.engines.load_balancing import balance
+from manyeyes.engines.select import MAX_VMAP_WIDTH, VMAP_STREAMS, streams_for
+from manyeyes.training.run_folder import environment
 
 CASES = {  # work, users, clients, and whether clients run side by side
     "50 clients of 5 images": ("crowd", 100, 50, True),
@@ -37,19 +37,19 @@ CASES = {  # work, users, clients, and whether clients run side by side
 def measured(name: str, users: int, clients: int, beside: bool) -> dict[str, float]:
     work = WORKS[name].resized(users, clients)
     population, rounds = load(work.population(), torch.device("cpu")), count()
-    lanes = min(BESIDE, clients) if beside else lanes_for(clients)
-    width = min(WIDTH, -(-clients // lanes)) if beside else 1
-    table = Table(population, torch.device("cpu"), lanes, width, work.batch, work.augment.dice)
-    plan = plan_round(work.algorithm, population, 0, 0, work.augment.dice)
+    lanes = min(VMAP_STREAMS, clients) if beside else streams_for(clients)
+    width = min(MAX_VMAP_WIDTH, -(-clients // lanes)) if beside else 1
+    table = PlanBuffers(population, torch.device("cpu"), lanes, width, work.batch, work.augment.num_uniforms)
+    plan = plan_round(work.algorithm, population, 0, 0, work.augment.num_uniforms)
 
-    def group() -> list[list[list[Stretch]]]:
+    def group() -> list[list[list[StepRange]]]:
         groups = make_groups(plan.clients, width, exact=False)
-        cuts = [cut([groups[i] for i in share], table.room) for share in share_out([g.cost for g in groups], lanes)]
+        cuts = [cut([groups[i] for i in share], table.room) for share in balance([g.cost for g in groups], lanes)]
         return [[lane or [] for lane in piece] for piece in zip_longest(*cuts)]
 
     program, repeats = group(), 5 if clients > 1000 else 50
     parts = {
-        "plan": lambda: plan_round(work.algorithm, population, 0, next(rounds), work.augment.dice),
+        "plan": lambda: plan_round(work.algorithm, population, 0, next(rounds), work.augment.num_uniforms),
         "group": group,
         "pack": lambda: [table.pack(plan, piece) for piece in program],
     }

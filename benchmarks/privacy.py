@@ -27,16 +27,17 @@ import torch
 from safetensors.torch import load_file
 
 import manyeyes as me
-from manyeyes.algorithm import Algorithm, Diverged
-from manyeyes.data.augment import Augment
-from manyeyes.engine.evaluation import Evaluator
+from manyeyes.components import SGD, AdaptiveServer, EpochBatching, PoissonSampler, WeightUniformly
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.state import DivergenceError
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.models.flat import FlatModel
-from manyeyes.parts import SGD, Epochs, Equally, Poisson, ServerAdaptive
-from manyeyes.parts.privacy import AdaptiveClip, CentralDP
-from manyeyes.report.figures import COLOURS, logarithmic, rendered, start
+from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP
+from manyeyes.report.figures import COLORS, logarithmic, new_axes, render
 
-WORLD = me.World(users=6400, size=32, coarse=10, fine=50)  # with as many photos a user as FLAIR's
-OTHERS = replace(WORLD, users=1600, photos=6, seed=1)
+WORLD = me.SyntheticImages(users=6400, size=32, coarse=10, fine=50)  # with as many photos a user as FLAIR's
+OTHERS = replace(WORLD, users=1600, images_per_user=6, seed=1)
 RUNS = {  # where a run begins, and how it trains: the cohort whose noise private training carries, or without noise
     "pretrained": ("50", "200", "1000", "5000", "clipped", "open", "centralised"),
     "scratch": ("5000", "open", "centralised"),
@@ -60,29 +61,33 @@ class Way:
 
     def algorithm(self, rate: float) -> Algorithm:
         if self.kind == "centralised":
-            return me.centralised(lr=rate, batch=64)
-        server = ServerAdaptive("adam", rate, 0.9, 0.99, 0.01)
-        fedadam = Algorithm(Poisson(50), Epochs(2, 16, limit=64), SGD(0.1), Equally(), server)  # as FLAIR's, in small
+            return me.centralized(lr=rate, batch_size=64)
+        server = AdaptiveServer("adam", rate, 0.9, 0.99, 0.01)
+        fedadam = Algorithm(
+            PoissonSampler(50), EpochBatching(2, 16, max_examples=64), SGD(0.1), WeightUniformly(), server
+        )  # as FLAIR's, in small
         if self.kind == "open":
             return fedadam
-        privacy = CentralDP(0.0, noise=0.001, clip=AdaptiveClip(0.1, 0.1), reproducible_noise=True)
+        privacy = CentralDP(0.0, noise_multiplier=0.001, clip=AdaptiveClip(0.1, 0.1), reproducible_noise=True)
         if self.kind != "clipped":
-            privacy = replace(privacy, epsilon=2.0, noise=0.0, noise_cohort=int(self.kind))
+            privacy = replace(privacy, epsilon=2.0, noise_multiplier=0.0, noise_cohort_size=int(self.kind))
         return replace(fedadam, privacy=privacy)
 
 
 @cache
 def population() -> me.Population:
-    return me.make_world(WORLD, processes=1).task("coarse")
+    return me.make_synthetic(WORLD, processes=1).task("coarse")
 
 
 def pretrained(out: Path) -> Path:
     """The weights of a LeNet that other people's photos have trained, centrally, to name what is in the middle."""
     weights = out / "others" / "model.safetensors"
     if not weights.exists():
-        people = me.make_world(OTHERS, processes=1).task("single")
+        people = me.make_synthetic(OTHERS, processes=1).task("single")
         model = me.build_model("lenet", len(people.classes), width=16, seed=1)
-        me.train(people, model, me.centralised(lr=0.02, batch=64), rounds=8, folder=weights.parent, engine="reference")
+        me.train(
+            people, model, me.centralized(lr=0.02, batch_size=64), rounds=8, folder=weights.parent, engine="reference"
+        )
     return weights
 
 
@@ -104,14 +109,14 @@ def play(way: Way, rate: float, seed: int) -> dict[str, float]:
                 seed=seed,
                 rounds=EPOCHS if way.kind == "centralised" else ROUNDS,
                 evaluate_every=0,
-                evaluate_on="val",
+                eval_split="val",
                 folder=folder,
                 resume=(folder / "checkpoint.safetensors").exists(),
                 engine="reference",
                 progress=False,
             ).model
             scores = {split: precision(trained, people.split(split)) for split in ("val", "test")}
-        except Diverged:
+        except DivergenceError:
             scores = {"val": 0.0, "test": 0.0}
         known.write_text(json.dumps(scores))
         print(folder.name, scores, flush=True)
@@ -120,7 +125,11 @@ def play(way: Way, rate: float, seed: int) -> dict[str, float]:
 
 def precision(model: torch.nn.Module, people: me.Population) -> float:
     flat = FlatModel(model)
-    return float(Evaluator(flat, people, Augment(), torch.device("cpu")).shared(flat.read()).results()["macro_ap"])
+    return float(
+        LocalEvaluator(flat, people, Preprocess(), torch.device("cpu"))
+        .evaluate_global(flat.read())
+        .results()["macro_ap"]
+    )
 
 
 def tuned(way: Way) -> dict[str, Any]:
@@ -143,9 +152,9 @@ def tuned(way: Way) -> dict[str, Any]:
 
 def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
     """Average precision over simulated cohorts, among what other training reaches: means and deviations over seeds."""
-    figure, axes = start("Private training, epsilon 2, on the world", "simulated users a round", "macro AP, %")
+    figure, axes = new_axes("Private training, epsilon 2, on the world", "simulated users a round", "macro AP, %")
     levels = [100 * np.mean(found[kind]["test"]) for found in results.values() for kind in LABELS if kind in found]
-    for colour, (begin, found) in zip(COLOURS, results.items(), strict=False):
+    for colour, (begin, found) in zip(COLORS, results.items(), strict=False):
         reached = {kind: 100 * np.array(row["test"]) for kind, row in found.items()}
         for kind, values in reached.items():
             if kind not in LABELS:
@@ -165,7 +174,7 @@ def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
         axes.errorbar(list(private), means, spread, label=f"private, {begin}", **look)
     axes.legend(frameon=False, loc="center right", fontsize=9)
     logarithmic(axes, "x")
-    path.write_bytes(rendered(figure, "png"))
+    path.write_bytes(render(figure, "png"))
 
 
 def deviation(values: Any) -> float:

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import torch
 
-from manyeyes.models.processor import processor
-from manyeyes.run.events import read
+from manyeyes.io.cpu_info import cpu_name
+from manyeyes.training.trackers import read
 
 WORK = {
-    "even": ("data.users=200", "data.photos=50", "algorithm.cohort=20"),
+    "even": ("data.users=200", "data.images_per_user=50", "algorithm.cohort=20"),
     "flair": ("data.users=2000", "algorithm.cohort=50", "algorithm.epochs=2", "algorithm.limit=512"),
 }
 ALL = ("model=lenet", "algorithm.batch=16", "engine=reference", "engine.threads=1", "evaluate_every=0")
@@ -66,7 +66,7 @@ def main() -> None:
         found[work] = {"one": one, "two": two, "speedup": round(one / two, 3)}
         print(f"| {work} | {one:.3f} | {two:.3f} | {one / two:.2f} |", flush=True)
     if given.record:
-        about = {"torch": torch.__version__, "processor": processor(), "cores": os.cpu_count()}
+        about = {"torch": torch.__version__, "processor": cpu_name(), "cores": os.cpu_count()}
         about |= {"command": "python benchmarks/ranks.py --record", "repeats": given.repeats, "rounds": given.rounds}
         path = Path(__file__).parent / "records" / "ranks.json"
         path.write_text(json.dumps(about | {"work": found}, indent=1) + "\n")

@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from manyeyes.algorithms import fedavg
-from manyeyes.data import store
-from manyeyes.data.augment import Augment
-from manyeyes.data.inhabitants import sizes
-from manyeyes.data.listing import Listing
-from manyeyes.population import Ints, MultiLabels, Population
-from manyeyes.round import plan_round
-from manyeyes.run.training import train
+from manyeyes.core.plan import plan_round
+from manyeyes.core.population import Ints, MultiLabels, Population
+from manyeyes.data.manifest import Manifest
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.data.store import reader as store
+from manyeyes.data.synthetic.users import sizes
+from manyeyes.training.train import train
 
 USERS, IMAGES = 51_414, 429_078  # FLAIR
 COHORT, MOST = 200, 512
@@ -76,11 +76,11 @@ def index(path: Path) -> None:
     write(path, users, 1, "raw")
     seconds = [timed(lambda: store.open(path))[0] for _ in range(5)]
     people = store.open(path)
-    print(f"opening {len(people.users):,} users, {len(people):,} examples: {1000 * median(seconds):.0f} ms")
-    algorithm = fedavg(cohort=COHORT)
+    print(f"opening {len(people.user_ids):,} users, {len(people):,} examples: {1000 * median(seconds):.0f} ms")
+    algorithm = fedavg(cohort_size=COHORT)
     seconds = [timed(partial(plan_round, algorithm, people, 0, r))[0] for r in range(20)]
     print(f"planning a round of {COHORT}: {1000 * median(seconds):.1f} ms")
-    seconds = [timed(partial(algorithm.cohort.select, people, np.random.default_rng(r)))[0] for r in range(20)]
+    seconds = [timed(partial(algorithm.sampler.sample, people, np.random.default_rng(r)))[0] for r in range(20)]
     print(f"  of which choosing the cohort: {1000 * median(seconds):.1f} ms")
 
 
@@ -99,8 +99,8 @@ def reading(path: Path, encoding: str, images: int, repeats: int) -> None:
         if encoding == "raw":
             place = int(np.random.default_rng(repeat).integers(os.path.getsize(file) - size))
             work["one stretch"] = partial(np.fromfile, file, np.uint8, size, offset=place)
-            work["in sequence"] = partial(in_sequence, file, np.sort(people.rows[examples]))
-            work["memory map"] = partial(by_map, file, people.rows[examples])
+            work["in sequence"] = partial(in_sequence, file, np.sort(people.image_indices[examples]))
+            work["memory map"] = partial(by_map, file, people.image_indices[examples])
         for name in np.roll(list(work), repeat).tolist():  # in turns: whatever favours the first favours all
             drop(file)
             cold[name].append(size / timed(work[name])[0])
@@ -121,7 +121,7 @@ class InTurn:
 
     cohorts: Iterator[Ints]
 
-    def select(self, population: Population, rng: np.random.Generator) -> Ints:
+    def sample(self, population: Population, rng: np.random.Generator) -> Ints:
         return next(self.cohorts)
 
 
@@ -138,7 +138,7 @@ def ahead(path: Path, repeats: int) -> None:
     seconds: dict[str, list[float]] = defaultdict(list)
     torch.set_num_threads(1)  # a core is left to read with, as where a GPU trains
     for repeat in range(repeats):
-        cohorts = np.array_split(np.random.default_rng(repeat).permutation(len(people.users)), ROUNDS)
+        cohorts = np.array_split(np.random.default_rng(repeat).permutation(len(people.user_ids)), ROUNDS)
         for name in np.roll(list(work), repeat).tolist():
             drop(file)
             seconds[name] += work[name](cohorts)[1:-1]  # the first waits for its own images, the last reads no others
@@ -156,9 +156,9 @@ def read(people: Population, users: Ints) -> NDArray[np.uint8]:
 
 def rounds(people: Population, cohorts: list[Ints], **settings: Any) -> list[float]:
     """The seconds of each round of a run."""
-    algorithm = replace(fedavg(), cohort=InTurn(iter(cohorts)))
+    algorithm = replace(fedavg(), sampler=InTurn(iter(cohorts)))
     settings |= {"engine": "reference", "device": "cpu", "rounds": ROUNDS, "progress": False}
-    result = train(people, MODEL, algorithm, augment=Augment(crop=CROP), **settings)
+    result = train(people, MODEL, algorithm, preprocess=Preprocess(crop=CROP), **settings)
     return [event["seconds"] for event in result.events[1:]]
 
 
@@ -175,11 +175,11 @@ def by_map(file: Path, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 
 def write(path: Path, users: NDArray[Any], side: int, encoding: str) -> None:
-    labels = MultiLabels.of(
+    labels = MultiLabels.from_lists(
         [[user % 17, (user + k) % 17] for k, user in enumerate(users.tolist())], tuple("abcdefghijklmnopq")
     )
     split = np.where(users % 10 == 0, "val", "train")
-    listing = Listing(
+    listing = Manifest(
         "benchmark",
         Smooth(len(users), side),
         np.arange(len(users)),
@@ -194,7 +194,7 @@ def write(path: Path, users: NDArray[Any], side: int, encoding: str) -> None:
 def cohort(people: Population, seed: int) -> NDArray[np.int64]:
     """All examples of a random cohort, each user's in random order and at most so many."""
     chance = np.random.default_rng(seed)
-    users = chance.choice(len(people.users), COHORT, replace=False)
+    users = chance.choice(len(people.user_ids), COHORT, replace=False)
     return np.concatenate([chance.permutation(people.examples(user))[:MOST] for user in users])
 
 

@@ -1,8 +1,8 @@
-"""Federated visual classification: many people's photos train one model, and the photos stay where they are.
+"""Federated visual classification: many people's images train one model while the images stay with their owners.
 
 import manyeyes as me
-people = me.make_world(me.World(users=500, size=32))
-result = me.train(people, "lenet", me.fedavgm(lr=0.03), rounds=50)
+population = me.make_synthetic(me.SyntheticImages(users=500, size=32))
+result = me.train(population, "lenet", me.fedavgm(lr=0.03), rounds=50)
 result.curve().rounds_to(0.5)
 """
 
@@ -11,85 +11,48 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from manyeyes.algorithm import Algorithm
-    from manyeyes.algorithms import (
-        centralised,
-        ditto,
-        fedadagrad,
-        fedadam,
-        fedavg,
-        fedavgm,
-        fedbn,
-        fedir,
-        fednova,
-        fedper,
-        fedprox,
-        fedrep,
-        fedvc,
-        fedyogi,
-        finetuned,
-        local_only,
-        mimelite,
-        scaffold,
-    )
-    from manyeyes.data.augment import Augment
-    from manyeyes.data.world import World
-    from manyeyes.data.world import make as make_world
-    from manyeyes.models import build as build_model
-    from manyeyes.population import MultiLabels, Population, SingleLabels
-    from manyeyes.run.result import Result
-    from manyeyes.run.training import train
+    from manyeyes.algorithms import *  # noqa: F403
+    from manyeyes.core.algorithm import Algorithm as Algorithm
+    from manyeyes.core.population import MultiLabels as MultiLabels
+    from manyeyes.core.population import Population as Population
+    from manyeyes.core.population import SingleLabels as SingleLabels
+    from manyeyes.data.preprocess import Preprocess as Preprocess
+    from manyeyes.data.synthetic.dataset import SyntheticImages as SyntheticImages
+    from manyeyes.data.synthetic.dataset import make_synthetic as make_synthetic
+    from manyeyes.models import build_model as build_model
+    from manyeyes.training.result import Result as Result
+    from manyeyes.training.train import train as train
 
 __version__ = version("manyeyes")
 
-__all__ = [
-    "Algorithm",
-    "Augment",
-    "MultiLabels",
-    "Population",
-    "Result",
-    "SingleLabels",
-    "World",
-    "build_model",
-    "centralised",
-    "ditto",
-    "fedadagrad",
-    "fedadam",
-    "fedavg",
-    "fedavgm",
-    "fedbn",
-    "fedir",
-    "fednova",
-    "fedper",
-    "fedprox",
-    "fedrep",
-    "fedvc",
-    "fedyogi",
-    "finetuned",
-    "local_only",
-    "make_world",
-    "mimelite",
-    "scaffold",
-    "train",
-]
-
-_PLACES = {  # the others are algorithms
-    "Algorithm": ("algorithm", "Algorithm"),
-    "Augment": ("data.augment", "Augment"),
-    "MultiLabels": ("population", "MultiLabels"),
-    "Population": ("population", "Population"),
-    "Result": ("run.result", "Result"),
-    "SingleLabels": ("population", "SingleLabels"),
-    "World": ("data.world", "World"),
-    "build_model": ("models", "build"),
-    "make_world": ("data.world", "make"),
-    "train": ("run.training", "train"),
+_MODULES = {  # of the public names; every other public name is a named algorithm
+    "Algorithm": "core.algorithm",
+    "MultiLabels": "core.population",
+    "Population": "core.population",
+    "Preprocess": "data.preprocess",
+    "Result": "training.result",
+    "SingleLabels": "core.population",
+    "SyntheticImages": "data.synthetic.dataset",
+    "build_model": "models",
+    "make_synthetic": "data.synthetic.dataset",
+    "train": "training.train",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load a room when it is first asked for: `import manyeyes` and `manyeyes --version` do not wait for PyTorch."""
-    if name not in __all__:
+    """Import a public name when it is first used, so that `import manyeyes` does not load PyTorch."""
+    if name.startswith("_"):
         raise AttributeError(f"module 'manyeyes' has no attribute {name!r}")
-    room, inside = _PLACES.get(name, ("algorithms", name))
-    return getattr(import_module(f"manyeyes.{room}"), inside)
+    if name in _MODULES:
+        return getattr(import_module(f"manyeyes.{_MODULES[name]}"), name)
+    from manyeyes.algorithms import NAMED_ALGORITHMS
+
+    if name not in NAMED_ALGORITHMS:
+        raise AttributeError(f"module 'manyeyes' has no attribute {name!r}")
+    return NAMED_ALGORITHMS[name]
+
+
+def __dir__() -> list[str]:
+    from manyeyes.algorithms import NAMED_ALGORITHMS
+
+    return sorted([*_MODULES, *NAMED_ALGORITHMS, "__version__"])

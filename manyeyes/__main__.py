@@ -7,7 +7,7 @@ from manyeyes.cli import main
 
 code = main()
 if "RANK" in os.environ:  # of torchrun
-    from manyeyes.engine.distributed import leave
+    from manyeyes.engines.distributed import shutdown
 
-    leave(code)
+    shutdown(code)
 sys.exit(code)

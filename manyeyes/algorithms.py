@@ -1,159 +1,220 @@
 """Every named algorithm: FedAvg, and what each of the others puts in its place.
 
-fedavgm(cohort=20, lr=0.03)                            # a named algorithm with numbers of your own
-replace(fedvc(), reweigh=ImportanceRatio())            # any slot exchanged for another
+fedavgm(cohort_size=20, lr=0.03)                            # a named algorithm with options of your own
+replace(fedvc(), example_weighting=ImportanceReweighting()) # any component exchanged for another
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from inspect import signature
+from typing import Any, TypeVar, get_type_hints
 
-from manyeyes.algorithm import Algorithm
-from manyeyes.parts import (
+from manyeyes.components import (
     SGD,
-    ByExamples,
-    BySize,
-    ByWalk,
-    ControlVariates,
+    AdaptiveServer,
+    AllClients,
+    Centralized,
     Ditto,
-    Epochs,
-    Equally,
-    Everyone,
+    EpochBatching,
+    FedDynCorrection,
+    FedNovaWeighting,
     FineTune,
-    FixedSize,
-    Head,
-    ImportanceRatio,
-    Layers,
-    Norms,
-    Pooled,
-    Proximal,
-    ServerAdaptive,
-    ServerMomentum,
+    HeadLayers,
+    ImportanceReweighting,
+    MatchingLayers,
+    MimeLiteMomentum,
+    NormLayers,
+    ProximalTerm,
+    ScaffoldCorrection,
     ServerSGD,
-    Uniform,
+    SizeWeightedSampler,
+    UniformSampler,
+    VirtualClientBatching,
+    WeightByExamples,
+    WeightUniformly,
 )
+from manyeyes.core.algorithm import SLOTS, Algorithm
+from manyeyes.core.registry import OPTIONS_ATTRIBUTE, Option, options_of, register
+
+Make = TypeVar("Make", bound=Callable[..., Algorithm])
 
 
-def fedavg(cohort: int = 10, epochs: int = 1, batch: int = 64, lr: float = 0.01, **local: Any) -> Algorithm:
+def named(*inherits: Callable[..., Any], **sources: str) -> Callable[[Make], Make]:
+    """Register a named algorithm, with the options that its `**keywords` pass on.
+
+    Parameters
+    ----------
+    inherits
+        The functions or components whose options the algorithm's `**keywords` are.
+    sources
+        The component option that a keyword sets, as "slot.option", where it has another name there or where two
+        components have it. Help texts come from there.
+    """
+
+    def decorate(make: Make) -> Make:
+        hints = get_type_hints(make)
+        own = [p for p in signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        helps = _helps(make(), sources)
+        options = [Option(p.name, hints[p.name], p.default, helps.get(p.name, "")) for p in own]
+        names = {p.name for p in own}
+        inherited = [one for factory in inherits for one in options_of(factory) if one.name not in names]
+        setattr(make, OPTIONS_ATTRIBUTE, (*options, *inherited))
+        NAMED_ALGORITHMS[make.__name__] = make
+        return register("algorithm", make.__name__)(make)
+
+    return decorate
+
+
+def _helps(algorithm: Algorithm, sources: dict[str, str]) -> dict[str, str]:
+    """Return the help of every option of an algorithm's components by name, `sources` first."""
+    helps: dict[str, str] = {}
+    by_path: dict[str, str] = {}
+    for slot in SLOTS:
+        component = getattr(algorithm, slot)
+        for one in fields(component) if component is not None else ():
+            by_path[f"{slot}.{one.name}"] = one.metadata.get("help", "")
+            helps.setdefault(one.name, by_path[f"{slot}.{one.name}"])
+    return helps | {keyword: by_path[path] for keyword, path in sources.items()}
+
+
+NAMED_ALGORITHMS: dict[str, Callable[..., Algorithm]] = {}
+
+
+@named(EpochBatching, SGD)
+def fedavg(cohort_size: int = 10, epochs: int = 1, batch_size: int = 64, lr: float = 0.01, **options: Any) -> Algorithm:
     """McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data"."""
+    batching = {name: options.pop(name) for name in ("max_examples", "head_epochs") if name in options}
     return Algorithm(
-        cohort=Uniform(cohort),
-        draw=Epochs(epochs, batch),
-        local=SGD(lr, **local),
-        weigh=ByExamples(),
-        server=ServerSGD(lr=1.0),
+        sampler=UniformSampler(cohort_size),
+        batching=EpochBatching(epochs, batch_size, **batching),
+        client_optimizer=SGD(lr, **options),
+        client_weighting=WeightByExamples(),
+        server_optimizer=ServerSGD(lr=1.0),
     )
 
 
+@named(fedavg, momentum="server_optimizer.momentum")
 def fedavgm(momentum: float = 0.9, **fedavg_options: Any) -> Algorithm:
     """Hsu et al. 2019, "Measuring the effects of non-identical data distribution"."""
-    return replace(fedavg(**fedavg_options), server=ServerSGD(lr=1.0, momentum=momentum))
+    return replace(fedavg(**fedavg_options), server_optimizer=ServerSGD(lr=1.0, momentum=momentum))
 
 
+@named(fedavg, server_lr="server_optimizer.lr")
 def fedadam(server_lr: float = 0.1, **fedavg_options: Any) -> Algorithm:
     """Reddi et al. 2021, "Adaptive federated optimization"; no bias correction."""
-    return replace(fedavg(**fedavg_options), server=ServerAdaptive("adam", server_lr))
+    return replace(fedavg(**fedavg_options), server_optimizer=AdaptiveServer("adam", server_lr))
 
 
+@named(fedavg, server_lr="server_optimizer.lr")
 def fedyogi(server_lr: float = 0.1, **fedavg_options: Any) -> Algorithm:
     """Reddi et al. 2021."""
-    return replace(fedavg(**fedavg_options), server=ServerAdaptive("yogi", server_lr))
+    return replace(fedavg(**fedavg_options), server_optimizer=AdaptiveServer("yogi", server_lr))
 
 
+@named(fedavg, server_lr="server_optimizer.lr")
 def fedadagrad(server_lr: float = 0.1, **fedavg_options: Any) -> Algorithm:
     """Reddi et al. 2021; beta1 = 0, as there."""
-    return replace(fedavg(**fedavg_options), server=ServerAdaptive("adagrad", server_lr, beta1=0.0))
+    return replace(fedavg(**fedavg_options), server_optimizer=AdaptiveServer("adagrad", server_lr, beta1=0.0))
 
 
-def fedir(target: tuple[float, ...] | None = None, **fedavg_options: Any) -> Algorithm:
-    """Hsu et al. 2020, section 5.2: importance reweighting; `target` is p(y), by default the population's."""
-    return replace(fedavg(**fedavg_options), reweigh=ImportanceRatio(target))
+@named(fedavg)
+def fedir(target_distribution: tuple[float, ...] | None = None, **fedavg_options: Any) -> Algorithm:
+    """Hsu et al. 2020, section 5.2: importance reweighting; the target p(y) is the population's by default."""
+    return replace(fedavg(**fedavg_options), example_weighting=ImportanceReweighting(target_distribution))
 
 
-def fedvc(cohort: int = 10, examples: int = 256, batch: int = 64, lr: float = 0.01, **local: Any) -> Algorithm:
+@named(SGD)
+def fedvc(
+    cohort_size: int = 10, virtual_client_size: int = 256, batch_size: int = 64, lr: float = 0.01, **sgd_options: Any
+) -> Algorithm:
     """Hsu et al. 2020, section 5.3: virtual clients of equal size."""
-    draw = FixedSize(examples, batch)
-    return replace(fedavg(), cohort=BySize(cohort), draw=draw, local=SGD(lr, **local), weigh=Equally())
+    return replace(
+        fedavg(),
+        sampler=SizeWeightedSampler(cohort_size),
+        batching=VirtualClientBatching(virtual_client_size, batch_size),
+        client_optimizer=SGD(lr, **sgd_options),
+        client_weighting=WeightUniformly(),
+    )
 
 
+@named(fedavg)
 def fedprox(mu: float = 0.01, **fedavg_options: Any) -> Algorithm:
     """Li et al. 2020, "Federated optimization in heterogeneous networks"."""
-    return replace(fedavg(**fedavg_options), correct=Proximal(mu))
+    return replace(fedavg(**fedavg_options), correction=ProximalTerm(mu))
 
 
+@named(fedavg)
 def scaffold(**fedavg_options: Any) -> Algorithm:
-    """Karimireddy et al. 2020, "SCAFFOLD: stochastic controlled averaging"; option II, clients weigh the same."""
-    return replace(fedavg(**fedavg_options), correct=ControlVariates(), weigh=Equally())
+    """Karimireddy et al. 2020, "SCAFFOLD: stochastic controlled averaging"; option II, uniform client weights."""
+    return replace(fedavg(**fedavg_options), correction=ScaffoldCorrection(), client_weighting=WeightUniformly())
 
 
+@named(fedavg)
+def feddyn(alpha: float = 0.01, **fedavg_options: Any) -> Algorithm:
+    """Acar et al. 2021, "Federated learning based on dynamic regularization"; uniform client weights."""
+    return replace(fedavg(**fedavg_options), correction=FedDynCorrection(alpha), client_weighting=WeightUniformly())
+
+
+@named(fedavg)
 def fednova(**fedavg_options: Any) -> Algorithm:
     """Wang et al. 2020, "Tackling the objective inconsistency problem in heterogeneous federated optimization"."""
-    return replace(fedavg(**fedavg_options), weigh=ByWalk())
+    return replace(fedavg(**fedavg_options), client_weighting=FedNovaWeighting())
 
 
-def mimelite(beta: float = 0.9, **fedavg_options: Any) -> Algorithm:
+@named(fedavg, mime_momentum="correction.momentum")
+def mimelite(mime_momentum: float = 0.9, **fedavg_options: Any) -> Algorithm:
     """Karimireddy et al. 2021, "Breaking the centralized barrier for cross-device federated learning"; momentum."""
-    return replace(fedavg(**fedavg_options), correct=ServerMomentum(beta), weigh=Equally())
+    return replace(
+        fedavg(**fedavg_options), correction=MimeLiteMomentum(mime_momentum), client_weighting=WeightUniformly()
+    )
 
 
-def centralised(batch: int = 64, lr: float = 0.01, momentum: float = 0.9, **local: Any) -> Algorithm:
-    """The upper bound: everyone's examples in one place; a round is an epoch, and the optimiser's state is kept."""
-    local_sgd = SGD(lr, momentum=momentum, keep=True, **local)
-    return replace(fedavg(), cohort=Pooled(), draw=Epochs(1, batch), local=local_sgd)
+@named(SGD)
+def centralized(
+    batch_size: int = 64, lr: float = 0.01, momentum: float = 0.9, persist_state: bool = True, **sgd_options: Any
+) -> Algorithm:
+    """The upper bound: all examples in one place; a round is an epoch, and the optimizer's state persists."""
+    return replace(
+        fedavg(),
+        sampler=Centralized(),
+        batching=EpochBatching(1, batch_size),
+        client_optimizer=SGD(lr, momentum=momentum, persist_state=persist_state, **sgd_options),
+    )
 
 
+@named(fedavg)
 def local_only(**fedavg_options: Any) -> Algorithm:
     """The lower bound: every user trains alone, and nothing is shared."""
-    return replace(fedavg(**fedavg_options), cohort=Everyone(), personal=Layers(("*",)))
+    return replace(fedavg(**fedavg_options), sampler=AllClients(), personal_layers=MatchingLayers(("*",)))
 
 
-def fedper(layers: int = 2, **fedavg_options: Any) -> Algorithm:
+@named(fedavg, head_layers="personal_layers.num_layers")
+def fedper(head_layers: int = 2, **fedavg_options: Any) -> Algorithm:
     """Arivazhagan et al. 2019, "Federated learning with personalization layers": the head stays with the client."""
-    return replace(fedavg(**fedavg_options), personal=Head(layers))
+    return replace(fedavg(**fedavg_options), personal_layers=HeadLayers(head_layers))
 
 
-def fedrep(layers: int = 1, head_epochs: int = 10, epochs: int = 1, batch: int = 64, **options: Any) -> Algorithm:
+@named(fedper)
+def fedrep(head_layers: int = 1, head_epochs: int = 10, **fedavg_options: Any) -> Algorithm:
     """Collins et al. 2021, "Exploiting shared representations for personalized federated learning"."""
-    return replace(fedper(layers, **options), draw=Epochs(epochs, batch, head=head_epochs))
+    return fedper(head_layers, head_epochs=head_epochs, **fedavg_options)
 
 
+@named(fedavg)
 def fedbn(**fedavg_options: Any) -> Algorithm:
     """Li et al. 2021, "FedBN: federated learning on non-IID features via local batch normalization"."""
-    return replace(fedavg(**fedavg_options), personal=Norms())
+    return replace(fedavg(**fedavg_options), personal_layers=NormLayers())
 
 
-def ditto(pull: float = 0.1, **fedavg_options: Any) -> Algorithm:
-    """Li et al. 2021, "Ditto: fair and robust federated learning through personalization"; `pull` is lambda."""
-    return replace(fedavg(**fedavg_options), beside=Ditto(pull))
+@named(fedavg)
+def ditto(lam: float = 0.1, **fedavg_options: Any) -> Algorithm:
+    """Li et al. 2021, "Ditto: fair and robust federated learning through personalization"; `lam` is lambda."""
+    return replace(fedavg(**fedavg_options), personal_model=Ditto(lam))
 
 
+@named(fedavg, adapt_epochs="adaptation.epochs")
 def finetuned(adapt_epochs: int = 1, **fedavg_options: Any) -> Algorithm:
     """FedAvg, then local fine-tuning: Yu et al. 2020, "Salvaging federated learning by local adaptation"."""
-    return replace(fedavg(**fedavg_options), adapt=FineTune(adapt_epochs))
-
-
-NAMED: dict[str, Callable[..., Algorithm]] = {
-    make.__name__: make
-    for make in (
-        fedavg,
-        fedavgm,
-        fedadam,
-        fedyogi,
-        fedadagrad,
-        fedir,
-        fedvc,
-        fedprox,
-        scaffold,
-        fednova,
-        mimelite,
-        centralised,
-        local_only,
-        fedper,
-        fedrep,
-        fedbn,
-        ditto,
-        finetuned,
-    )
-}
+    return replace(fedavg(**fedavg_options), adaptation=FineTune(adapt_epochs))

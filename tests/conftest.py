@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from manyeyes.cli import main
+from manyeyes.core.population import Population, SingleLabels
 from manyeyes.papers import ITEMS
-from manyeyes.population import Population, SingleLabels
-from tests.small_papers import PAPERS
+from tests.small_exhibits import PAPERS
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -44,13 +44,13 @@ def people() -> Population:
     pixels[np.arange(48), :, :, labels] += 55
     split = np.repeat(["train"] * 6 + ["val", "test"], 6)
     classes = SingleLabels(labels, ("red", "green", "blue"))
-    return Population.of(pixels.astype(np.uint8), classes, np.repeat(np.arange(8), 6), split=split)
+    return Population.from_arrays(pixels.astype(np.uint8), classes, np.repeat(np.arange(8), 6), split=split)
 
 
 @pytest.fixture
 def tiny() -> tuple[str, ...]:
     """Settings of a run that takes well under a second."""
-    words = "data.users=40 data.photos=12 model=linear algorithm.cohort=4 algorithm.batch=6 engine.threads=1"
+    words = "data.users=40 data.images_per_user=12 model=linear algorithm.cohort=4 algorithm.batch=6 engine.threads=1"
     return *words.split(), "evaluate_every=5", "checkpoint_seconds=0"
 
 

@@ -26,41 +26,41 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import manyeyes as me
-from manyeyes.algorithm import Algorithm
-from manyeyes.algorithms import NAMED
-from manyeyes.data import store
-from manyeyes.data.dealing import deal
-from manyeyes.data.partition import by_users, dirichlet
-from manyeyes.data.registry import dataset
-from manyeyes.engine.distributed import leave, world
-from manyeyes.models.flat import FlatModel
-from manyeyes.parts import (
+from manyeyes.algorithms import NAMED_ALGORITHMS
+from manyeyes.components import (
     BF16,
     Adam,
-    Epochs,
-    Equally,
-    Everyone,
+    AdaptiveServer,
+    AllClients,
+    EpochBatching,
     Int8,
     Krum,
-    Layers,
+    MatchingLayers,
     Median,
-    Poisson,
+    PoissonSampler,
     Schedule,
-    ServerAdaptive,
     ServerSGD,
     TopK,
     TrimmedMean,
+    WeightUniformly,
 )
-from manyeyes.parts.privacy import AdaptiveClip, CentralDP, Clip, LocalDP
-from manyeyes.population import Population, SingleLabels
-from manyeyes.round import plan_round
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.plan import plan_round
+from manyeyes.core.population import Population, SingleLabels
+from manyeyes.data.partition import by_users, dirichlet
+from manyeyes.data.registry import dataset
+from manyeyes.data.repartition import repartition
+from manyeyes.data.store import reader as store
+from manyeyes.engines.distributed import dist_info, shutdown
+from manyeyes.models.flat import FlatModel
+from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip, LocalDP
 from tests.golden import Record, record, save
 
 ROOT = Path(__file__).parent.parent
 
 # ---------------------------------------------------------------------------- names: in the JSON, and today
 
-ENGINES = {"reference": "reference", "ranks": "ranks", "vector": "vector", "lanes": "lanes"}
+ENGINES = {"reference": "reference", "ranks": "multiprocess", "vector": "vmap", "lanes": "cuda_graphs"}
 
 ALGORITHMS = {
     "fedavg": "fedavg",
@@ -74,7 +74,7 @@ ALGORITHMS = {
     "scaffold": "scaffold",
     "fednova": "fednova",
     "mimelite": "mimelite",
-    "centralised": "centralised",
+    "centralised": "centralized",
     "local_only": "local_only",
     "fedper": "fedper",
     "fedrep": "fedrep",
@@ -134,16 +134,16 @@ UNPINNED = ("seconds",)  # metrics that the clock decides
 
 PLAN_FIELDS = {  # arrays and numbers of each client of a plan
     "user": "user",
-    "key": "key",
-    "size": "size",
+    "key": "client_id",
+    "size": "num_examples",
     "weight": "weight",
-    "rows": "rows_SB",
-    "weights": "weights_SB",
-    "dice": "dice_SBD",
-    "seeds": "seeds_S",
-    "whole": "whole",
-    "whole_weights": "whole_weights",
-    "only": "only_S",
+    "rows": "example_indices_SB",
+    "weights": "example_weights_SB",
+    "dice": "augment_uniforms_SBD",
+    "seeds": "dropout_seeds_S",
+    "whole": "full_indices",
+    "whole_weights": "full_weights",
+    "only": "phase_S",
 }
 
 # ---------------------------------------------------------------------------- populations and models
@@ -152,21 +152,27 @@ PLAN_FIELDS = {  # arrays and numbers of each client of a plan
 @cache
 def albums() -> Population:
     """Ten users of 6 to 22 photos, one to three local steps, each with some to train on and some to be tested on."""
-    whole = me.make_world(me.World(users=10, size=32, photos=22, coarse=4, fine=8, split="within"), processes=1)
-    place = np.arange(len(whole)) - np.repeat(whole.offsets[:-1], whole.sizes)
-    return whole.where(place < np.repeat(6 + 2 * (5 * np.arange(10) % 9), whole.sizes))
+    whole = me.make_synthetic(
+        me.SyntheticImages(users=10, size=32, images_per_user=22, coarse=4, fine=8, split="per_user"), processes=1
+    )
+    place = np.arange(len(whole)) - np.repeat(whole.offsets[:-1], whole.num_examples)
+    return whole.filter(place < np.repeat(6 + 2 * (5 * np.arange(10) % 9), whole.num_examples))
 
 
 @cache
 def strangers() -> Population:
     """Twenty users of eight photos, each wholly in train, val or test."""
-    return me.make_world(me.World(users=20, size=32, photos=8, coarse=4, fine=8, seed=1), processes=1)
+    return me.make_synthetic(
+        me.SyntheticImages(users=20, size=32, images_per_user=8, coarse=4, fine=8, seed=1), processes=1
+    )
 
 
 @cache
 def large() -> Population:
     """Six users of photos of 64 pixels: of smaller ones, live batch norms amplify rounding errors."""
-    return me.make_world(me.World(users=6, size=64, photos=12, coarse=4, fine=8, split="within"), processes=1)
+    return me.make_synthetic(
+        me.SyntheticImages(users=6, size=64, images_per_user=12, coarse=4, fine=8, split="per_user"), processes=1
+    )
 
 
 @cache
@@ -181,7 +187,7 @@ def numbered() -> Population:
     rng = np.random.default_rng(7)
     users = np.repeat(np.arange(30), 1 + 7 * np.arange(30) % 30)
     labels = SingleLabels(rng.integers(0, 5, len(users)), tuple("abcde"))
-    return Population.of(np.zeros((len(users), 1, 1, 3), np.uint8), labels, users)
+    return Population.from_arrays(np.zeros((len(users), 1, 1, 3), np.uint8), labels, users)
 
 
 class Normed(nn.Module):
@@ -227,14 +233,14 @@ def named(name: str, **options: Any) -> Callable[[int], nn.Module]:
 
 # ---------------------------------------------------------------------------- algorithms
 
-SMALL = {"cohort": 3, "batch": 8, "lr": 0.05}
+SMALL = {"cohort_size": 3, "batch_size": 8, "lr": 0.05}
 OPTIONS: dict[str, dict[str, Any]] = {  # what an algorithm is given besides the small numbers, or instead of them
     "fedadam": {**SMALL, "server_lr": 0.01},
     "fedyogi": {**SMALL, "server_lr": 0.01},
     "fedadagrad": {**SMALL, "server_lr": 0.01},
-    "fedvc": {**SMALL, "examples": 12},
+    "fedvc": {**SMALL, "virtual_client_size": 12},
     "fednova": {**SMALL, "momentum": 0.5},
-    "centralised": {"batch": 8, "lr": 0.05},
+    "centralised": {"batch_size": 8, "lr": 0.05},
     "fedrep": {**SMALL, "head_epochs": 2},
 }
 MODELS = {"fedbn": partial(seeded, Normed)}  # of the algorithms that lenet is no use for
@@ -242,12 +248,12 @@ MODELS = {"fedbn": partial(seeded, Normed)}  # of the algorithms that lenet is n
 
 def make(name: str, **options: Any) -> Algorithm:
     """The named algorithm with small numbers."""
-    return NAMED[ALGORITHMS[name]](**{**OPTIONS.get(name, SMALL), **options})
+    return NAMED_ALGORITHMS[ALGORITHMS.get(name, name)](**{**OPTIONS.get(name, SMALL), **options})
 
 
 def equal(**slots: Any) -> Algorithm:
     """FedAvg whose clients all count the same, with some slots exchanged."""
-    return replace(make("fedavg", cohort=5), weigh=Equally(), **slots)
+    return replace(make("fedavg", cohort_size=5), client_weighting=WeightUniformly(), **slots)
 
 
 # ---------------------------------------------------------------------------- records
@@ -294,19 +300,19 @@ def resumed_personal() -> Record:
     """Three rounds of clients who keep layers and momentum, stopped after the second."""
     with TemporaryDirectory() as folder:
         options: dict[str, Any] = {"folder": Path(folder, "run"), "evaluate_every": 1, "checkpoint_seconds": 0}
-        run(make("fedper", momentum=0.9, keep=True), rounds=2, **options)
-        return run(make("fedper", momentum=0.9, keep=True), rounds=3, resume=True, **options)
+        run(make("fedper", momentum=0.9, persist_state=True), rounds=2, **options)
+        return run(make("fedper", momentum=0.9, persist_state=True), rounds=3, resume=True, **options)
 
 
 def dealt() -> Record:
     """A store of CIFAR's format that is prepared, opened and dealt to other clients."""
     with TemporaryDirectory() as folder:
         cifar, raw, out = dataset("cifar10"), Path(folder, "raw"), Path(folder, "store")
-        assert cifar.standin is not None, "CIFAR-10 has a stand-in"
-        cifar.standin(me.World(users=20, size=32, photos=8, coarse=4, fine=8), raw)
-        store.write(cifar.listing(raw, partition="dirichlet", users=6, alpha=0.5), out, None, processes=1)
+        assert cifar.write_synthetic is not None, "CIFAR-10 has a stand-in"
+        cifar.write_synthetic(me.SyntheticImages(users=20, size=32, images_per_user=8, coarse=4, fine=8), raw)
+        store.write(cifar.read_manifest(raw, partition="dirichlet", users=6, alpha=0.5), out, None, processes=1)
         opened = store.open(out)
-        return run(make("fedper"), lambda: deal(opened, 8, 2, seed=3))
+        return run(make("fedper"), lambda: repartition(opened, 8, 2, seed=3))
 
 
 def two_ranks() -> Record:
@@ -321,16 +327,16 @@ def two_ranks() -> Record:
 
 def one_rank(out: Path) -> None:
     """What each process of `two_ranks` does."""
-    found = run(make("fedavgm", cohort=5))
-    if world().rank == 0:
+    found = run(make("fedavgm", cohort_size=5))
+    if dist_info().rank == 0:
         out.write_text(json.dumps(found))
-    leave(0)
+    shutdown(0)
 
 
 def command() -> Record:
     """`manyeyes run`: the weights of its checkpoint and the metrics in its folder."""
     words = (
-        "data.users=20 data.photos=8 data.coarse=4 data.fine=8 model=lenet model.width=4 algorithm=fedavgm "
+        "data.users=20 data.images_per_user=8 data.coarse=4 data.fine=8 model=lenet model.width=4 algorithm=fedavgm "
         "algorithm.cohort=3 algorithm.batch=8 algorithm.lr=0.05 rounds=2 evaluate_every=0 engine.name=reference "
         "engine.device=cpu engine.threads=1 folder=here"
     )
@@ -352,71 +358,88 @@ def python(*words: str, cwd: Path) -> None:
 
 # ---------------------------------------------------------------------------- the cases
 
-YOGI = ServerAdaptive("yogi", 0.03, schedule=Schedule("cosine", rounds=3, warmup=1))
-ADAM = ServerAdaptive("adam", 0.01, bias_correction=True, schedule=Schedule("polynomial", rounds=4, power=2.0))
+YOGI = AdaptiveServer("yogi", 0.03, schedule=Schedule("cosine", rounds=3, warmup=1))
+ADAM = AdaptiveServer("adam", 0.01, bias_correction=True, schedule=Schedule("polynomial", rounds=4, power=2.0))
 CENTRAL = CentralDP(epsilon=8.0, clip=Clip(0.3), reproducible_noise=True)
-ADAPTIVE = CentralDP(epsilon=0.0, noise=0.7, clip=AdaptiveClip(0.1), noise_cohort=8, reproducible_noise=True)
-LOCAL = LocalDP(noise=0.1, clip=0.5, reproducible_noise=True)
-ZOOM = me.Augment(crop=24, scale=(0.2, 0.9), flip_horizontal=True)
-CROP = me.Augment(crop=28, pad=2, flip_horizontal=True, flip_vertical=True)
-FULL = partial(make, "fedvc", examples=16, cohort=2, lr=0.01)  # no batch of one photo
-SCHEDULED = {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5, "schedule": Schedule("cosine", rounds=3, warmup=2)}
+ADAPTIVE = CentralDP(
+    epsilon=0.0, noise_multiplier=0.7, clip=AdaptiveClip(0.1), noise_cohort_size=8, reproducible_noise=True
+)
+LOCAL = LocalDP(noise_multiplier=0.1, clip=0.5, reproducible_noise=True)
+ZOOM = me.Preprocess(crop=24, scale=(0.2, 0.9), flip_horizontal=True)
+CROP = me.Preprocess(crop=28, pad=2, flip_horizontal=True, flip_vertical=True)
+FULL = partial(make, "fedvc", virtual_client_size=16, cohort_size=2, lr=0.01)  # no batch of one photo
+SCHEDULED = {
+    "momentum": 0.9,
+    "weight_decay": 0.01,
+    "max_grad_norm": 0.5,
+    "schedule": Schedule("cosine", rounds=3, warmup=2),
+}
 
 ENGINE_CASES: dict[str, Callable[[], Record]] = {
     f"{name}-{engine}": partial(engine_case, name, engine) for name in ALGORITHMS for engine in ENGINES
 }
 
+FEDDYN_CASES: dict[str, Callable[[], Record]] = {
+    f"feddyn-{engine}": partial(engine_case, "feddyn", engine) for engine in ENGINES
+}
+
 RUN_CASES: dict[str, Callable[[], Record]] = {
-    "private-central": lambda: run(equal(cohort=Poisson(4), privacy=CENTRAL)),
+    "private-central": lambda: run(equal(sampler=PoissonSampler(4), privacy=CENTRAL)),
     "private-adaptive-clip": lambda: run(equal(privacy=ADAPTIVE), rounds=3),
     "private-local": lambda: run(equal(privacy=LOCAL)),
-    "private-ranks": lambda: run(equal(cohort=Poisson(4), privacy=CENTRAL), engine=ENGINES["ranks"]),
-    "private-lanes": lambda: run(equal(cohort=Poisson(4), privacy=CENTRAL), engine=ENGINES["lanes"]),
-    "personal-fedper": lambda: run(make("fedper", cohort=6), rounds=3, evaluate_every=1),
-    "personal-ditto": lambda: run(make("ditto", cohort=6, momentum=0.9), rounds=3, evaluate_every=1),
-    "personal-finetuned": lambda: run(make("finetuned", cohort=6, adapt_epochs=2), rounds=3, evaluate_every=1),
+    "private-ranks": lambda: run(equal(sampler=PoissonSampler(4), privacy=CENTRAL), engine=ENGINES["ranks"]),
+    "private-lanes": lambda: run(equal(sampler=PoissonSampler(4), privacy=CENTRAL), engine=ENGINES["lanes"]),
+    "personal-fedper": lambda: run(make("fedper", cohort_size=6), rounds=3, evaluate_every=1),
+    "personal-ditto": lambda: run(make("ditto", cohort_size=6, momentum=0.9), rounds=3, evaluate_every=1),
+    "personal-finetuned": lambda: run(make("finetuned", cohort_size=6, adapt_epochs=2), rounds=3, evaluate_every=1),
     "personal-strangers": lambda: run(make("fedper"), strangers),
-    "personal-layers": lambda: run(replace(make("fedavg"), personal=Layers(("fc3.*", "conv1.bias")))),
-    "packed-bf16": lambda: run(replace(make("fedavg"), compress=BF16())),
-    "packed-int8": lambda: run(replace(make("fedavg"), compress=Int8(chunk=256))),
-    "packed-topk": lambda: run(replace(make("fedavg", cohort=8), compress=TopK(0.05)), rounds=3),
-    "robust-median": lambda: run(equal(aggregate=Median())),
-    "robust-trimmed": lambda: run(equal(aggregate=TrimmedMean(0.25))),
-    "robust-krum": lambda: run(equal(aggregate=Krum(wrong=1))),
-    "robust-multikrum": lambda: run(equal(aggregate=Krum(wrong=1, chosen=3))),
-    "robust-median-ranks": lambda: run(equal(aggregate=Median()), engine=ENGINES["ranks"]),
-    "server-yogi-scheduled": lambda: run(replace(make("fedavg"), server=YOGI), rounds=3),
-    "server-adam-scheduled": lambda: run(replace(make("fedavg"), server=ADAM), rounds=3),
+    "personal-layers": lambda: run(replace(make("fedavg"), personal_layers=MatchingLayers(("fc3.*", "conv1.bias")))),
+    "packed-bf16": lambda: run(replace(make("fedavg"), compressor=BF16())),
+    "packed-int8": lambda: run(replace(make("fedavg"), compressor=Int8(block_size=256))),
+    "packed-topk": lambda: run(replace(make("fedavg", cohort_size=8), compressor=TopK(0.05)), rounds=3),
+    "robust-median": lambda: run(equal(aggregator=Median())),
+    "robust-trimmed": lambda: run(equal(aggregator=TrimmedMean(0.25))),
+    "robust-krum": lambda: run(equal(aggregator=Krum(num_malicious=1))),
+    "robust-multikrum": lambda: run(equal(aggregator=Krum(num_malicious=1, num_selected=3))),
+    "robust-median-ranks": lambda: run(equal(aggregator=Median()), engine=ENGINES["ranks"]),
+    "server-yogi-scheduled": lambda: run(replace(make("fedavg"), server_optimizer=YOGI), rounds=3),
+    "server-adam-scheduled": lambda: run(replace(make("fedavg"), server_optimizer=ADAM), rounds=3),
     "server-sgd-scheduled": lambda: run(
-        replace(make("fedavg"), server=ServerSGD(0.7, 0.5, Schedule("polynomial", rounds=3))), rounds=3
+        replace(make("fedavg"), server_optimizer=ServerSGD(0.7, 0.5, Schedule("polynomial", rounds=3))), rounds=3
     ),
-    "local-adam": lambda: run(replace(make("fedavg"), local=Adam(1e-3, weight_decay=0.01))),
-    "local-adam-kept": lambda: run(replace(make("fedavg", cohort=8), local=Adam(1e-3, keep=True)), rounds=3),
+    "local-adam": lambda: run(replace(make("fedavg"), client_optimizer=Adam(1e-3, weight_decay=0.01))),
+    "local-adam-kept": lambda: run(
+        replace(make("fedavg", cohort_size=8), client_optimizer=Adam(1e-3, persist_state=True)), rounds=3
+    ),
     "local-sgd-scheduled": lambda: run(make("fedavg", **SCHEDULED), rounds=3),
-    "local-limit": lambda: run(replace(make("fedavg"), draw=Epochs(2, 4, limit=5))),
-    "fedir-target": lambda: run(make("fedir", target=(0.1, 0.2, 0.3, 0.4))),
+    "local-limit": lambda: run(replace(make("fedavg"), batching=EpochBatching(2, 4, max_examples=5))),
+    "fedir-target": lambda: run(make("fedir", target_distribution=(0.1, 0.2, 0.3, 0.4))),
     "linear": lambda: run(make("fedavg"), model=named("linear")),
-    "everyone": lambda: run(replace(make("fedavg"), cohort=Everyone())),
+    "everyone": lambda: run(replace(make("fedavg"), sampler=AllClients())),
     "dropout": lambda: run(make("fedavg"), model=partial(seeded, Dropping)),
     "live-batch-norm": lambda: run(make("fedavgm"), model=partial(seeded, Normed)),
-    "multilabel-resnet18-group": lambda: run(make("fedavg", cohort=2, lr=0.001), tagged, named("resnet18"), rounds=1),
+    "multilabel-resnet18-group": lambda: run(
+        make("fedavg", cohort_size=2, lr=0.001), tagged, named("resnet18"), rounds=1
+    ),
     "multilabel-vector": lambda: run(make("fedavg"), tagged, engine=ENGINES["vector"]),
     "multilabel-strangers": lambda: run(make("fedavg"), lambda: strangers().task("coarse")),
     "mobilenet-v1-group": lambda: run(FULL(), model=named("mobilenet_v1"), rounds=1),
     "mobilenet-v2-group": lambda: run(FULL(), model=named("mobilenet_v2", bottleneck=16), rounds=1),
     "mobilenet-v2-frozen": lambda: run(FULL(), model=named("mobilenet_v2", norm="frozen_batch"), rounds=1),
-    "mobilenet-v2-live": lambda: run(FULL(examples=8, lr=1e-4), large, named("mobilenet_v2", norm="batch"), rounds=1),
-    "resnet18-last-layers": lambda: run(FULL(), model=named("resnet18", train="last:2"), rounds=1),
-    "augment-crop-flip": lambda: run(make("fedavg"), model=partial(lenet, size=28), augment=CROP),
-    "augment-resized": lambda: run(make("fedavg"), model=partial(lenet, size=24), augment=ZOOM),
-    "augment-resized-lanes": lambda: run(
-        make("fedavg"), model=partial(lenet, size=24), augment=ZOOM, engine=ENGINES["lanes"]
+    "mobilenet-v2-live": lambda: run(
+        FULL(virtual_client_size=8, lr=1e-4), large, named("mobilenet_v2", norm="batch"), rounds=1
     ),
-    "best-model": lambda: run(make("fedavg", lr=0.3), strangers, rounds=4, evaluate_every=1, best_on="val"),
-    "budget-of-batches": lambda: run(make("fedavg"), rounds=9, batches=4),
+    "resnet18-last-layers": lambda: run(FULL(), model=named("resnet18", trainable="last:2"), rounds=1),
+    "augment-crop-flip": lambda: run(make("fedavg"), model=partial(lenet, size=28), preprocess=CROP),
+    "augment-resized": lambda: run(make("fedavg"), model=partial(lenet, size=24), preprocess=ZOOM),
+    "augment-resized-lanes": lambda: run(
+        make("fedavg"), model=partial(lenet, size=24), preprocess=ZOOM, engine=ENGINES["lanes"]
+    ),
+    "best-model": lambda: run(make("fedavg", lr=0.3), strangers, rounds=4, evaluate_every=1, select_best_on="val"),
+    "budget-of-batches": lambda: run(make("fedavg"), rounds=9, max_local_batches=4),
     "uninterrupted": lambda: run(make("scaffold"), rounds=3, evaluate_every=1),
     "resumed": resumed,
-    "uninterrupted-personal": lambda: run(make("fedper", momentum=0.9, keep=True), rounds=3, evaluate_every=1),
+    "uninterrupted-personal": lambda: run(make("fedper", momentum=0.9, persist_state=True), rounds=3, evaluate_every=1),
     "resumed-personal": resumed_personal,
     "dealt-store": dealt,
     "two-ranks": two_ranks,
@@ -425,22 +448,22 @@ RUN_CASES: dict[str, Callable[[], Record]] = {
 
 PLANS: dict[str, tuple[Algorithm, int]] = {  # with the random numbers that augmentation wants of each example
     "uniform": (make("fedavg"), 0),
-    "poisson": (replace(make("fedavg"), cohort=Poisson(6)), 0),
-    "by-size": (make("fedvc", cohort=4), 0),
-    "by-size-nearly-all": (make("fedvc", cohort=29), 0),
+    "poisson": (replace(make("fedavg"), sampler=PoissonSampler(6)), 0),
+    "by-size": (make("fedvc", cohort_size=4), 0),
+    "by-size-nearly-all": (make("fedvc", cohort_size=29), 0),
     "everyone": (make("local_only"), 0),
     "pooled": (make("centralised"), 0),
-    "fixed-size": (replace(make("fedavg"), draw=make("fedvc").draw), 0),
-    "limit": (replace(make("fedavg", cohort=8), draw=Epochs(2, 4, limit=5)), 0),
+    "fixed-size": (replace(make("fedavg"), batching=make("fedvc").batching), 0),
+    "limit": (replace(make("fedavg", cohort_size=8), batching=EpochBatching(2, 4, max_examples=5)), 0),
     "two-epochs": (make("fedavg", epochs=2), 0),
-    "phases": (make("fedrep", epochs=2, cohort=6), 0),
-    "walk": (make("fednova", cohort=6, epochs=2), 0),
-    "importance": (make("fedir", cohort=6), 0),
-    "importance-target": (make("fedir", cohort=6, target=(0.1, 0.1, 0.2, 0.2, 0.4)), 0),
-    "whole-gradients": (replace(make("mimelite", cohort=6), reweigh=make("fedir").reweigh), 0),
+    "phases": (make("fedrep", epochs=2, cohort_size=6), 0),
+    "walk": (make("fednova", cohort_size=6, epochs=2), 0),
+    "importance": (make("fedir", cohort_size=6), 0),
+    "importance-target": (make("fedir", cohort_size=6, target_distribution=(0.1, 0.1, 0.2, 0.2, 0.4)), 0),
+    "whole-gradients": (replace(make("mimelite", cohort_size=6), example_weighting=make("fedir").example_weighting), 0),
     "control-variates": (make("scaffold"), 0),
-    "crop": (make("fedavg"), CROP.dice),
-    "zoom": (make("fedavg"), ZOOM.dice),
+    "crop": (make("fedavg"), CROP.num_uniforms),
+    "zoom": (make("fedavg"), ZOOM.num_uniforms),
 }
 
 
@@ -468,14 +491,14 @@ def as_bytes(value: Any) -> bytes:
 
 def dealing_hash() -> str:
     """The hash of who holds what after examples are dealt out."""
-    people = deal(numbered(), 12, 2, seed=5)
+    people = repartition(numbered(), 12, 2, seed=5)
     split = np.unique(np.asarray(people.columns["split"]), return_inverse=True)[1]
-    return hashlib.sha256(b"".join(map(as_bytes, (people.offsets, people.rows, split)))).hexdigest()
+    return hashlib.sha256(b"".join(map(as_bytes, (people.offsets, people.image_indices, split)))).hexdigest()
 
 
 def partition_hash() -> str:
     """The hash of a Dirichlet partition, and of users dealt to train, val and test."""
-    owners = dirichlet(numbered().labels.entries()[1], 20, 0.3, seed=5)
+    owners = dirichlet(numbered().labels.nonzero()[1], 20, 0.3, seed=5)
     split = np.unique(by_users(owners, seed=5), return_inverse=True)[1]
     return hashlib.sha256(as_bytes(owners) + as_bytes(split)).hexdigest()
 
@@ -490,12 +513,14 @@ FILES: dict[str, tuple[dict[str, Callable[[], Any]], bool]] = {  # and whether t
     "engines": (ENGINE_CASES, False),
     "runs": (RUN_CASES, False),
     "plans": (PLAN_CASES, True),
+    "feddyn": (FEDDYN_CASES, False),
 }
 
 
-def write() -> None:
-    """Write every golden file."""
-    for name, (cases, portable) in FILES.items():
+def write(names: list[str]) -> None:
+    """Write golden files, by default all of them."""
+    for name in names or FILES:
+        cases, portable = FILES[name]
         found = {case: make() for case, make in cases.items()}
         refused = [case for case, one in found.items() if "refused" in one]
         print(f"{name}: {len(found)} cases, refused: {', '.join(refused) or 'none'}")
@@ -504,8 +529,8 @@ def write() -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["--write"]:
-            write()
+        case ["--write", *names]:
+            write(names)
         case ["--rank", out]:
             one_rank(Path(out))
         case _:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from manyeyes.algorithm import Algorithm
 from manyeyes.algorithms import (
     fedadagrad,
     fedadam,
@@ -23,22 +22,34 @@ from manyeyes.algorithms import (
     mimelite,
     scaffold,
 )
-from manyeyes.parts import Everyone, ImportanceRatio, Proximal, ServerAdaptive
-from tests.by_hand import LABELS, LR, OWNERS, SIZES, THETA, Game, importance, pseudo_gradient, softmax_slope, walk
+from manyeyes.components import AdaptiveServer, AllClients, ImportanceReweighting, ProximalTerm
+from manyeyes.core.algorithm import Algorithm
+from tests.numpy_reference import (
+    LABELS,
+    LR,
+    OWNERS,
+    SIZES,
+    THETA,
+    Game,
+    importance,
+    pseudo_gradient,
+    softmax_slope,
+    walk,
+)
 
 
 def test_fedavg_averages_ragged_epochs_by_size() -> None:
-    game = Game(fedavg(cohort=3, epochs=3, batch=2, lr=LR))
+    game = Game(fedavg(cohort_size=3, epochs=3, batch_size=2, lr=LR))
     theta = THETA
     for _ in range(2):
         theta = theta - pseudo_gradient(theta, game.plan())
         report = game.play()
         game.assert_at(theta)
-    assert report.clients == 3
+    assert report.num_clients == 3
 
 
 def test_fedavgm_is_a_heavy_ball_over_rounds() -> None:
-    game = Game(fedavgm(momentum=0.8, cohort=3, epochs=2, batch=2, lr=LR))
+    game = Game(fedavgm(momentum=0.8, cohort_size=3, epochs=2, batch_size=2, lr=LR))
     theta, velocity = THETA, np.zeros(39)
     for _ in range(4):
         velocity = 0.8 * velocity + pseudo_gradient(theta, game.plan())
@@ -67,8 +78,8 @@ def test_adaptive_servers_follow_algorithm_2_of_reddi_et_al(make: Callable[..., 
 
 
 def test_bias_corrected_server_adam_is_torch_adam_on_the_pseudo_gradient() -> None:
-    server = ServerAdaptive("adam", lr=0.02, beta1=0.8, beta2=0.95, tau=1e-3, bias_correction=True)
-    game = Game(replace(fedavg(cohort=3, batch=3, lr=LR), server=server))
+    server = AdaptiveServer("adam", lr=0.02, beta1=0.8, beta2=0.95, tau=1e-3, bias_correction=True)
+    game = Game(replace(fedavg(cohort_size=3, batch_size=3, lr=LR), server_optimizer=server))
     theta = torch.tensor(THETA, requires_grad=True)
     adam = torch.optim.Adam([theta], lr=0.02, betas=(0.8, 0.95), eps=1e-3)
     for _ in range(4):
@@ -84,7 +95,7 @@ TARGETS = [None, (0.5, 0.2, 0.3), (0.6, 0.0, 0.4)]
 @pytest.mark.parametrize("target", TARGETS)
 def test_fedir_weighs_examples_by_p_over_q_within_the_batch(target: tuple[float, ...] | None) -> None:
     """Eq. 3 and 4; user 1 has no owl, and user 3, who has only dogs, weighs nothing where p(dog) = 0."""
-    game = Game(replace(fedir(target, epochs=2, batch=2, lr=LR), cohort=Everyone()))
+    game = Game(replace(fedir(target, epochs=2, batch_size=2, lr=LR), sampler=AllClients()))
     wanted = np.bincount(LABELS) / len(LABELS) if target is None else np.array(target)
     theta = THETA
     for _ in range(2):
@@ -97,20 +108,24 @@ def test_fedir_weighs_examples_by_p_over_q_within_the_batch(target: tuple[float,
 
 
 def test_fedvc_weighs_virtual_clients_of_fixed_size_alike() -> None:
-    game = Game(fedvc(cohort=3, examples=4, batch=3, lr=LR))
+    game = Game(fedvc(cohort_size=3, virtual_client_size=4, batch_size=3, lr=LR))
     theta = THETA
     for _ in range(3):
         plan = game.plan()
         for client in plan.clients:
-            assert (client.rows_SB >= 0).sum() == 4
-            assert set(OWNERS[client.rows_SB[client.rows_SB >= 0]]) == {client.user}
+            assert (client.example_indices_SB >= 0).sum() == 4
+            assert set(OWNERS[client.example_indices_SB[client.example_indices_SB >= 0]]) == {client.user}
         theta = np.mean([walk(theta, c)[0] for c in plan.clients], axis=0)
         game.play()
         game.assert_at(theta)
 
 
 def test_fedvc_with_fedir_and_server_momentum_mixes_all_three() -> None:
-    mixed = replace(fedvc(cohort=3, examples=4, batch=3, lr=LR), reweigh=ImportanceRatio(), server=fedavgm().server)
+    mixed = replace(
+        fedvc(cohort_size=3, virtual_client_size=4, batch_size=3, lr=LR),
+        example_weighting=ImportanceReweighting(),
+        server_optimizer=fedavgm().server_optimizer,
+    )
     game = Game(mixed)
     wanted = np.bincount(LABELS) / len(LABELS)
     theta, velocity = THETA, np.zeros(39)
@@ -125,7 +140,7 @@ def test_fedvc_with_fedir_and_server_momentum_mixes_all_three() -> None:
 
 
 def test_fedprox_pulls_back_to_the_weights_of_the_server() -> None:
-    game = Game(fedprox(mu=0.7, cohort=3, epochs=3, batch=2, lr=LR))
+    game = Game(fedprox(mu=0.7, cohort_size=3, epochs=3, batch_size=2, lr=LR))
     theta = THETA
     for _ in range(2):
         theta = theta - pseudo_gradient(theta, game.plan(), pull=0.7)
@@ -135,7 +150,7 @@ def test_fedprox_pulls_back_to_the_weights_of_the_server() -> None:
 
 def test_scaffold_keeps_control_variates_of_those_who_took_part() -> None:
     """Karimireddy et al. 2020, Algorithm 1, option II: 2 of 5 users a round."""
-    game = Game(scaffold(cohort=2, epochs=2, batch=2, lr=LR))
+    game = Game(scaffold(cohort_size=2, epochs=2, batch_size=2, lr=LR))
     theta, c, own = THETA, np.zeros(39), np.zeros((5, 39))
     for _ in range(5):
         ends, changes = [], []
@@ -150,8 +165,8 @@ def test_scaffold_keeps_control_variates_of_those_who_took_part() -> None:
         c = c + np.sum(changes, axis=0) / 5
         game.play()
         game.assert_at(theta)
-        assert game.state.correction is not None
-        np.testing.assert_allclose(game.state.correction.numpy(), c, atol=1e-6)
+        assert game.state.correction_state is not None
+        np.testing.assert_allclose(game.state.correction_state.numpy(), c, atol=1e-6)
     for user, kept in game.clients.items():
         np.testing.assert_allclose(kept["control"].numpy(), own[user], atol=2e-6)
 
@@ -171,8 +186,8 @@ NOVA = [  # momentum, mu, ||a||_1 of a walk of so many steps (Wang et al. 2020, 
 def test_fednova_normalises_walks_of_different_length(
     momentum: float, mu: float, length: Callable[[int], float]
 ) -> None:
-    algorithm = fednova(cohort=4, epochs=2, batch=2, lr=LR, momentum=momentum)
-    game = Game(replace(algorithm, correct=Proximal(mu)) if mu else algorithm)
+    algorithm = fednova(cohort_size=4, epochs=2, batch_size=2, lr=LR, momentum=momentum)
+    game = Game(replace(algorithm, correction=ProximalTerm(mu)) if mu else algorithm)
     theta = THETA
     for _ in range(2):
         plan = game.plan()
@@ -187,7 +202,7 @@ def test_fednova_normalises_walks_of_different_length(
 
 
 def test_mimelite_moves_clients_with_the_momentum_of_whole_gradients() -> None:
-    game = Game(mimelite(beta=0.8, cohort=3, epochs=2, batch=2, lr=LR))
+    game = Game(mimelite(mime_momentum=0.8, cohort_size=3, epochs=2, batch_size=2, lr=LR))
     theta, m = THETA, np.zeros(39)
     for _ in range(4):
         users = [c.user for c in game.plan().clients]

@@ -9,10 +9,10 @@ from functools import cache
 
 import pytest
 
-from manyeyes.algorithms import NAMED
+from manyeyes.algorithms import NAMED_ALGORITHMS
 from tests import golden
 from tests.golden import Record, differences, machine
-from tests.golden_cases import ALGORITHMS, ENGINE_CASES, FILES, PLAN_CASES, RUN_CASES
+from tests.golden_cases import ALGORITHMS, ENGINE_CASES, FEDDYN_CASES, FILES, PLAN_CASES, RUN_CASES
 
 REWRITE = "; if that is meant, give the reason in the commit: python -m tests.golden_cases --write"
 SAME_RUNS = {"resumed": "uninterrupted", "resumed-personal": "uninterrupted-personal"}
@@ -30,6 +30,11 @@ def assert_golden(file: str, case: str, found: Record) -> None:
 @pytest.mark.parametrize("case", ENGINE_CASES)
 def test_every_algorithm_gives_its_golden_numbers_on_every_engine(case: str) -> None:
     assert_golden("engines", case, ENGINE_CASES[case]())
+
+
+@pytest.mark.parametrize("case", FEDDYN_CASES)
+def test_feddyn_gives_its_golden_numbers_on_every_engine(case: str) -> None:
+    assert_golden("feddyn", case, FEDDYN_CASES[case]())
 
 
 @pytest.mark.parametrize("case", RUN_CASES)
@@ -54,7 +59,7 @@ def test_every_golden_number_has_a_case(file: str) -> None:
 
 
 def test_every_named_algorithm_has_cases() -> None:
-    assert set(ALGORITHMS.values()) == set(NAMED)
+    assert {*ALGORITHMS.values(), "feddyn"} == set(NAMED_ALGORITHMS)
 
 
 def test_another_machine_may_differ_by_rounding_and_by_no_more() -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from manyeyes.algorithms import ditto, fedavg, fedper, fedrep, local_only, scaffold
-from manyeyes.parts import Layers, ServerAdaptive, ServerSGD
-from tests.by_hand import LR, SIZES, THETA, Game, pseudo_gradient, softmax_slope, walk
+from manyeyes.components import AdaptiveServer, MatchingLayers, ServerSGD
+from tests.numpy_reference import LR, SIZES, THETA, Game, pseudo_gradient, softmax_slope, walk
 
 
 def test_local_only_users_train_alone_and_share_nothing() -> None:
-    game = Game(local_only(epochs=2, batch=2, lr=LR))
+    game = Game(local_only(epochs=2, batch_size=2, lr=LR))
     alone = np.tile(THETA, (5, 1))
     for _ in range(3):
         for client in game.plan().clients:
@@ -27,15 +27,21 @@ def test_local_only_users_train_alone_and_share_nothing() -> None:
 
 
 BIAS = np.arange(39) >= 36  # what stays with the client in the tests below
-HEAD = Layers(("1.bias",))
+HEAD = MatchingLayers(("1.bias",))
 
 
 @pytest.mark.parametrize(
-    "server", [ServerSGD(), ServerSGD(momentum=0.8), ServerAdaptive("adam", 0.02)], ids=["sgd", "momentum", "adam"]
+    "server", [ServerSGD(), ServerSGD(momentum=0.8), AdaptiveServer("adam", 0.02)], ids=["sgd", "momentum", "adam"]
 )
 def test_fedper_keeps_the_head_with_the_client_and_out_of_the_server(server: Any) -> None:
     """Arivazhagan et al. 2019, Algorithms 1 and 2: 3 of 5 users a round; who is new starts from the first head."""
-    game = Game(replace(fedper(cohort=3, epochs=2, batch=2, lr=LR, momentum=0.5), personal=HEAD, server=server))
+    game = Game(
+        replace(
+            fedper(cohort_size=3, epochs=2, batch_size=2, lr=LR, momentum=0.5),
+            personal_layers=HEAD,
+            server_optimizer=server,
+        )
+    )
     theta, heads = THETA, np.tile(THETA[BIAS], (5, 1))
     velocity, mean, square = np.zeros(39), np.zeros(39), np.full(39, 1e-6)
     for _ in range(4):
@@ -46,7 +52,7 @@ def test_fedper_keeps_the_head_with_the_client_and_out_of_the_server(server: Any
             end, _ = walk(begin, client, momentum=0.5)
             heads[client.user] = end[BIAS]
             update += SIZES[client.user] / n * np.where(BIAS, 0, begin - end)
-        if isinstance(server, ServerAdaptive):
+        if isinstance(server, AdaptiveServer):
             mean, square = 0.9 * mean + 0.1 * update, 0.99 * square + 0.01 * update**2
             theta = theta - 0.02 * mean / (np.sqrt(square) + 1e-3)
         else:
@@ -56,8 +62,8 @@ def test_fedper_keeps_the_head_with_the_client_and_out_of_the_server(server: Any
         game.assert_at(theta)
         assert np.array_equal(game.state.weights.numpy()[BIAS], THETA[BIAS].astype(np.float32))
         for name in ("velocity", "mean"):
-            if name in game.state.server:
-                assert not game.state.server[name][36:].any()
+            if name in game.state.opt_state:
+                assert not game.state.opt_state[name][36:].any()
     for user, kept in game.clients.items():
         np.testing.assert_allclose(kept["personal"].numpy(), heads[user], atol=1e-6)
 
@@ -67,7 +73,9 @@ def test_fedper_keeps_the_head_with_the_client_and_out_of_the_server(server: Any
 )
 def test_fedrep_moves_the_head_first_and_then_the_body(how: dict[str, Any]) -> None:
     """Collins et al. 2021, Algorithm 1: the part that rests neither decays nor glides, nor does its slope clip."""
-    game = Game(replace(fedrep(head_epochs=2, cohort=3, epochs=1, batch=2, lr=LR, **how), personal=HEAD))
+    game = Game(
+        replace(fedrep(head_epochs=2, cohort_size=3, epochs=1, batch_size=2, lr=LR, **how), personal_layers=HEAD)
+    )
     momentum, decay, clip = how.get("momentum", 0.0), how.get("weight_decay", 0.0), how.get("clip", np.inf)
     theta, heads = THETA, np.tile(THETA[BIAS], (5, 1))
     for _ in range(3):
@@ -77,8 +85,8 @@ def test_fedrep_moves_the_head_first_and_then_the_body(how: dict[str, Any]) -> N
             now = np.where(BIAS, np.concatenate([np.zeros(36), heads[client.user]]), theta)
             begin, velocity = now, np.zeros(39)
             epoch = -(-SIZES[client.user] // 2)
-            assert len(client.rows_SB) == 3 * epoch
-            for step, row in enumerate(client.rows_SB):
+            assert len(client.example_indices_SB) == 3 * epoch
+            for step, row in enumerate(client.example_indices_SB):
                 moves = BIAS if step < 2 * epoch else ~BIAS
                 gradient = softmax_slope(now, row[row >= 0])[moves]
                 gradient = gradient * min(1.0, clip / float(np.linalg.norm(gradient))) + decay * now[moves]
@@ -96,13 +104,13 @@ def test_fedrep_moves_the_head_first_and_then_the_body(how: dict[str, Any]) -> N
 
 def test_ditto_trains_a_model_of_each_clients_own_tied_to_the_servers() -> None:
     """Li et al. 2021, Algorithm 1: both models see the weights that the server sent."""
-    game = Game(ditto(pull=0.7, cohort=3, epochs=2, batch=2, lr=LR, momentum=0.5))
+    game = Game(ditto(lam=0.7, cohort_size=3, epochs=2, batch_size=2, lr=LR, momentum=0.5))
     theta, own = THETA, np.tile(THETA, (5, 1))
     own_seen = set()
     for _ in range(4):
         for client in game.plan().clients:
             now, velocity = own[client.user] if client.user in own_seen else theta, np.zeros(39)
-            for row in client.rows_SB:
+            for row in client.example_indices_SB:
                 gradient = softmax_slope(now, row[row >= 0]) + 0.7 * (now - theta)
                 velocity = 0.5 * velocity + gradient
                 now = now - LR * velocity
@@ -117,8 +125,8 @@ def test_ditto_trains_a_model_of_each_clients_own_tied_to_the_servers() -> None:
 
 
 def test_ditto_beside_scaffold_keeps_both() -> None:
-    game = Game(replace(ditto(pull=0.7, cohort=3, batch=2, lr=LR), correct=scaffold().correct))
-    alone = Game(replace(scaffold(cohort=3, batch=2, lr=LR), weigh=fedavg().weigh))
+    game = Game(replace(ditto(lam=0.7, cohort_size=3, batch_size=2, lr=LR), correction=scaffold().correction))
+    alone = Game(replace(scaffold(cohort_size=3, batch_size=2, lr=LR), client_weighting=fedavg().client_weighting))
     for _ in range(3):
         game.play()
         alone.play()

@@ -40,7 +40,7 @@ UPRIGHT = {
 }
 
 
-class Unreadable(Exception):
+class UnreadableImage(Exception):
     """An image that is left out, and why: empty, not an image, truncated, corrupt, too large, float pixels."""
 
 
@@ -56,7 +56,7 @@ class Decoded:
 def decode(data: bytes, size: int | None, name: str = "") -> Decoded:
     """The image of a file, with both sides brought to `size`; what the file holds counts, not what `name` ends in."""
     if not data:
-        raise Unreadable("empty")
+        raise UnreadableImage("empty")
     quick = _jpeg(data, size)
     image, format, notes = quick or _any(data)
     orientation = _orientation(data)
@@ -94,7 +94,7 @@ def _jpeg(data: bytes, size: int | None) -> Opened | None:
     if colours not in ("YCbCr", "RGB", "Gray"):
         return None
     if height * width > MOST_PIXELS:
-        raise Unreadable("too large")
+        raise UnreadableImage("too large")
     least = 2 * size if size else 0  # a large photograph is halved while it is decoded, down to twice what is asked for
     notes = ["greyscale"] if colours == "Gray" else []
     try:
@@ -104,7 +104,7 @@ def _jpeg(data: bytes, size: int | None) -> Opened | None:
             pixels = _without_end(data)
             notes.append("no end marker")
         elif "Corrupt JPEG data" in str(error) and "extraneous" not in str(error):
-            raise Unreadable("corrupt") from None
+            raise UnreadableImage("corrupt") from None
         else:
             return None  # a warning about something that costs no pixels
     return Image.fromarray(pixels), "JPEG", notes
@@ -115,7 +115,7 @@ def _without_end(data: bytes) -> NDArray[np.uint8]:
     try:
         return simplejpeg.decode_jpeg(data + b"\xff\xd9", "RGB")
     except ValueError:
-        raise Unreadable("truncated") from None
+        raise UnreadableImage("truncated") from None
 
 
 def _any(data: bytes) -> Opened:
@@ -127,21 +127,21 @@ def _any(data: bytes) -> Opened:
             notes = ["animated"] if getattr(image, "is_animated", False) and image.format != "MPO" else []
             image.load()
             return _rgb(image, notes), str(image.format), notes
-    except (MemoryError, Unreadable):
+    except (MemoryError, UnreadableImage):
         raise
     except Image.DecompressionBombError:
-        raise Unreadable("too large") from None
+        raise UnreadableImage("too large") from None
     except UnidentifiedImageError:
-        raise Unreadable("corrupt" if data.startswith(MAGIC) else "not an image") from None
+        raise UnreadableImage("corrupt" if data.startswith(MAGIC) else "not an image") from None
     except Exception as error:  # Pillow's decoders raise anything on a bad file
-        raise Unreadable("truncated" if "truncated" in str(error).lower() else "corrupt") from None
+        raise UnreadableImage("truncated" if "truncated" in str(error).lower() else "corrupt") from None
 
 
 def _rgb(image: Image.Image, notes: list[str]) -> Image.Image:
     """Any kind of pixels as RGB: transparent ones over white, 16 bits by their upper ones."""
     mode = image.mode
     if mode == "F":
-        raise Unreadable("float pixels")
+        raise UnreadableImage("float pixels")
     if mode.startswith("I"):
         notes.append("16-bit")
         image = Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) // 256).astype(np.uint8))

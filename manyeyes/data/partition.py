@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from manyeyes import chance
-from manyeyes.population import Ints
+from manyeyes.core import rng as chance
+from manyeyes.core.population import Ints
 
 MOST_DRAWS = 10_000
 
@@ -28,7 +28,7 @@ def dirichlet(labels: ArrayLike, users: int, alpha: float, seed: int, per_user: 
     sizes = _sizes(len(ids), users, per_user)
     if not 0 <= alpha < np.inf:
         raise ValueError(f"alpha is {alpha}: give a number from 0 (one class a client) upwards")
-    g = chance.generator(seed, "dirichlet")
+    g = chance.make_rng(seed, "dirichlet")
     left_C = np.bincount(ids, minlength=len(classes))
     # Below this Dir(alpha p) is at its limit: one class, and when that is exhausted another.
     concentration_C = max(alpha, 1e-6) * left_C / len(ids)
@@ -55,7 +55,7 @@ def classes_per_client(labels: ArrayLike, users: int, n: int, seed: int) -> Ints
     _sizes(len(ids), users, None)
     if not 1 <= n <= len(classes):
         raise ValueError(f"there are {n} classes a client: give a number from 1 to the {len(classes)} that there are")
-    g = chance.generator(seed, "classes per client")
+    g = chance.make_rng(seed, "classes per client")
     everything_UC = np.tile(np.arange(len(classes)), (users, 1))
     for _ in range(MOST_DRAWS):
         drawn_Un = g.permuted(everything_UC, axis=1)[:, :n]
@@ -77,7 +77,7 @@ def classes_per_client(labels: ArrayLike, users: int, n: int, seed: int) -> Ints
 
 def iid(count: int, users: int, seed: int) -> Ints:
     """The user of each of `count` examples, dealt out at random in equal parts."""
-    return chance.generator(seed, "iid").permutation(np.repeat(np.arange(users), _sizes(count, users, None)))
+    return chance.make_rng(seed, "iid").permutation(np.repeat(np.arange(users), _sizes(count, users, None)))
 
 
 def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
@@ -127,7 +127,7 @@ def within_users(users: ArrayLike, seed: int, test: float = 0.17) -> NDArray[np.
     split = np.full(len(index), "train", "U5")
     for name, mine in zip(names, np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1]), strict=True):
         tested = min(max(round(test * len(mine)), 1), len(mine) - 1) if test else 0
-        split[chance.generator(seed, f"within/{name}").permutation(mine)[:tested]] = "test"
+        split[chance.make_rng(seed, f"within/{name}").permutation(mine)[:tested]] = "test"
     return split
 
 
@@ -138,7 +138,7 @@ def by_users(users: ArrayLike, seed: int, val: float = 0.1, test: float = 0.1) -
     sizes = {part: max(round(share * len(names)), 1) if share else 0 for part, share in (("val", val), ("test", test))}
     if sum(sizes.values()) >= len(names):
         raise ValueError(f"{len(names)} users are too few for train, val and test users: split within users instead")
-    order = sorted(range(len(names)), key=lambda i: chance.key(seed, f"by users/{names[i]}"))
+    order = sorted(range(len(names)), key=lambda i: chance.derive_key(seed, f"by users/{names[i]}"))
     of_user = np.full(len(names), "train", "U5")
     of_user[order[: sizes["test"]]] = "test"
     of_user[order[sizes["test"] : sizes["test"] + sizes["val"]]] = "val"

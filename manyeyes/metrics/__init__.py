@@ -5,9 +5,9 @@ the order and the grouping of the sum do not matter, and `empty` is its start.
 """
 
 from manyeyes.metrics.accuracy import Accuracy
-from manyeyes.metrics.efficiency import Curve, relative_accuracy
+from manyeyes.metrics.curve import Curve, relative_accuracy
+from manyeyes.metrics.heterogeneity import emd, mean_emd
 from manyeyes.metrics.multilabel import MultiLabelScores, PerClass
-from manyeyes.metrics.skew import emd, mean_emd
 from manyeyes.metrics.users import PerUser
 
 __all__ = [

@@ -28,16 +28,16 @@ class Accuracy:
         return Accuracy(np.zeros(classes, np.int64), np.zeros(classes, np.int64), 0.0, none, none, none)
 
     @staticmethod
-    def of(scores: Any, targets: Any, users: Any = None, losses: Any = None) -> Accuracy:
+    def from_scores(scores: Any, targets: Any, users: Any = None, losses: Any = None) -> Accuracy:
         """From logits [N, C] and class ids [N]; losses [N] are the cross-entropy of the logits unless given."""
         scores_NC = as_scores(scores)
         targets_N = _class_ids("targets", targets, *scores_NC.shape)
         if losses is None:
             losses = _cross_entropy(scores_NC, targets_N)
-        return Accuracy.of_predictions(scores_NC.argmax(axis=1), targets_N, scores_NC.shape[1], losses, users)
+        return Accuracy.from_predictions(scores_NC.argmax(axis=1), targets_N, scores_NC.shape[1], losses, users)
 
     @staticmethod
-    def of_predictions(predicted: Any, targets: Any, classes: int, losses: Any, users: Any = None) -> Accuracy:
+    def from_predictions(predicted: Any, targets: Any, classes: int, losses: Any, users: Any = None) -> Accuracy:
         """From predicted class ids [N], for an engine that keeps its logits on the device."""
         targets_N = _class_ids("targets", targets, as_array(targets).size, classes)
         correct_N = _class_ids("predicted", predicted, len(targets_N), classes) == targets_N

@@ -54,7 +54,7 @@ class MultiLabelScores:
         return MultiLabelScores(classes)
 
     @staticmethod
-    def of(scores: Any, targets: Any, users: Any = None) -> MultiLabelScores:
+    def from_scores(scores: Any, targets: Any, users: Any = None) -> MultiLabelScores:
         """From scores [N, C] (logits or probabilities), multi-hot targets [N, C] and a user id for each example [N]."""
         scores_NC = as_scores(scores)
         hot_NC = as_array(targets)
@@ -77,7 +77,7 @@ class MultiLabelScores:
         return MultiLabelScores(self.classes, batches)
 
     @cached_property
-    def whole(self) -> Batch:
+    def merged(self) -> Batch:
         """All batches as one."""
         batches = [batch for batch in self.batches if len(batch.scores_NC)]
         if len(batches) == 0:
@@ -97,9 +97,9 @@ class MultiLabelScores:
     @cached_property
     def average_precision(self) -> tuple[Floats, float]:
         """(of each class [C], of all scores as one ranking)."""
-        scores_NC, score_P, class_P = self.whole.scores_NC, self.whole.score_P, self.whole.class_P
-        by_class = Positives.of(score_P, class_P, self.classes)
-        overall = Positives.of(score_P, np.zeros_like(class_P), 1)
+        scores_NC, score_P, class_P = self.merged.scores_NC, self.merged.score_P, self.merged.class_P
+        by_class = Positives.from_scores(score_P, class_P, self.classes)
+        overall = Positives.from_scores(score_P, np.zeros_like(class_P), 1)
         examples_P = np.zeros_like(class_P)
         step = max(1, BLOCK // max(1, len(scores_NC)))
 
@@ -125,19 +125,19 @@ class MultiLabelScores:
 
         Where all have it, AP is 1 whatever the scores are. A user without such a class is too small to score.
         """
-        if self.whole.users_N is None:
+        if self.merged.users_N is None:
             raise ValueError("the scores have no users: give users with every batch for per-user results")
-        users_U, user_N, counts_U = np.unique(self.whole.users_N, return_inverse=True, return_counts=True)
+        users_U, user_N, counts_U = np.unique(self.merged.users_N, return_inverse=True, return_counts=True)
         # a group is one class of one user that has it
-        group_P = user_N[self.whole.row_P] * self.classes + self.whole.class_P
+        group_P = user_N[self.merged.row_P] * self.classes + self.merged.class_P
         key_G, group_P = np.unique(group_P, return_inverse=True)
         user_G, class_G = np.divmod(key_G, self.classes)
-        positives = Positives.of(self.whole.score_P, group_P, len(key_G))
+        positives = Positives.from_scores(self.merged.score_P, group_P, len(key_G))
         examples_P = np.zeros_like(group_P)
         rows = np.split(np.argsort(user_N, kind="stable"), np.cumsum(counts_U)[:-1])
         bounds_U = np.searchsorted(user_G, np.arange(len(users_U) + 1))
         for rows_N, first, last in zip(rows, bounds_U[:-1], bounds_U[1:], strict=True):
-            scores_GN = self.whole.scores_NC[rows_N, class_G[first:last, None]]
+            scores_GN = self.merged.scores_NC[rows_N, class_G[first:last, None]]
             positives.count_examples(scores_GN, first, examples_P)
         ap_G = positives.average_precision(examples_P)
         told_G = np.bincount(group_P) < counts_U[user_G]
@@ -166,19 +166,19 @@ class MultiLabelScores:
             "micro_precision": float(precision),
             "micro_recall": float(recall),
             "micro_f1": float(f1),
-            "examples": float(len(self.whole.scores_NC)),
+            "examples": float(len(self.merged.scores_NC)),
             "classes_without_positives": float(np.sum(counts_C[2] == 0)),
         }
-        if self.whole.users_N is None:
+        if self.merged.users_N is None:
             return overall
         return overall | {f"user_{name}": value for name, value in self.per_user().summary().items()}
 
     def _counts_C(self, threshold: float) -> tuple[Ints, Ints, Ints]:
         """For each class: how often it was found, how often it was predicted, how often it is there."""
-        found_P = self.whole.score_P > threshold
-        found_C = np.bincount(self.whole.class_P[found_P], minlength=self.classes)
-        predicted_C = np.count_nonzero(self.whole.scores_NC > threshold, axis=0)
-        return found_C, predicted_C, np.bincount(self.whole.class_P, minlength=self.classes)
+        found_P = self.merged.score_P > threshold
+        found_C = np.bincount(self.merged.class_P[found_P], minlength=self.classes)
+        predicted_C = np.count_nonzero(self.merged.scores_NC > threshold, axis=0)
+        return found_C, predicted_C, np.bincount(self.merged.class_P, minlength=self.classes)
 
 
 def _precision_recall_f1(found: Any, predicted: Any, support: Any) -> tuple[Floats, Floats, Floats]:

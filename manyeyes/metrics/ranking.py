@@ -23,7 +23,7 @@ class Positives:
     bounds_G: Ints
 
     @staticmethod
-    def of(scores_P: Scores, group_P: Ints, groups: int) -> Positives:
+    def from_scores(scores_P: Scores, group_P: Ints, groups: int) -> Positives:
         order = np.lexsort((scores_P, group_P))
         bounds = np.searchsorted(group_P[order], np.arange(groups + 1))
         return Positives(scores_P[order], group_P[order], bounds)

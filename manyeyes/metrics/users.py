@@ -18,7 +18,7 @@ class PerUser:
     users_U: Ints
     values_U: Floats
     counts_U: Ints  # examples of each user
-    too_small: int = 0  # users seen whose examples allow no score
+    num_unscorable: int = 0  # users seen whose examples allow no score
 
     def summary(self) -> dict[str, float]:
         """Means, quantiles and the mean of the worst tenth of the users (at least one); 0 when there are none."""
@@ -27,7 +27,7 @@ class PerUser:
         quantiles = np.percentile(values, QUANTILES) if scored else np.zeros(len(QUANTILES))
         return {
             "scored": float(len(values)),
-            "too_small": float(self.too_small),
+            "too_small": float(self.num_unscorable),
             "mean": float(values.mean()) if scored else 0.0,
             "weighted_mean": float(np.average(self.values_U, weights=self.counts_U)) if scored else 0.0,
             **{f"q{percent:02d}": float(value) for percent, value in zip(QUANTILES, quantiles, strict=True)},

@@ -30,7 +30,7 @@ __all__ = [
     "NORMS",
     "FrozenBatchNorm2d",
     "Pretrained",
-    "build",
+    "build_model",
     "freeze_norms",
     "group_count",
     "group_norms",
@@ -41,7 +41,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelArgs:
     """What a model is made from; a model takes what it needs."""
 
     classes: int
@@ -53,7 +53,7 @@ class Shape:
 
 # 32 norm groups as in FLAIR's released code; 8 for the MobileNets as in that of Hsu et al. (32 would leave single
 # channels to normalise in MobileNet-v1's first blocks, where the gradient of the scale before is then rounding error).
-MODELS: dict[str, Callable[[Shape], nn.Module]] = {
+MODELS: dict[str, Callable[[ModelArgs], nn.Module]] = {
     "linear": lambda s: Linear(s.classes, s.size),
     "lenet": lambda s: LeNet(s.classes, s.size, s.width),
     "resnet18": lambda s: ResNet("resnet18", s.classes, norm_layer(s.norm, 32)),
@@ -63,7 +63,7 @@ MODELS: dict[str, Callable[[Shape], nn.Module]] = {
 }
 
 
-def build(
+def build_model(
     name: str,
     classes: int,
     *,
@@ -71,8 +71,8 @@ def build(
     size: int = 32,
     width: int = 64,
     bottleneck: int = 0,
-    weights: str | os.PathLike[str] | None = None,
-    train: str = "all",
+    pretrained: str | os.PathLike[str] | None = None,
+    trainable: str = "all",
     seed: int = 0,
 ) -> nn.Module:
     """The model of that name, on the CPU: `[B, 3, size, size]` in, `[B, classes]` logits out.
@@ -95,8 +95,8 @@ def build(
     # torch.manual_seed would also reseed the GPUs' generators; only the CPU's is used, and given back as it was.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        model = MODELS[name](Shape(classes, norm, size, width, bottleneck))
-    set_trainable(model, train)
-    if weights is not None:
-        load_pretrained(model, weights)
+        model = MODELS[name](ModelArgs(classes, norm, size, width, bottleneck))
+    set_trainable(model, trainable)
+    if pretrained is not None:
+        load_pretrained(model, pretrained)
     return model

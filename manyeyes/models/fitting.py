@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from manyeyes.models.habits import trial_images
+from manyeyes.models.traits import trial_images
 
 
 def check_fits(module: nn.Module, height: int, width: int, classes: int, evaluated: bool = True) -> None:

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from manyeyes.models.dropout import SeededDropout
 
-LARGE = 1 / 8  # of all that is trained
+CHUNKED_NORM_MIN_ELEMENTS = 1 / 8  # of all that is trained
 
 
 class FlatModel:
@@ -34,8 +34,8 @@ class FlatModel:
         statistics = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         self._counters = {name: buffer for name, buffer in buffers.items() if name not in statistics}
         self._tensors = {**parameters, **statistics}
-        self.trained = sum(p.numel() for p in parameters.values())
-        self.size = sum(t.numel() for t in self._tensors.values())
+        self.num_trainable = sum(p.numel() for p in parameters.values())
+        self.num_shared = sum(t.numel() for t in self._tensors.values())
         self._lengths = [t.numel() for t in self._tensors.values()]
         self._parameters = len(parameters)
         self._seeds = [f"{name}.seed" for name, child in module.named_modules() if isinstance(child, SeededDropout)]
@@ -66,7 +66,7 @@ class FlatModel:
         """
         found: list[list[int]] = [[]]
         for length in self._lengths[: self._parameters]:
-            if length >= LARGE * self.trained:
+            if length >= CHUNKED_NORM_MIN_ELEMENTS * self.num_trainable:
                 found += [[length], []]
             else:
                 found[-1].append(length)
@@ -82,7 +82,7 @@ class FlatModel:
         for tensor, piece in zip(self._tensors.values(), weights_W.split(self._lengths), strict=True):
             tensor.copy_(piece.view_as(tensor))
 
-    def arranged(self, images: Tensor) -> Tensor:
+    def to_memory_format(self, images: Tensor) -> Tensor:
         """Images as they should lie in memory: in plain order, but where the model's class says otherwise."""
         devices: tuple[str, ...] = getattr(self.module, "channels_last", ())
         layout = torch.channels_last if images.device.type in devices else torch.contiguous_format

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyeyes.models.group_norm import FusedGroupNorm
+from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 NORMS = ("group", "frozen_batch", "batch")
 
@@ -39,12 +39,12 @@ class FrozenBatchNorm2d(nn.Module):
         return f"{len(self.running_mean)}, eps={self.eps}, affine={self.weight is not None}"
 
 
-def norm_relu(norm: nn.Module, x: Tensor, around: Tensor | None = None) -> Tensor:
+def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
     """relu(norm(x) + around)."""
     if isinstance(norm, FusedGroupNorm):
-        return norm(x, around, low=0.0)
+        return norm(x, residual, low=0.0)
     y: Tensor = norm(x)
-    return F.relu(y if around is None else y + around, inplace=True)
+    return F.relu(y if residual is None else y + residual, inplace=True)
 
 
 def group_count(channels: int, wanted: int) -> int:

@@ -25,7 +25,7 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv2(norm_relu(self.bn1, self.conv1(x)))
-        return norm_relu(self.bn2, y, around=x if self.downsample is None else self.downsample(x))
+        return norm_relu(self.bn2, y, residual=x if self.downsample is None else self.downsample(x))
 
 
 class ResNet(nn.Module):

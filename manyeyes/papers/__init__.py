@@ -6,15 +6,25 @@ ITEMS["hsu2020.table2"].rows[0].runs[0].command      # manyeyes run data=inatura
 from __future__ import annotations
 
 from manyeyes.papers import fedper, flair, hsu2020
-from manyeyes.papers.item import Item, Number, Row, Run, Store
-from manyeyes.papers.scaling import scale, stand_in
+from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, PrintedValue, RunRecipe
+from manyeyes.papers.scaling import on_synthetic_data, scale
 
-__all__ = ["ITEMS", "Item", "Number", "Row", "Run", "Store", "item", "scale", "stand_in"]
+__all__ = [
+    "ITEMS",
+    "DatasetRecipe",
+    "Exhibit",
+    "ExhibitRow",
+    "PrintedValue",
+    "RunRecipe",
+    "item",
+    "on_synthetic_data",
+    "scale",
+]
 
-ITEMS: dict[str, Item] = {one.key: one for one in (*flair.ITEMS, *hsu2020.ITEMS, *fedper.ITEMS)}
+ITEMS: dict[str, Exhibit] = {one.key: one for one in (*flair.ITEMS, *hsu2020.ITEMS, *fedper.ITEMS)}
 
 
-def item(key: str) -> Item:
+def item(key: str) -> Exhibit:
     if key not in ITEMS:
         raise ValueError(f"there is no {key!r} in the papers: choose {', '.join(ITEMS)}")
     return ITEMS[key]

@@ -9,57 +9,57 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
-from manyeyes.files import write_text, write_whole
-from manyeyes.papers.comparison import Found, Line
-from manyeyes.papers.item import Item
-from manyeyes.papers.margin import RULE
+from manyeyes.io.atomic import atomic_write, write_text
+from manyeyes.papers.comparison import ComparedNumber, ExhibitResults
+from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.numbers import table
-from manyeyes.papers.plan import How, jobs, shown
+from manyeyes.papers.plan import ReproduceOptions, dataset_run, jobs
 from manyeyes.papers.png import png
+from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report import report
 from manyeyes.report.chart import Chart, Grid
 from manyeyes.report.curves import as_json
 from manyeyes.report.page import Section, Table, escape, page
-from manyeyes.report.runs import load
+from manyeyes.report.runs import load_run
 
 HEAD = ("row", "measure", "paper", "measured", "difference", "within")
 MOST_RUNS = 60  # that are reported on the page one by one
 MOST_COMMANDS = 40  # that are written out
 
 
-def stem(item: Item, how: How) -> Path:
+def stem(item: Exhibit, how: ReproduceOptions) -> Path:
     """Where the item's files are, but for their endings."""
-    return Path(how.folder, item.paper, "_".join([item.name, *how.mark.replace(",", "").split()]))
+    return Path(how.folder, item.paper, "_".join([item.name, *how.tag.replace(",", "").split()]))
 
 
-def write(found: Found, lines: list[Line], charts: list[Chart]) -> Path:
+def write(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]) -> Path:
     """All files; returns the Markdown's path."""
-    place = stem(found.item, found.how)
+    place = stem(found.item, found.options)
     place.parent.mkdir(parents=True, exist_ok=True)
     for chart in charts:
         path = place.with_name(f"{place.name}_{chart.key}")
         write_text(path.with_name(f"{path.name}.csv"), chart.csv())
         write_text(path.with_name(f"{path.name}.svg"), chart.svg())
-        write_whole(path.with_name(f"{path.name}.png"), partial(_write, png(chart)))
-    write_text(place.with_name(f"{place.name}.csv"), table(lines, found.how.mark))
+        atomic_write(path.with_name(f"{path.name}.png"), partial(_write, png(chart)))
+    write_text(place.with_name(f"{place.name}.csv"), table(lines, found.options.tag))
     write_text(place.with_name(f"{place.name}.html"), html(found, lines, charts))
     path = place.with_name(f"{place.name}.md")
     write_text(path, markdown(found, lines, charts))
     return path
 
 
-def html(found: Found, lines: list[Line], charts: list[Chart]) -> str:
+def html(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]) -> str:
     """The page of the item: its charts and numbers, then all that a report says of its runs where they are not many."""
-    item, how = found.item, found.how
-    title = f"{item.key}: {item.title}" + (f" ({how.mark})" if how.mark else "")
-    heads = [f"measured ({how.mark})" if how.mark and name == "measured" else name for name in HEAD]
-    about = [f"The paper: {item.claim}", how.why or RULE, " ".join(changes(item, how)), item.note]
+    item, how = found.item, found.options
+    title = f"{item.key}: {item.title}" + (f" ({how.tag})" if how.tag else "")
+    heads = [f"measured ({how.tag})" if how.tag and name == "measured" else name for name in HEAD]
+    about = [f"The paper: {item.claim}", how.disclaimer or RULE_TEXT, " ".join(changes(item, how)), item.note]
     numbers = Table("The paper's numbers and ours", heads, [list(line.cells()) for line in lines], words=True)
     first = Section("Paper and measured", [*filter(None, about), Grid(charts), numbers])
     folders = [job.folder for job in jobs(item, how) if (job.folder / "metrics.jsonl").exists()]
     again = Section("Again", [f"This page: {command(item, how)}", Commands(commands(item, how))])
     if 0 < len(folders) <= MOST_RUNS:
-        runs = [load(folder, _called(folder, how)) for folder in folders]
+        runs = [load_run(folder, _called(folder, how)) for folder in folders]
         return report.html(runs, title, [first, again, *report.sections(runs)])
     data = {"charts": {chart.key: chart.spec() for chart in charts}, "explorer": None}
     lead = f"{len(folders):,} runs." if folders else "Data alone, without a run."
@@ -67,9 +67,9 @@ def html(found: Found, lines: list[Line], charts: list[Chart]) -> str:
     return page(title, lead, [first, again], _own("charts.css") + _own("report.css"), scripts, as_json(data))
 
 
-def _called(folder: Path, how: How) -> str:
+def _called(folder: Path, how: ReproduceOptions) -> str:
     """The run and its seed; shorter than their folder, and with what they are not in a word or three."""
-    marks = {"scaled": how.scale != 1, "cut": how.rounds > 0, "stand-in": how.stand_in}
+    marks = {"scaled": how.scale != 1, "cut": how.rounds > 0, "stand-in": how.synthetic}
     said = ", ".join(mark for mark, holds in marks.items() if holds)
     return f"{f'{said}: ' if said else ''}{folder.parent.name}/{folder.name}"
 
@@ -93,13 +93,13 @@ def _write(data: bytes, path: Path) -> None:
     path.write_bytes(data)
 
 
-def markdown(found: Found, lines: list[Line], charts: list[Chart]) -> str:
+def markdown(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]) -> str:
     """What is not the paper's own run says so in its head, and nothing of it is compared."""
-    item, how = found.item, found.how
-    measured = f"measured ({how.mark})" if how.mark else "measured"
+    item, how = found.item, found.options
+    measured = f"measured ({how.tag})" if how.tag else "measured"
     text = f"# {item.key}: {item.title}\n\n"
     text += f"The paper: {item.claim}\n\n" if item.claim else ""
-    text += f"**{how.why}**\n\n" if how.why else f"{RULE}\n\n"
+    text += f"**{how.disclaimer}**\n\n" if how.disclaimer else f"{RULE_TEXT}\n\n"
     text += f"    {command(item, how)}\n\n"
     text += f"{' '.join(changes(item, how))}\n\n" if changes(item, how) else ""
     text += "".join(f"![{one.title}]({stem(item, how).name}_{one.key}.svg)\n\n" for one in charts)
@@ -109,14 +109,14 @@ def markdown(found: Found, lines: list[Line], charts: list[Chart]) -> str:
     return text + (f"\n{item.note.strip()}\n" if item.note else "")
 
 
-def command(item: Item, how: How) -> str:
+def command(item: Exhibit, how: ReproduceOptions) -> str:
     """What a person types for this."""
-    return shlex.join(["manyeyes", "reproduce", item.key, *how.words])
+    return shlex.join(["manyeyes", "reproduce", item.key, *how.overrides])
 
 
-def changes(item: Item, how: How) -> list[str]:
+def changes(item: Exhibit, how: ReproduceOptions) -> list[str]:
     """How runs and data differ from the paper's, each way once, and what was left out or is still to be done."""
-    held = (shown(row, store, how) for row in item.rows for store in row.stores)
+    held = (dataset_run(row, store, how) for row in item.rows for store in row.stores)
     made = list(dict.fromkeys(change for run in (*map(how.apply, item.runs), *held) for change in run.changes))
     stands = [change for change in made if change.startswith("Stand-in: ")]
     if len(stands) > 1:  # of so many datasets, each the same sentence
@@ -126,20 +126,20 @@ def changes(item: Item, how: How) -> list[str]:
     return [*made, *_smaller_grid(how), *_unfinished(item, how)]
 
 
-def _smaller_grid(how: How) -> list[str]:
-    return [f"Of each row's grid only the runs named like {' or '.join(how.grid)}."] if how.grid else []
+def _smaller_grid(how: ReproduceOptions) -> list[str]:
+    return [f"Of each row's grid only the runs named like {' or '.join(how.grid_filter)}."] if how.grid_filter else []
 
 
-def _unfinished(item: Item, how: How) -> list[str]:
-    states = Counter(job.state for job in jobs(item, how))
+def _unfinished(item: Exhibit, how: ReproduceOptions) -> list[str]:
+    states = Counter(job.status for job in jobs(item, how))
     every, lost = states.total(), states["diverged"]
     done = states["done"] + lost
     said = [f"Done so far: {done:,} of {every:,} runs; a row shows the best of its own."] if done < every else []
     return said + ([f"Diverged: {lost:,} of {every:,} runs; a row shows the best of its others."] if lost else [])
 
 
-def commands(item: Item, how: How) -> list[str]:
+def commands(item: Exhibit, how: ReproduceOptions) -> list[str]:
     """The trainings behind it, as they can be typed one by one."""
-    every = [shlex.join(["manyeyes", "run", *job.words(how.extra)]) for job in jobs(item, how)]
+    every = [shlex.join(["manyeyes", "run", *job.overrides(how.extra)]) for job in jobs(item, how)]
     more = [f"... and {len(every) - MOST_COMMANDS} more: see --plan"] if len(every) > MOST_COMMANDS else []
     return every[:MOST_COMMANDS] + more

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 
-from manyeyes.papers.plan import Job
+from manyeyes.papers.plan import PlannedRun
 
 SOME = 200  # rounds that are read of a run; the first ones may compile and read from a cold disk
 WARM = 3
@@ -20,20 +20,20 @@ QUICK = (
     "best_on",
     "seed",
     "data.path",
-    "data.taste",
+    "data.alpha",
     "algorithm.lr",
     "algorithm.server",
 )
 
 
-def estimate(jobs: Iterable[Job], at_once: int = 1) -> str:
+def estimate(jobs: Iterable[PlannedRun], at_once: int = 1) -> str:
     """A sentence."""
     every = list(jobs)
     speeds: dict[tuple[str, ...], list[float]] = {}
     for job in every:
         if (seconds := seconds_a_round(job.folder)) is not None:
             speeds.setdefault(_kind(job), []).append(seconds)
-    left = [job for job in every if job.state in ("missing", "stopped")]
+    left = [job for job in every if job.status in ("missing", "stopped")]
     known = [job for job in left if _kind(job) in speeds]
     text = f"{len(left)} of {len(every)} runs are to be done"
     if known:
@@ -67,6 +67,6 @@ def spoken(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _kind(job: Job) -> tuple[str, ...]:
+def _kind(job: PlannedRun) -> tuple[str, ...]:
     """Runs of the same kind have the same rounds but for their rates and partitions."""
     return tuple(word for word in job.run.settings if not word.startswith(QUICK))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from manyeyes.papers.item import Item, Number, Row, Run, Store, cells
-from manyeyes.papers.measure import AfterRounds, Final
+from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, PrintedValue, RunRecipe, cells
+from manyeyes.papers.metric import AfterRounds, Final
 
 TOLERANCE = 0.005
 SCORE = "user_mean"  # the mean over clients of the accuracy on their own test parts
-CIFAR = Store("data/cifar10", ("cifar10", "--raw", "raw/cifar10"))  # dealt out anew by each run, as its seed decides
-FLICKR = Store("data/flickr_aes", ("flickr_aes", "--raw", "raw/flickr_aes", "--size", "224", "--workers", "30"))
+CIFAR = DatasetRecipe(
+    "data/cifar10", ("cifar10", "--raw", "raw/cifar10")
+)  # dealt out anew by each run, as its seed decides
+FLICKR = DatasetRecipe("data/flickr_aes", ("flickr_aes", "--raw", "raw/flickr_aes", "--size", "224", "--workers", "30"))
 MODELS = {"MobileNet-v1": "mobilenet_v1", "ResNet34": "resnet34"}
 
 FIGURE2 = """
@@ -55,7 +57,7 @@ def _algorithm(head: int, batch: int) -> tuple[str, ...]:
     )
 
 
-def cifar_run(model: str, classes: int, head: int) -> Run:
+def cifar_run(model: str, classes: int, head: int) -> RunRecipe:
     """CIFAR-10 dealt to 10 clients of so many classes, its images resized to 224 x 224 on the way into the model."""
     whole = ("augment.scale_min=1", "augment.scale_max=1", "augment.ratio_min=1", "augment.ratio_max=1")
     normal = ("augment.mean=[0.4915,0.4823,0.4468]", "augment.std=[0.2470,0.2435,0.2616]")
@@ -71,47 +73,47 @@ def cifar_run(model: str, classes: int, head: int) -> Run:
         "rounds=50",
     )
     name = f"{MODELS[model]}-{classes}_classes-" + (f"fedper-head_{head}" if head else "fedavg")
-    return Run(name, words, CIFAR)
+    return RunRecipe(name, words, CIFAR)
 
 
-def flickr_run(model: str, head: int) -> Run:
+def flickr_run(model: str, head: int) -> RunRecipe:
     data = ("data=flickr_aes", f"data.path={FLICKR.path}", f"model={MODELS[model]}", "model.norm=batch")
     name = f"{MODELS[model]}-flickr-" + (f"fedper-head_{head}" if head else "fedavg")
-    return Run(name, (*data, *_algorithm(head, 4), "rounds=35"), FLICKR)
+    return RunRecipe(name, (*data, *_algorithm(head, 4), "rounds=35"), FLICKR)
 
 
-def _read(text: str, figure: int, row: str) -> Number:
-    return Number(float(text), "", f"Figure {figure}, {row}", tolerance=TOLERANCE)
+def _read(text: str, figure: int, row: str) -> PrintedValue:
+    return PrintedValue(float(text), "", f"Figure {figure}, {row}", tolerance=TOLERANCE)
 
 
-def _figure2() -> Iterator[Row]:
+def _figure2() -> Iterator[ExhibitRow]:
     for model, method, *printed in cells(FIGURE2)[1:]:
         for classes, text in zip((4, 8, 10), printed, strict=True):
             row = f"{model}, {method}, n={classes}"
             run = cifar_run(model, classes, 2 if method == "FedPer" else 0)
-            yield Row(row, (run,), {Final(SCORE): _read(text, 2, row)})
+            yield ExhibitRow(row, (run,), {Final(SCORE): _read(text, 2, row)})
 
 
-def _figure4() -> Iterator[Row]:
+def _figure4() -> Iterator[ExhibitRow]:
     for model, layers, text in cells(FIGURE4)[1:]:
         row = f"{model}, " + (f"FedPer, {layers} layers" if layers != "0" else "FedAvg")
-        yield Row(row, (cifar_run(model, 4, int(layers)),), {AfterRounds(SCORE, 25): _read(text, 4, row)})
+        yield ExhibitRow(row, (cifar_run(model, 4, int(layers)),), {AfterRounds(SCORE, 25): _read(text, 4, row)})
 
 
-def _flickr(figure: int, wanted: str) -> Iterator[Row]:
+def _flickr(figure: int, wanted: str) -> Iterator[ExhibitRow]:
     for model, *printed in cells(FIGURES78)[1:]:
         for method, text in zip(("FedPer", "FedAvg"), printed, strict=True):
             if model == wanted:
                 row = f"{model}, {method}"
                 run = flickr_run(model, 2 if method == "FedPer" else 0)
-                yield Row(row, (run,), {Final(SCORE): _read(text, figure, row)})
+                yield ExhibitRow(row, (run,), {Final(SCORE): _read(text, figure, row)})
 
 
 PAPER = "fedper"
 NOTE = "Numbers are read off the plots of the Flower baseline, whose bugs are not copied. "
 WHICH = "The baseline does not say which of figures 7 and 8 has which model. "
 ITEMS = (
-    Item(
+    Exhibit(
         PAPER,
         "figure2",
         "FedPer and FedAvg on CIFAR-10, 4, 8 or 10 classes a client",
@@ -119,7 +121,7 @@ ITEMS = (
         "In the plots, FedPer is above FedAvg with 4 and 8 classes a client, and with ResNet34 and 10 below it.",
         NOTE,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure4",
         "Personal heads of 1 to 4 layers on CIFAR-10, 4 classes a client",
@@ -127,7 +129,7 @@ ITEMS = (
         "In the plots, heads of all sizes are within 0.05 of each other and about 0.3 above FedAvg.",
         NOTE,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure7",
         "FedPer and FedAvg on FLICKR-AES, MobileNet-v1",
@@ -135,7 +137,7 @@ ITEMS = (
         "In the plots, FedPer is above FedAvg.",
         NOTE + WHICH,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure8",
         "FedPer and FedAvg on FLICKR-AES, ResNet34",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, Expected, PrintedValue, RunRecipe, cells
 from manyeyes.papers.hsu2020_runs import IMAGENET, LANDMARKS, cifar, inaturalist
-from manyeyes.papers.item import Expected, Item, Number, Row, Run, Store, cells
-from manyeyes.papers.measure import AfterRounds, Final, Frequency, OfClass, OfUsers
-from manyeyes.papers.statistic import Count, LabelImages, LabelUsers
+from manyeyes.papers.metric import AfterRounds, ClassMetric, Final, Frequency, UserQuantile
+from manyeyes.papers.statistics import Count, LabelImages, LabelUsers
 
-STORE = Store("data/flair", ("flair", "--raw", "raw/flair", "--size", "256"))
-FINE = Store(STORE.path, STORE.words, "fine")
+STORE = DatasetRecipe("data/flair", ("flair", "--raw", "raw/flair", "--size", "256"))
+FINE = DatasetRecipe(STORE.path, STORE.options, "fine")
 
 # C: centralised, FL: federated, PFL: private; R: from scratch, F: fine-tuned; mean and deviation of 5 seeds, in %.
 TABLE1 = """
@@ -51,7 +51,7 @@ PFL-F  84.0 88.6 55.6 89.7 86.0 90.6 77.1 55.0 26.0 51.4 15.2  6.3  4.0 13.0  1.
 COHORTS = (200, 1000, 5000)  # whose noise figure 6 compares; only the first and the last are in the text
 
 
-def run(setting: str, noise_cohort: int = 5000, split: str = "test") -> Run:
+def run(setting: str, noise_cohort: int = 5000, split: str = "test") -> RunRecipe:
     """A setting of table 1, such as FL-F-17: section 5.1, and what only released code says.
 
     The paper prints neither a clip, nor how clients weigh, nor Adam's constants. Server Adam has beta2 0.99 and epsilon
@@ -77,9 +77,9 @@ def run(setting: str, noise_cohort: int = 5000, split: str = "test") -> Run:
     name = setting + (f"-noise_of_{noise_cohort}" if noise_cohort != 5000 else "") + ("" if split == "test" else "-val")
     store = STORE if classes == "17" else FINE
     if kind == "C":
-        adam = ("algorithm=centralised", "algorithm.optimizer=adam", "algorithm.batch=512", "algorithm.clip=10")
+        adam = ("algorithm=centralized", "algorithm.optimizer=adam", "algorithm.batch=512", "algorithm.clip=10")
         rate = ("algorithm.lr=1e-4", "rounds=50") if tuned else ("algorithm.lr=5e-4", "rounds=100")
-        return Run(name, (*common, *adam, *rate, "evaluate_every=1"), store)
+        return RunRecipe(name, (*common, *adam, *rate, "evaluate_every=1"), store)
     federated = (
         "algorithm=fedadam",
         "algorithm.cohort=200",
@@ -105,34 +105,34 @@ def run(setting: str, noise_cohort: int = 5000, split: str = "test") -> Run:
         "privacy.quantile=0.1",
         f"privacy.noise_cohort={noise_cohort}",
     )
-    return Run(name, (*common, *federated, *(private if kind == "PFL" else ())), store)
+    return RunRecipe(name, (*common, *federated, *(private if kind == "PFL" else ())), store)
 
 
-def _table1() -> tuple[Row, ...]:
+def _table1() -> tuple[ExhibitRow, ...]:
     (_, *columns), *lines = cells(TABLE1)
     rows = []
     for setting, *printed in lines:
         expected: Expected = {}
         for column, text in zip(columns, printed, strict=True):
             value, spread = map(float, text.split("±"))
-            expected[Final(METRICS[column])] = Number(value, "%", f"Table 1, row {setting}, {column}", spread)
-        rows.append(Row(setting, (run(setting),), expected))
+            expected[Final(METRICS[column])] = PrintedValue(value, "%", f"Table 1, row {setting}, {column}", spread)
+        rows.append(ExhibitRow(setting, (run(setting),), expected))
     return tuple(rows)
 
 
-def _per_class() -> tuple[Row, ...]:
+def _per_class() -> tuple[ExhibitRow, ...]:
     rows = []
     for setting, *printed in cells(PER_CLASS):
         expected: Expected = {
-            OfClass(label): Number(float(value), "%", f"Figure 4, row {setting}, {label}")
+            ClassMetric(label): PrintedValue(float(value), "%", f"Figure 4, row {setting}, {label}")
             for label, value in zip(CLASSES, printed, strict=True)
         }
-        rows.append(Row(setting, (run(f"{setting}-17"),), {**expected, Frequency(): None}))
+        rows.append(ExhibitRow(setting, (run(f"{setting}-17"),), {**expected, Frequency(): None}))
     return tuple(rows)
 
 
-def _text(value: float, unit: str, quote: str) -> Number:
-    return Number(value, unit, f'Section 4.2: "{quote}"')
+def _text(value: float, unit: str, quote: str) -> PrintedValue:
+    return PrintedValue(value, unit, f'Section 4.2: "{quote}"')
 
 
 COMMON = "structure, occurs 228,923 times on a total of 87% of users"
@@ -140,7 +140,7 @@ RAREST = "religion, occurs 866 times on a total of 1.4% of users"
 COARSE = [f"{kind}-{start}" for start in "RF" for kind in ("C", "FL", "PFL")]
 PAPER = "flair"
 ITEMS = (
-    Item(
+    Exhibit(
         PAPER,
         "table1",
         "Benchmark on the test split: 12 settings, 8 metrics",
@@ -153,12 +153,12 @@ ITEMS = (
         "together is clipped. Private cohorts are drawn as the account assumes.",
         seeds=5,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure2",
         "Quantity skew beside other datasets, and pixel skew of users",
         (
-            Row(
+            ExhibitRow(
                 "FLAIR",
                 stores=(STORE,),
                 expected={
@@ -169,19 +169,19 @@ ITEMS = (
                     ),
                 },
             ),
-            Row("iNaturalist-User-120k", stores=(inaturalist("user_120k"),)),
-            Row("Landmarks-User-160k", stores=(LANDMARKS,)),
-            Row("CIFAR-10", stores=(cifar(10, 0.1),)),
+            ExhibitRow("iNaturalist-User-120k", stores=(inaturalist("user_120k"),)),
+            ExhibitRow("Landmarks-User-160k", stores=(LANDMARKS,)),
+            ExhibitRow("CIFAR-10", stores=(cifar(10, 0.1),)),
         ),
         "FLAIR has the second largest quantity skew, after iNaturalist-User-120k, and CIFAR none; users' pixel "
         "histograms differ more than in a simulated split with the same sizes, and there more than with equal sizes.",
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure3",
         "How often each label occurs, and with how many users",
         (
-            Row(
+            ExhibitRow(
                 "coarse",
                 stores=(STORE,),
                 expected={
@@ -191,7 +191,7 @@ ITEMS = (
                     LabelUsers("religion"): _text(1.4, "%", RAREST),
                 },
             ),
-            Row(
+            ExhibitRow(
                 "fine",
                 stores=(FINE,),
                 expected={
@@ -203,7 +203,7 @@ ITEMS = (
         ),
         "Both taxonomies are long-tailed.",
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure4",
         "AP of each coarse class, against how common it is (the per-class table and its plots)",
@@ -212,12 +212,14 @@ ITEMS = (
         "The text says test set and the caption of the plots says validation set; here it is the test set. The gaps "
         "that the text names (68, 81 and 96 %) are not those of the printed table.",
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure5",
         "Per-user macro AP on the test split",
         tuple(
-            Row(setting, (run(f"{setting}-17"),), {OfUsers(percent): None for percent in (5, 25, 50, 75, 95)})
+            ExhibitRow(
+                setting, (run(f"{setting}-17"),), {UserQuantile(percent): None for percent in (5, 25, 50, 75, 95)}
+            )
             for setting in COARSE
         ),
         "A few users do much better than most in every setting; centralised and federated training have similar "
@@ -225,12 +227,12 @@ ITEMS = (
         "The paper does not say over which classes a user's mean is: here over those that some of the user's photos "
         "have and some have not, and users without such a class are left out.",
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure6",
         "Private training on the validation split, with the noise of smaller and larger cohorts",
         tuple(
-            Row(
+            ExhibitRow(
                 f"PFL-{start}, cohort of {cohort}",
                 (run(f"PFL-{start}-17", cohort, "val"),),
                 {AfterRounds("macro_ap", rounds): None for rounds in (1000, 2500, 5000)},

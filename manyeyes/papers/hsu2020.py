@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.hsu2020_rows import (
     at_rounds,
     figure2,
@@ -16,7 +17,6 @@ from manyeyes.papers.hsu2020_rows import (
     table4,
     table5,
 )
-from manyeyes.papers.item import Item
 
 OPEN = (
     "The paper does not print the epochs of centralised training (100 here), its rate (on CIFAR 0.02, falling along a "
@@ -30,8 +30,8 @@ PAPER = "hsu2020"
 
 
 ITEMS = (
-    Item(PAPER, "table1", "Datasets and their centralised accuracy", tuple(table1()), SHARED, OPEN + PRETRAINED),
-    Item(
+    Exhibit(PAPER, "table1", "Datasets and their centralised accuracy", tuple(table1()), SHARED, OPEN + PRETRAINED),
+    Exhibit(
         PAPER,
         "table2",
         "FedVC on iNaturalist, by rounds and by batches",
@@ -39,7 +39,7 @@ ITEMS = (
         "FedVC is better with both FedAvg and FedAvgM, the more so for the batches it takes.",
         "Runs without FedVC on User-120k end with their 50k batches, whose rounds are not printed. " + PRETRAINED,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "table3",
         "Benchmark on iNaturalist-User-120k",
@@ -47,7 +47,7 @@ ITEMS = (
         "FedAvgM with FedVC and 100 clients a round almost reaches centralised training (57.9 %).",
         PRETRAINED,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "table4",
         "Benchmark on Landmarks-User-160k, two layers or all trained",
@@ -55,7 +55,7 @@ ITEMS = (
         "FedAvgM with FedIR and 100 clients a round is 1.2 % below centralised training, and 0.5 % with two layers.",
         "Section 6.2's E = 5 is taken to be for Landmarks; 6.3 implies E = 1 for iNaturalist. " + PRETRAINED,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "table5",
         "Rounds to 10, 50 and 90 % relative accuracy on Geo-3k, pretrained and from scratch",
@@ -65,21 +65,21 @@ ITEMS = (
         "evaluations, every round at first, then every twentieth of the rounds played, at most 10 apart (from scratch "
         "100). The paper prints 6.9 where 420 / 60 is 7.0. " + PRETRAINED,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure2",
         "iNaturalist: classes and examples of the clients of five partitions",
         tuple(figure2()),
         "The fewer examples a cell may hold, the more clients there are.",
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure3",
         "Landmarks-User-160k: classes and examples of its clients",
         tuple(figure3()),
         "Users hold at least 30 images of 5 or more landmarks.",
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure4",
         "Relative accuracy against non-identicalness on CIFAR, the best of a grid",
@@ -89,7 +89,7 @@ ITEMS = (
         "The report goals are not printed: 5, 10 and 20 here. CIFAR-100 has the three released partitions, of the "
         "paper's eight. " + OPEN,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure5",
         "FedAvg and FedAvgM with and without FedIR, at 2.5k rounds",
@@ -97,7 +97,7 @@ ITEMS = (
         "FedIR improves on FedAvg throughout on Landmarks, and less on iNaturalist.",
         "The figure prints no numbers; those beside it are of tables 3 and 4, whose iNaturalist runs have FedVC.",
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure6",
         "Learning curves with and without FedVC, and relative accuracy over the partitions of iNaturalist",
@@ -106,7 +106,7 @@ ITEMS = (
         "Numbers of the curves are those of table 2; the partitions' relative accuracies are not printed. "
         + PRETRAINED,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure7",
         "Learning curves on Landmarks-User-160k, two layers trained",
@@ -114,7 +114,7 @@ ITEMS = (
         "FedAvgM learns fastest, and FedIR adds most where few clients report.",
         "Numbers are those of table 4. " + PRETRAINED,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure8",
         "Relative accuracy of FedAvgM on CIFAR over effective learning rates",
@@ -123,7 +123,7 @@ ITEMS = (
         "range, and local epochs hardly move it.",
         "Report goals and local epochs are not printed: K = 5, 10, 20 with E = 1 and K = 20 with E = 5 here. " + OPEN,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure9",
         "Learning curves from ImageNet weights and from scratch",
@@ -131,7 +131,7 @@ ITEMS = (
         "With pretraining convergence takes orders of magnitude fewer rounds and ends higher.",
         "Numbers are those of table 5. " + PRETRAINED,
     ),
-    Item(
+    Exhibit(
         PAPER,
         "figure10",
         "CIFAR-10 and CIFAR-100: classes of the clients for each alpha",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from manyeyes.papers.exhibit import ExhibitRow, Expected, PrintedValue, RunRecipe, cells
 from manyeyes.papers.hsu2020_runs import (
     ALPHAS,
     LANDMARKS,
@@ -17,9 +18,8 @@ from manyeyes.papers.hsu2020_runs import (
     species_bound,
     started,
 )
-from manyeyes.papers.item import Expected, Number, Row, Run, cells
-from manyeyes.papers.measure import AfterRounds, Final, Multiple, Relative, RoundsTo, WithinBatches
-from manyeyes.papers.statistic import Count
+from manyeyes.papers.metric import AfterRounds, Final, Multiple, Relative, RoundsTo, WithinBatches
+from manyeyes.papers.statistics import Count
 
 SPLITS = {"User-120k": "user_120k", "Geo-100": "geo_100", "Geo-1k": "geo_1k", "Geo-3k": "geo_3k", "Geo-30k": "geo_30k"}
 # Figures 4 and 8 print neither: reporting clients and local epochs, of which figure 8's last two rows differ in epochs.
@@ -113,81 +113,83 @@ def _label(name: str, vc: str, ir: str, cohort: str) -> str:
 def _after(printed: list[str], where: str) -> Expected:
     """Accuracies after 1k, 2.5k and 5k rounds."""
     return {
-        AfterRounds("accuracy", rounds): Number(float(text), "%", f"{where}, {column}")
+        AfterRounds("accuracy", rounds): PrintedValue(float(text), "%", f"{where}, {column}")
         for (column, rounds), text in zip(ROUNDS.items(), printed, strict=True)
     }
 
 
-def table2() -> Iterator[Row]:
+def table2() -> Iterator[ExhibitRow]:
     for data, name, vc, cohort, *printed in cells(TABLE2)[1:]:
         row = f"{data}, {_label(name, vc, 'no', cohort)}"
         within: Expected = {
-            WithinBatches("accuracy", batches): Number(float(text), "%", f"Table 2, row {row}, {column} batches")
+            WithinBatches("accuracy", batches): PrintedValue(float(text), "%", f"Table 2, row {row}, {column} batches")
             for (column, batches), text in zip(BATCHES.items(), printed[3:], strict=True)
         }
         expected = _after(printed[:3], f"Table 2, row {row}") | within
-        yield Row(row, (species(SPLITS[data], name, int(cohort), vc == "yes"),), expected, species_bound())
+        yield ExhibitRow(row, (species(SPLITS[data], name, int(cohort), vc == "yes"),), expected, species_bound())
     yield _centralised(species_bound(), "Centralized", 57.9, "Table 2, row Centralized")
 
 
-def table3() -> Iterator[Row]:
+def table3() -> Iterator[ExhibitRow]:
     for name, vc, ir, cohort, *printed in cells(TABLE3)[1:]:
         row = _label(name, vc, ir, cohort)
         run = species("user_120k", name, int(cohort), vc == "yes", ir == "yes")
-        yield Row(row, (run,), _after(printed, f"Table 3, row {row}"), species_bound())
+        yield ExhibitRow(row, (run,), _after(printed, f"Table 3, row {row}"), species_bound())
     yield _centralised(species_bound(), "Centralized", 57.9, "Table 3, row Centralized")
 
 
-def table4(layers: tuple[str, ...] = ("two", "all")) -> Iterator[Row]:
+def table4(layers: tuple[str, ...] = ("two", "all")) -> Iterator[ExhibitRow]:
     for name, ir, cohort, *printed in cells(TABLE4)[1:]:
         for part in layers:
             row = f"{_label(name, 'no', ir, cohort)}, {part} layers"
             numbers = printed[:3] if part == "two" else printed[3:]
             run = landmarks(part, name, ir == "yes", int(cohort))
-            yield Row(row, (run,), _after(numbers, f"Table 4, row {row}"), landmarks_bound(part))
+            yield ExhibitRow(row, (run,), _after(numbers, f"Table 4, row {row}"), landmarks_bound(part))
     for part in layers:
         row, value = f"Centralized, {part} layers", 40.27 if part == "two" else 67.05
         yield _centralised(landmarks_bound(part), row, value, f"Table 4, row {row}")
 
 
-def table5() -> Iterator[Row]:
+def table5() -> Iterator[ExhibitRow]:
     for name, start, cohort, *printed in cells(TABLE5)[1:]:
         row = f"{name}, {start}, K={cohort}"
         expected: Expected = {}
         for share, text in zip((0.1, 0.5, 0.9), printed, strict=True):
             where, beyond = f"Table 5, row {row}, {share:.0%}", text[0] == ">"
             rounds, _, multiple = text.strip(">)").replace("k", "000").partition("(")
-            expected[RoundsTo(share)] = Number(int(rounds), "rounds", where, beyond=beyond)
+            expected[RoundsTo(share)] = PrintedValue(int(rounds), "rounds", where, beyond=beyond)
             if multiple:
-                expected[Multiple(share)] = Number(float(multiple), "times", where)
-        yield Row(row, (started(start, name, int(cohort)),), expected, species_bound(start))
+                expected[Multiple(share)] = PrintedValue(float(multiple), "times", where)
+        yield ExhibitRow(row, (started(start, name, int(cohort)),), expected, species_bound(start))
     for start, value in (("scratch", 51.4), ("pretrained", 57.9)):
         yield _centralised(species_bound(start), f"Centralized, {start}", value, f'Table 5: "{STARTS}"')
 
 
-def _centralised(run: Run, row: str, value: float, where: str) -> Row:
-    return Row(row, (run,), {Final("accuracy"): Number(value, "%", where)})
+def _centralised(run: RunRecipe, row: str, value: float, where: str) -> ExhibitRow:
+    return ExhibitRow(row, (run,), {Final("accuracy"): PrintedValue(value, "%", where)})
 
 
-def at_rounds(rows: tuple[Row, ...], rounds: int) -> tuple[Row, ...]:
+def at_rounds(rows: tuple[ExhibitRow, ...], rounds: int) -> tuple[ExhibitRow, ...]:
     """Rows of a table with what it says after so many rounds alone."""
     after = AfterRounds("accuracy", rounds)
     return tuple(
-        Row(row.name, row.runs, {after: row.expected[after]}, row.bound) for row in rows if after in row.expected
+        ExhibitRow(row.name, row.runs, {after: row.expected[after]}, row.centralized_baseline)
+        for row in rows
+        if after in row.expected
     )
 
 
-def partitions() -> Iterator[Row]:
+def partitions() -> Iterator[ExhibitRow]:
     """Figure 6c: every partition of iNaturalist, at 2.5k rounds."""
     for data, split in SPLITS.items():
         for name in ("FedAvg", "FedAvgM"):
             for vc in ("no", "yes"):
                 run = species(split, name, 10, vc == "yes", rounds=0 if data in ("Geo-3k", "User-120k") else 2500)
                 expected: Expected = {Relative(2500): None}
-                yield Row(f"{data}, {_label(name, vc, 'no', '10')}, relative", (run,), expected, species_bound())
+                yield ExhibitRow(f"{data}, {_label(name, vc, 'no', '10')}, relative", (run,), expected, species_bound())
 
 
-def figure4() -> Iterator[Row]:
+def figure4() -> Iterator[ExhibitRow]:
     """For each partition, the best of the grid."""
     for classes, alphas in ALPHAS.items():
         for name, momenta in (("FedAvg", MOMENTA[-1:]), ("FedAvgM", MOMENTA[:-1])):
@@ -196,10 +198,10 @@ def figure4() -> Iterator[Row]:
                     grid = [(rate, momentum) for rate in RATES for momentum in momenta]
                     runs = tuple(cifar_run(classes, alpha, cohort, epochs, *point) for point in grid)
                     row = f"CIFAR-{classes}, {name}, K={cohort}, alpha={alpha:g}"
-                    yield Row(row, runs, {Relative(): None}, cifar_bound(classes))
+                    yield ExhibitRow(row, runs, {Relative(): None}, cifar_bound(classes))
 
 
-def figure8() -> Iterator[Row]:
+def figure8() -> Iterator[ExhibitRow]:
     """For each partition and effective learning rate, the best momentum."""
     for classes, alphas in ALPHAS.items():
         for cohort, epochs in REPORTING:
@@ -207,14 +209,14 @@ def figure8() -> Iterator[Row]:
                 for rate in RATES:
                     runs = tuple(cifar_run(classes, alpha, cohort, epochs, rate, momentum) for momentum in MOMENTA)
                     row = f"CIFAR-{classes}, K={cohort}, E={epochs}, alpha={alpha:g}, eta_eff=10^{rate:g}"
-                    yield Row(row, runs, {Relative(): None}, cifar_bound(classes))
+                    yield ExhibitRow(row, runs, {Relative(): None}, cifar_bound(classes))
 
 
-def _text(value: float, unit: str, section: str, quote: str) -> Number:
-    return Number(value, unit, f'{section}: "{quote}"')
+def _text(value: float, unit: str, section: str, quote: str) -> PrintedValue:
+    return PrintedValue(value, unit, f'{section}: "{quote}"')
 
 
-def table1() -> Iterator[Row]:
+def table1() -> Iterator[ExhibitRow]:
     datasets = {
         "CIFAR-10": (cifar_bound(10), [cifar(10, ALPHAS[10][0])]),
         "CIFAR-100": (cifar_bound(100), [cifar(100, ALPHAS[100][0])]),
@@ -226,17 +228,17 @@ def table1() -> Iterator[Row]:
         run, stores = datasets[row]
         where = f"Table 1, row {row}"
         expected: Expected = {
-            Count("classes"): Number(int(classes), "classes", f"{where}, classes"),
-            Count("train images"): Number(int(examples), "images", f"{where}, examples"),
-            Final("accuracy"): Number(float(accuracy), "%", f"{where}, centralised accuracy"),
+            Count("classes"): PrintedValue(int(classes), "classes", f"{where}, classes"),
+            Count("train images"): PrintedValue(int(examples), "images", f"{where}, examples"),
+            Final("accuracy"): PrintedValue(float(accuracy), "%", f"{where}, centralised accuracy"),
         }
         for store, text in zip(stores, clients.split("-"), strict=True):
             split = store.path.removeprefix("data/inaturalist_") if len(stores) > 1 else ""
-            expected[Count("train users", split)] = Number(int(text), "clients", f"{where}, clients")
-        yield Row(row, (run,), expected, stores=tuple(stores))
+            expected[Count("train users", split)] = PrintedValue(int(text), "clients", f"{where}, clients")
+        yield ExhibitRow(row, (run,), expected, stores=tuple(stores))
 
 
-def figure2() -> Iterator[Row]:
+def figure2() -> Iterator[ExhibitRow]:
     for data, split in SPLITS.items():
         expected: Expected = {Count("train users"): None}
         if split in COUNTS:
@@ -246,10 +248,10 @@ def figure2() -> Iterator[Row]:
             expected[Count("classes")] = _text(1203, "classes", "Section 4.1", BALANCED)
             expected[Count("train images")] = _text(120_300, "images", "Section 4.1", BALANCED)
             expected[Count("mean EMD")] = _text(1.83, "", "Section 6.2", SPECIES_SKEW)
-        yield Row(data, expected=expected, stores=(inaturalist(split),))
+        yield ExhibitRow(data, expected=expected, stores=(inaturalist(split),))
 
 
-def figure3() -> Iterator[Row]:
+def figure3() -> Iterator[ExhibitRow]:
     expected: Expected = {
         Count("train images"): _text(164_172, "images", "Section 4.2", TRAIN),
         Count("classes"): _text(2028, "classes", "Section 4.2", TRAIN),
@@ -258,10 +260,10 @@ def figure3() -> Iterator[Row]:
         Count("classes with 10 test images"): _text(1835, "classes", "Section 4.2", FULL),
         Count("mean EMD"): _text(1.94, "", "Section 6.2", SKEWS),
     }
-    yield Row("Landmarks-User-160k", expected=expected, stores=(LANDMARKS,))
+    yield ExhibitRow("Landmarks-User-160k", expected=expected, stores=(LANDMARKS,))
 
 
-def figure10() -> Iterator[Row]:
+def figure10() -> Iterator[ExhibitRow]:
     expected: Expected = {
         Count("train users"): _text(100, "clients", "Appendix B.1", CLIENTS),
         Count("fewest train images of a user"): _text(500, "images", "Appendix B.1", CLIENTS),
@@ -269,4 +271,4 @@ def figure10() -> Iterator[Row]:
     }
     for classes, alphas in ALPHAS.items():
         for alpha in alphas:
-            yield Row(f"CIFAR-{classes}, alpha={alpha:g}", expected=expected, stores=(cifar(classes, alpha),))
+            yield ExhibitRow(f"CIFAR-{classes}, alpha={alpha:g}", expected=expected, stores=(cifar(classes, alpha),))

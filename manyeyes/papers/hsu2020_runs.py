@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from manyeyes.papers.item import Run, Store
+from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe
 
 IMAGENET = ("augment.mean=[0.485,0.456,0.406]", "augment.std=[0.229,0.224,0.225]")
-LANDMARKS = Store("data/landmarks", ("landmarks", "--raw", "raw/landmarks", "--size", "224"))
+LANDMARKS = DatasetRecipe("data/landmarks", ("landmarks", "--raw", "raw/landmarks", "--size", "224"))
 ALPHAS = {10: (100, 10, 1, 0.5, 0.2, 0.1, 0.05, 0), 100: (1000, 0.5, 0)}  # that were released
 
 
-def inaturalist(split: str) -> Store:
+def inaturalist(split: str) -> DatasetRecipe:
     words = ("inaturalist", "--raw", "raw/inaturalist", "--size", "299", "--split", split)
-    return Store(f"data/inaturalist_{split}", words)
+    return DatasetRecipe(f"data/inaturalist_{split}", words)
 
 
-def cifar(classes: int, alpha: float) -> Store:
+def cifar(classes: int, alpha: float) -> DatasetRecipe:
     """One of the released Dirichlet splits: 100 clients of 500 images."""
     released = ("--partition", "released", "--alpha", f"{alpha:g}", "--splits", f"raw/cifar{classes}_v1.1.zip")
-    return Store(
+    return DatasetRecipe(
         f"data/cifar{classes}_alpha_{alpha:.2f}", (f"cifar{classes}", "--raw", f"raw/cifar{classes}", *released)
     )
 
@@ -52,7 +52,7 @@ def _species(split: str, start: str = "pretrained") -> tuple[str, ...]:
     )
 
 
-def species(split: str, name: str, cohort: int, vc: bool, ir: bool = False, rounds: int = 0) -> Run:
+def species(split: str, name: str, cohort: int, vc: bool, ir: bool = False, rounds: int = 0) -> RunRecipe:
     """iNaturalist from pretrained weights; as long as table 2's batches last where it is in it.
 
     A round of User-120k without FedVC takes at least one batch, so that 50k rounds are always enough for 50k batches.
@@ -65,22 +65,22 @@ def species(split: str, name: str, cohort: int, vc: bool, ir: bool = False, roun
     budget = ("batches=50000",) if rounds == 50_000 else ()
     label = named(split, name, "FedVC" if vc else "", "FedIR" if ir else "", f"K{cohort}")
     words = (*_species(split), *method(name, cohort, vc, ir), "algorithm.epochs=1", f"rounds={rounds}", *budget)
-    return Run(label, (*words, "evaluate_every=50", *early), inaturalist(split))
+    return RunRecipe(label, (*words, "evaluate_every=50", *early), inaturalist(split))
 
 
-def started(start: str, name: str, cohort: int) -> Run:
+def started(start: str, name: str, cohort: int) -> RunRecipe:
     """Table 5's runs on Geo-3k, evaluated often enough to count rounds; by table 2's accuracies they use FedVC."""
     rounds, every = (5000, 10) if start == "pretrained" else (50_000 if cohort == 10 else 20_000, 100)
     often = (f"evaluate_every={every}", "evaluate_early=0.05")
     words = (*_species("geo_3k", start), *method(name, cohort, vc=True), f"rounds={rounds}", *often)
-    return Run(named("geo_3k", name, "FedVC", f"K{cohort}", start), words, inaturalist("geo_3k"))
+    return RunRecipe(named("geo_3k", name, "FedVC", f"K{cohort}", start), words, inaturalist("geo_3k"))
 
 
-def species_bound(start: str = "pretrained") -> Run:
+def species_bound(start: str = "pretrained") -> RunRecipe:
     """The centralised run; the partition does not matter to it."""
-    words = (*_species("user_120k", start), "algorithm=centralised", "algorithm.lr=0.01", "algorithm.momentum=0.9")
+    words = (*_species("user_120k", start), "algorithm=centralized", "algorithm.lr=0.01", "algorithm.momentum=0.9")
     name = named("inaturalist-centralised", "scratch" if start == "scratch" else "")
-    return Run(name, (*words, "rounds=100", "evaluate_every=5"), inaturalist("user_120k"))
+    return RunRecipe(name, (*words, "rounds=100", "evaluate_every=5"), inaturalist("user_120k"))
 
 
 def _landmarks(layers: str) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _landmarks(layers: str) -> tuple[str, ...]:
     )
 
 
-def landmarks(layers: str, name: str, ir: bool, cohort: int) -> Run:
+def landmarks(layers: str, name: str, ir: bool, cohort: int) -> RunRecipe:
     words = (
         *_landmarks(layers),
         *method(name, cohort, ir=ir),
@@ -108,12 +108,12 @@ def landmarks(layers: str, name: str, ir: bool, cohort: int) -> Run:
         "rounds=5000",
         "evaluate_every=50",
     )
-    return Run(named("landmarks", layers, name, "FedIR" if ir else "", f"K{cohort}"), words, LANDMARKS)
+    return RunRecipe(named("landmarks", layers, name, "FedIR" if ir else "", f"K{cohort}"), words, LANDMARKS)
 
 
-def landmarks_bound(layers: str) -> Run:
-    words = (*_landmarks(layers), "algorithm=centralised", "algorithm.lr=0.01", "algorithm.momentum=0.9")
-    return Run(f"landmarks-{layers}-centralised", (*words, "rounds=100", "evaluate_every=5"), LANDMARKS)
+def landmarks_bound(layers: str) -> RunRecipe:
+    words = (*_landmarks(layers), "algorithm=centralized", "algorithm.lr=0.01", "algorithm.momentum=0.9")
+    return RunRecipe(f"landmarks-{layers}-centralised", (*words, "rounds=100", "evaluate_every=5"), LANDMARKS)
 
 
 def _cifar(classes: int, alpha: float) -> tuple[str, ...]:
@@ -129,19 +129,19 @@ def _cifar(classes: int, alpha: float) -> tuple[str, ...]:
     )
 
 
-def cifar_run(classes: int, alpha: float, cohort: int, epochs: int, rate: float, momentum: float) -> Run:
+def cifar_run(classes: int, alpha: float, cohort: int, epochs: int, rate: float, momentum: float) -> RunRecipe:
     """One point of the grid: eta_eff = 10^rate and 1 - beta = 10^momentum (appendix A.1)."""
     left = 10**momentum
     how = method("FedAvgM" if left < 1 else "FedAvg", cohort, lr=10**rate * left, beta=1 - left)
     rounds = 10_000 if classes == 10 else 20_000
     words = (*_cifar(classes, alpha), *how, f"algorithm.epochs={epochs}", f"rounds={rounds}")
     name = f"cifar{classes}-alpha_{alpha:.2f}-K{cohort}-E{epochs}-eta_eff_1e{rate:g}-left_1e{momentum:g}"
-    return Run(name, (*words, "evaluate_every=100"), cifar(classes, alpha))
+    return RunRecipe(name, (*words, "evaluate_every=100"), cifar(classes, alpha))
 
 
-def cifar_bound(classes: int) -> Run:
+def cifar_bound(classes: int) -> RunRecipe:
     """The centralised run; the partition does not matter to it."""
     alpha = ALPHAS[classes][0]
     rate = ("algorithm.lr=0.02", "algorithm.momentum=0.9", "algorithm.schedule.kind=cosine")
-    words = (*_cifar(classes, alpha), "algorithm=centralised", *rate)
-    return Run(f"cifar{classes}-centralised", (*words, "rounds=100", "evaluate_every=5"), cifar(classes, alpha))
+    words = (*_cifar(classes, alpha), "algorithm=centralized", *rate)
+    return RunRecipe(f"cifar{classes}-centralised", (*words, "rounds=100", "evaluate_every=5"), cifar(classes, alpha))

@@ -7,8 +7,8 @@ import io
 import math
 from statistics import fmean, stdev
 
-from manyeyes.papers.comparison import Line
-from manyeyes.papers.timing import told
+from manyeyes.papers.comparison import ComparedNumber
+from manyeyes.papers.timing import describe
 
 HEAD = (
     "row",
@@ -27,7 +27,7 @@ HEAD = (
 )
 
 
-def table(lines: list[Line], mark: str) -> str:
+def table(lines: list[ComparedNumber], mark: str) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEAD)
@@ -38,16 +38,16 @@ def table(lines: list[Line], mark: str) -> str:
             [
                 line.row,
                 line.measure,
-                line.here or "",
+                line.is_run_here or "",
                 line.printed.unit if line.printed else "",
                 f"{'>' * line.printed.beyond}{line.printed.value:.12g}" if line.printed else "",
-                f"{fmean(values):.12g}" if finite else line.words(),
+                f"{fmean(values):.12g}" if finite else line.describe(),
                 f"{stdev(values):.12g}" if finite and len(values) > 1 else "",
                 len(values) or "",
                 "" if line.difference is None else f"{line.difference:.12g}",
                 line.cells()[-1],
                 line.chosen,
-                told(line.lags),
+                describe(line.lags),
                 mark,
             ]
         )

@@ -13,11 +13,11 @@ import numpy as np
 import yaml
 from yaml import CSafeLoader
 
-from manyeyes.conf.words import typed
-from manyeyes.papers.item import Item, Row, Run, Store
-from manyeyes.papers.measure import AfterRounds, Measure, Relative, scaled
-from manyeyes.papers.scaling import cut, scale, stand_in
-from manyeyes.run.events import Event
+from manyeyes.config.overrides import quote_override
+from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
+from manyeyes.papers.metric import AfterRounds, Metric, Relative, scaled
+from manyeyes.papers.scaling import cut, on_synthetic_data, scale
+from manyeyes.training.trackers import Event
 
 # What a run may have of its own.
 OWN = ("engine", "track", "evaluate_every", "evaluate_early", "checkpoint_seconds", "data.path")
@@ -25,15 +25,15 @@ TAIL = 2**14  # bytes at the end of a metrics file that hold its last line
 
 
 @dataclass(frozen=True)
-class How:
+class ReproduceOptions:
     """How a person wants an item reproduced; the defaults are the paper's."""
 
     scale: float = 1.0
-    stand_in: bool = False
+    synthetic: bool = False
     rounds: int = 0  # at most so many; 0: as many as the paper
     seeds: int = 0  # 0: as many as the paper
     rows: tuple[str, ...] = ()  # names, or parts of names, of the rows that are wanted; none: all
-    grid: tuple[str, ...] = ()  # how the names of the wanted runs of a row end, with *, ? and [...]; none: all
+    grid_filter: tuple[str, ...] = ()  # how the names of the wanted runs of a row end, with *, ? and [...]; none: all
     folder: Path = Path("runs")
     data: Path | None = None  # the folder of the stores, or the one store; None: where the recipes have them
     extra: tuple[str, ...] = ()  # settings of the machine and of evaluation, for each run
@@ -44,30 +44,32 @@ class How:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1, or 0 for the paper's")
 
     @property
-    def mark(self) -> str:
+    def tag(self) -> str:
         """What is said wherever a result is not of the paper's own runs."""
         said = [f"scaled by {self.scale:g}"] if self.scale != 1 else []
         said += [f"cut at {self.rounds} rounds"] if self.rounds else []
-        return ", ".join([*said, "on stand-ins"] if self.stand_in else said)
+        return ", ".join([*said, "on stand-ins"] if self.synthetic else said)
 
     @property
-    def why(self) -> str:
+    def disclaimer(self) -> str:
         """Why nothing is compared; empty where it is."""
-        return f"These runs are {self.mark}, not the paper's: nothing is compared." if self.mark else ""
+        return f"These runs are {self.tag}, not the paper's: nothing is compared." if self.tag else ""
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def overrides(self) -> tuple[str, ...]:
         """The words of the command that ask for this."""
-        given = [*(f"row={row}" for row in self.rows), *(f"grid={name}" for name in self.grid)]
+        given = [*(f"row={row}" for row in self.rows), *(f"grid={name}" for name in self.grid_filter)]
         given += [f"scale={self.scale:g}"] if self.scale != 1 else []
-        given += ["stand_in=true"] if self.stand_in else []
+        given += ["stand_in=true"] if self.synthetic else []
         given += [f"{name}={getattr(self, name)}" for name in ("rounds", "seeds") if getattr(self, name)]
         return (*given, *([f"data={self.data}"] if self.data else []), *self.extra)
 
-    def apply(self, run: Run) -> Run:
-        return _placed(cut(scale(stand_in(run) if self.stand_in else run, self.scale), self.rounds), self.data)
+    def apply(self, run: RunRecipe) -> RunRecipe:
+        return _placed(
+            cut(scale(on_synthetic_data(run) if self.synthetic else run, self.scale), self.rounds), self.data
+        )
 
-    def measure(self, measure: Measure) -> Measure:
+    def measure(self, measure: Metric) -> Metric:
         """What is measured in place of what the paper measured; of a run that is cut, at its end at the latest."""
         smaller = scaled(measure, self.scale)
         if isinstance(smaller, AfterRounds | Relative) and smaller.rounds > self.rounds > 0:
@@ -76,10 +78,10 @@ class How:
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedRun:
     """One training, with one seed."""
 
-    run: Run
+    run: RunRecipe
     seed: int
     folder: Path
 
@@ -87,12 +89,12 @@ class Job:
     def settings(self) -> tuple[str, ...]:
         return (*self.run.settings, f"seed={self.seed}")
 
-    def words(self, extra: Sequence[str] = ()) -> list[str]:
+    def overrides(self, extra: Sequence[str] = ()) -> list[str]:
         """What follows `manyeyes run`."""
-        return [*map(typed, self.settings), *extra, typed(f"folder={self.folder}")]
+        return [*map(quote_override, self.settings), *extra, quote_override(f"folder={self.folder}")]
 
     @property
-    def strange(self) -> str:
+    def mismatch(self) -> str:
         """How the run that is kept here differs from this one, as one of an earlier version may; else nothing."""
         kept = self.folder / "config.yaml"
         has = _settings(kept, kept.stat().st_mtime_ns) if kept.exists() else {}
@@ -104,9 +106,9 @@ class Job:
         return ""
 
     @property
-    def state(self) -> str:
+    def status(self) -> str:
         """Done, diverged, stopped on the way, or missing; or of other settings."""
-        if self.strange:
+        if self.mismatch:
             return "other"
         if (self.folder / "model.safetensors").exists():
             return "done"
@@ -124,13 +126,13 @@ class Job:
         """How many rounds have been played."""
         return int(last["round"]) if (last := _last(self.folder / "metrics.jsonl")) else 0
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Make it one that can begin anew."""
         for name in ("diverged.txt", "checkpoint.safetensors"):
             (self.folder / name).unlink(missing_ok=True)
 
 
-def wanted(item: Item, how: How) -> Item:
+def select_rows(item: Exhibit, how: ReproduceOptions) -> Exhibit:
     """The item with the rows that were asked for, by their names or else by a part of them, and their runs."""
     names = [row.name for row in item.rows]
     found = {part: [part] if part in names else [name for name in names if part in name] for part in how.rows}
@@ -138,12 +140,12 @@ def wanted(item: Item, how: How) -> Item:
         raise ValueError(f"{item.key} has no row like {' or '.join(unknown)}: it has {'; '.join(names[:8])}; ...")
     asked = {name for some in found.values() for name in some}
     rows = tuple(row for row in item.rows if not how.rows or row.name in asked)
-    if how.grid:
+    if how.grid_filter:
         known = [run.name for row in rows if len(row.runs) > 1 for run in row.runs]
-        if unknown := [name for name in how.grid if not any(_ends_like(run, name) for run in known)]:
+        if unknown := [name for name in how.grid_filter if not any(_ends_like(run, name) for run in known)]:
             some = f"it has {', '.join(known[:3])}, ..." if known else "its rows have one run each"
             raise ValueError(f"{item.key} has no run like {' or '.join(unknown)}: {some}")
-        rows = tuple(replace(row, runs=runs) for row in rows if (runs := _of_grid(row, how.grid)))
+        rows = tuple(replace(row, runs=runs) for row in rows if (runs := _of_grid(row, how.grid_filter)))
     if how.data and (how.data.is_file() or (how.data / "meta.json").exists()):
         paths = sorted({store.path for store in replace(item, rows=rows).stores})
         if len(paths) > 1:
@@ -151,30 +153,32 @@ def wanted(item: Item, how: How) -> Item:
     return replace(item, rows=rows)
 
 
-def seeds(item: Item, how: How) -> range:
+def seeds(item: Exhibit, how: ReproduceOptions) -> range:
     return range(how.seeds or item.seeds)
 
 
-def job(item: Item, how: How, run: Run, seed: int) -> Job:
+def job(item: Exhibit, how: ReproduceOptions, run: RunRecipe, seed: int) -> PlannedRun:
     """Runs of a paper are kept by their names, so that its tables and figures share them."""
-    marked = how.mark.replace(" ", "_").replace(",", "")
-    return Job(how.apply(run), seed, Path(how.folder, item.paper, *([marked] if marked else []), run.name, str(seed)))
+    marked = how.tag.replace(" ", "_").replace(",", "")
+    return PlannedRun(
+        how.apply(run), seed, Path(how.folder, item.paper, *([marked] if marked else []), run.name, str(seed))
+    )
 
 
-def jobs(item: Item, how: How) -> Iterator[Job]:
+def jobs(item: Exhibit, how: ReproduceOptions) -> Iterator[PlannedRun]:
     """Every training that the item needs, bounds first, one seed after the other."""
     for seed in seeds(item, how):
         for run in item.runs:
             yield job(item, how, run, seed)
 
 
-def shown(row: Row, store: Store, how: How) -> Run:
+def dataset_run(row: ExhibitRow, store: DatasetRecipe, how: ReproduceOptions) -> RunRecipe:
     """The dataset that a row shows, as the settings that would train on it."""
     task = (f"data.task={store.task}",) if store.task else ()
-    return how.apply(Run(row.name, (f"data={store.words[0]}", f"data.path={store.path}", *task), store))
+    return how.apply(RunRecipe(row.name, (f"data={store.options[0]}", f"data.path={store.path}", *task), store))
 
 
-def _of_grid(row: Row, patterns: tuple[str, ...]) -> tuple[Run, ...]:
+def _of_grid(row: ExhibitRow, patterns: tuple[str, ...]) -> tuple[RunRecipe, ...]:
     """The runs that are wanted of a row; a row with a single run has no grid."""
     if len(row.runs) < 2:
         return row.runs
@@ -185,7 +189,7 @@ def _ends_like(name: str, pattern: str) -> bool:
     return fnmatch(name, f"*{pattern}")
 
 
-def _placed(run: Run, data: Path | None) -> Run:
+def _placed(run: RunRecipe, data: Path | None) -> RunRecipe:
     """The run with its store where the person has it."""
     if data is None or run.store is None:
         return run

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from manyeyes.report.chart import Chart, Numbers, Series
-from manyeyes.report.figures import blank, logarithmic, rendered, wrapped
-from manyeyes.report.picture import COLOURS
+from manyeyes.report.figures import logarithmic, new_figure, render, wrap_title
+from manyeyes.report.svg import COLORS
 
 MANY = 12  # points of a line, from which on they are not marked
 
@@ -17,9 +17,9 @@ MANY = 12  # points of a line, from which on they are not marked
 def png(chart: Chart) -> bytes:
     series = [one for one in chart.series if any(y is not None for y in one.y)]
     names = 0.055 * max(map(len, chart.x.names), default=0)  # inches that they stand high below the axis
-    figure = blank(3.8 + 0.2 * (len(chart.title) // 56) + 0.09 * min(len(series), 24) + max(0.0, names - 0.5))
+    figure = new_figure(3.8 + 0.2 * (len(chart.title) // 56) + 0.09 * min(len(series), 24) + max(0.0, names - 0.5))
     axes = figure.subplots()
-    axes.set_title(wrapped(chart.title), fontsize=11, loc="left", parse_math=False)
+    axes.set_title(wrap_title(chart.title), fontsize=11, loc="left", parse_math=False)
     axes.set(xlabel=chart.x.label, ylabel=chart.y.label)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9", linewidth=0.6)
@@ -44,11 +44,11 @@ def png(chart: Chart) -> bytes:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if len(series) > 1:
         figure.legend(loc="outside lower left", ncols=2, fontsize=7, frameon=False)
-    return rendered(figure, "png")
+    return render(figure, "png")
 
 
 def _draw(axes: Axes, one: Series, bars: list[Series]) -> None:
-    colour, x, y = COLOURS[one.colour % len(COLOURS)], list(one.x), _numbers(one.y)
+    colour, x, y = COLORS[one.color % len(COLORS)], list(one.x), _numbers(one.y)
     if one.kind == "bars":
         width = 0.8 / len(bars)
         places = [at + width * (bars.index(one) - (len(bars) - 1) / 2) for at in x]

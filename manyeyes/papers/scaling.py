@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
-from manyeyes.papers.item import Run, Store
-from manyeyes.papers.measure import LEAST, shrunk
+from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe
+from manyeyes.papers.metric import LEAST, shrunk
 
 # What is multiplied by the factor or its root, what it is called, and the least that something can be learnt from.
 BY_FACTOR = {
@@ -18,7 +18,7 @@ BY_FACTOR = {
     "data.users": ("users", 20),
 }
 BY_ROOT = {
-    "data.photos": ("photos a user", 12),
+    "data.images_per_user": ("photos a user", 12),
     "data.size": ("", 32),
     "augment.crop": ("pixels a side", 32),
     "algorithm.examples": ("examples of a virtual client", 16),
@@ -42,7 +42,7 @@ WORLDS = {
 }
 
 
-def scale(run: Run, factor: float) -> Run:
+def scale(run: RunRecipe, factor: float) -> RunRecipe:
     """The run, smaller: rounds and clients times the factor, photos of each client and pixels times its root.
 
     The rounds of a centralised run, which are epochs, are times the root too: what it trains on is already smaller.
@@ -74,7 +74,7 @@ def scale(run: Run, factor: float) -> Run:
     return replace(run, settings=settings, store=store, changes=changes)
 
 
-def stand_in(run: Run) -> Run:
+def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     """The run on a procedural world of the same kind: labels, users, photos a user, size of images and split.
 
     Pretrained weights are left out, and with them frozen statistics, which mean nothing without.
@@ -85,12 +85,12 @@ def stand_in(run: Run) -> Run:
     options = _options(run.store)
     kind = "classes" if few else options.get("split", "")
     world = WORLDS.get(f"{dataset} {kind}") or WORLDS[dataset]
-    made = {"data": "world", "data.task": task or ("rating" if dataset == "flickr_aes" else "single")}
+    made = {"data": "synthetic", "data.task": task or ("rating" if dataset == "flickr_aes" else "single")}
     made |= {f"data.{name}": value for name, value in (word.split("=") for word in world.split())}
     if few:
-        made["data.taste"] = str(int(few) / 10)
+        made["data.alpha"] = str(int(few) / 10)
     elif "alpha" in options:
-        made["data.taste"] = str(max(0.001, float(options["alpha"])))
+        made["data.alpha"] = str(max(0.001, float(options["alpha"])))
     sentence = f"Stand-in: {path} is replaced by a procedural world"
     if settings.pop("model.weights", ""):
         settings["model.norm"] = "group"
@@ -99,7 +99,7 @@ def stand_in(run: Run) -> Run:
     return replace(run, settings=words, store=None, changes=(*run.changes, sentence + "."))
 
 
-def cut(run: Run, rounds: int) -> Run:
+def cut(run: RunRecipe, rounds: int) -> RunRecipe:
     """The run with at most so many rounds (of a centralised one, epochs), or (0) with its own."""
     before = int(run.setting("rounds") or 0)
     if not rounds or before <= rounds:
@@ -112,17 +112,17 @@ def _smaller(count: int, share: float, least: int) -> int:
     return shrunk(count, share, least) if count else 0
 
 
-def _smaller_store(store: Store, share: float) -> Store:
+def _smaller_store(store: DatasetRecipe, share: float) -> DatasetRecipe:
     """The store in smaller pixels, under a name of its own; as it is where its images are."""
-    if "--size" not in store.words:
+    if "--size" not in store.options:
         return store
-    place = store.words.index("--size") + 1
-    side = _smaller(int(store.words[place]), share, 32)
-    words = (*store.words[:place], str(side), *store.words[place + 1 :])
-    return store if words == store.words else replace(store, path=f"{store.path}_{side}px", words=words)
+    place = store.options.index("--size") + 1
+    side = _smaller(int(store.options[place]), share, 32)
+    words = (*store.options[:place], str(side), *store.options[place + 1 :])
+    return store if words == store.options else replace(store, path=f"{store.path}_{side}px", options=words)
 
 
-def _options(store: Store | None) -> dict[str, str]:
+def _options(store: DatasetRecipe | None) -> dict[str, str]:
     """The options that a store is prepared with."""
-    words = () if store is None else store.words
+    words = () if store is None else store.options
     return {word.removeprefix("--"): value for word, value in pairwise(words) if word[:2] == "--"}

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyeyes.papers.measure import FIRST, AfterRounds, Measure, Multiple, Outcome, Relative, RoundsTo, WithinBatches
+from manyeyes.papers.metric import FIRST, AfterRounds, Metric, Multiple, Relative, RoundsTo, RunOutcome, WithinBatches
 
 NEAR = 0.1  # of the rounds that were meant: what is measured further away is not compared with the paper
 
 
 @dataclass(frozen=True)
-class Early:
+class BeforeBudget:
     """The last evaluation within a budget, and the last round that is within it."""
 
     at: int
@@ -24,16 +24,16 @@ class Early:
         return f"measured at round {self.at:,} of {self.meant:,}"
 
     @property
-    def by(self) -> int:
+    def rounds(self) -> int:
         return self.meant - self.at
 
     @property
-    def near(self) -> bool:
-        return self.by <= NEAR * self.meant
+    def is_close(self) -> bool:
+        return self.rounds <= NEAR * self.meant
 
 
 @dataclass(frozen=True)
-class Between:
+class BetweenEvaluations:
     """The first evaluation that reached a target, and the one before it, which had not."""
 
     below: int
@@ -43,61 +43,61 @@ class Between:
         return f"reached between rounds {self.below:,} and {self.at:,}"
 
     @property
-    def by(self) -> int:
+    def rounds(self) -> int:
         return self.at - self.below - 1
 
     @property
-    def near(self) -> bool:
-        return self.by <= NEAR * self.at
+    def is_close(self) -> bool:
+        return self.rounds <= NEAR * self.at
 
 
-Lag = Early | Between
+EvaluationGap = BeforeBudget | BetweenEvaluations
 
 
-def lag(measure: Measure, outcome: Outcome) -> Lag | None:
+def evaluation_gap(measure: Metric, outcome: RunOutcome) -> EvaluationGap | None:
     """How far the evaluation that counts is from what is meant; None where it is that, or nothing was measured."""
-    found: Lag | None
-    if measure.of(outcome) is None or measure == Multiple(FIRST):  # which is 1, whenever it was reached
+    found: EvaluationGap | None
+    if measure.compute(outcome) is None or measure == Multiple(FIRST):  # which is 1, whenever it was reached
         return None
     if isinstance(measure, Multiple):  # as far as either of the two that it is of
-        both = [one for share in (measure.share, FIRST) if (one := _between(share, outcome)) is not None]
-        found = max(both, key=lambda one: one.by / one.at, default=None)
+        both = [one for share in (measure.fraction, FIRST) if (one := _between(share, outcome)) is not None]
+        found = max(both, key=lambda one: one.rounds / one.at, default=None)
     elif isinstance(measure, RoundsTo):
-        found = _between(measure.share, outcome)
+        found = _between(measure.fraction, outcome)
     elif isinstance(measure, AfterRounds | WithinBatches) or (isinstance(measure, Relative) and measure.rounds):
         found = _early(measure, outcome)
     else:
         found = None
-    return found if found is not None and found.by else None
+    return found if found is not None and found.rounds else None
 
 
-def told(lags: Iterable[Lag | None]) -> str:
+def describe(lags: Iterable[EvaluationGap | None]) -> str:
     """Of the seeds of a row: the one way in which they all are, or the farthest."""
     some = [one for one in lags if one is not None]
     if not some:
         return ""
-    worst = max(some, key=lambda one: one.by)
-    what = "measured" if isinstance(worst, Early) else "reached"
-    return str(worst) if len(set(some)) == 1 else f"{what} up to {worst.by:,} rounds before"
+    worst = max(some, key=lambda one: one.rounds)
+    what = "measured" if isinstance(worst, BeforeBudget) else "reached"
+    return str(worst) if len(set(some)) == 1 else f"{what} up to {worst.rounds:,} rounds before"
 
 
-def near(lags: Iterable[Lag | None]) -> bool:
-    return all(one is None or one.near for one in lags)
+def all_close(lags: Iterable[EvaluationGap | None]) -> bool:
+    return all(one is None or one.is_close for one in lags)
 
 
-def _early(measure: AfterRounds | WithinBatches | Relative, outcome: Outcome) -> Early:
+def _early(measure: AfterRounds | WithinBatches | Relative, outcome: RunOutcome) -> BeforeBudget:
     curve = outcome.curve("accuracy" if isinstance(measure, Relative) else measure.metric)
     if isinstance(measure, WithinBatches):
-        meant = int(np.searchsorted(curve.spent_R, measure.batches, side="right")) - 1
+        meant = int(np.searchsorted(curve.cumulative_batches_R, measure.batches, side="right")) - 1
     else:
         meant = measure.rounds
-    return Early(int(curve.rounds_E[curve.rounds_E <= meant][-1]), meant)
+    return BeforeBudget(int(curve.rounds_E[curve.rounds_E <= meant][-1]), meant)
 
 
-def _between(share: float, outcome: Outcome) -> Between | None:
-    at = RoundsTo(share).of(outcome)
+def _between(share: float, outcome: RunOutcome) -> BetweenEvaluations | None:
+    at = RoundsTo(share).compute(outcome)
     if at is None or not math.isfinite(at):
         return None
     earlier_E = outcome.curve("accuracy").rounds_E
     earlier_E = earlier_E[earlier_E < at]
-    return Between(int(earlier_E[-1]), int(at)) if len(earlier_E) else None
+    return BetweenEvaluations(int(earlier_E[-1]), int(at)) if len(earlier_E) else None

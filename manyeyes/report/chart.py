@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from manyeyes.report.page import Table, escape, printable
-from manyeyes.report.picture import picture
+from manyeyes.report.svg import render_svg
 
 Numbers = Sequence[float | None]
 MOST_ROWS = 40  # of the table below a chart
@@ -39,7 +39,7 @@ class Axis:
             if v is not None and v is not False and v != []
         }
 
-    def words(self, value: float | None) -> str:
+    def format(self, value: float | None) -> str:
         if value is None:
             return ""
         if self.names:
@@ -58,7 +58,7 @@ class Series:
     high: Numbers = ()
     kind: str = "line"
     dashed: bool = False
-    colour: int = 0
+    color: int = 0
     labels: Sequence[str] = ()
 
     def spec(self, most: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Series:
         found: dict[str, Any] = {name: short(some[i] for i in at) if some else [] for name, some in lists.items()}
         found |= {"labels": [printable(self.labels[i]) for i in at] if self.labels else [], "dashed": self.dashed}
         some = {k: v for k, v in found.items() if v not in ([], False)}
-        return {"name": printable(self.name), "kind": self.kind, "colour": self.colour, "x": [], "y": [], **some}
+        return {"name": printable(self.name), "kind": self.kind, "colour": self.color, "x": [], "y": [], **some}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Chart:
         }
 
     def svg(self) -> str:
-        return picture(self.spec())
+        return render_svg(self.spec())
 
     def csv(self) -> str:
         text = io.StringIO()
@@ -104,7 +104,7 @@ class Chart:
         writer.writerow(["series", *["name"] * named, self.x.label, self.y.label, *["low", "high"] * banded])
         for one in self.series:
             for i, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
-                name = [printable(one.labels[i] if one.labels else self.x.words(x))] if named else []
+                name = [printable(one.labels[i] if one.labels else self.x.format(x))] if named else []
                 band = [one.low[i], one.high[i]] if one.low else ["", ""] if banded else []
                 writer.writerow([printable(one.name), *name, x, y, *band])
         return text.getvalue()
@@ -115,8 +115,8 @@ class Chart:
         for one in self.series:
             step = math.ceil(len(one.x) * len(self.series) / MOST_ROWS) or 1
             for i in sorted({*range(0, len(one.x), step), len(one.x) - 1} - {-1}):
-                name = [one.labels[i] if one.labels else self.x.words(one.x[i])] if self._named else []
-                rows.append([one.name, *name, self.x.words(one.x[i]), self.y.words(one.y[i])])
+                name = [one.labels[i] if one.labels else self.x.format(one.x[i])] if self._named else []
+                rows.append([one.name, *name, self.x.format(one.x[i]), self.y.format(one.y[i])])
         some = len(rows) < sum(len(one.x) for one in self.series)
         return Table(
             f"{self.title}{' (some of the numbers: manyeyes report --figures writes all)' if some else ''}", head, rows

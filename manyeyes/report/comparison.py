@@ -14,7 +14,7 @@ TAIL = 5  # evaluations that a curve's end is averaged over, and its unrest meas
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One run of a comparison."""
 
     name: str
@@ -22,16 +22,16 @@ class Row:
     relative: float  # accuracy / that of the centralised bound
     rounds: int | None  # to reach the target; None: never
     batches: int | None  # of the largest client a round, until then
-    unrest: float  # standard deviation over the last evaluations
+    fluctuation: float  # standard deviation over the last evaluations
 
 
-def compare(curves: Mapping[str, Curve], bound: float, target: float) -> list[Row]:
+def compare(curves: Mapping[str, Curve], baseline: float, target: float) -> list[ComparisonRow]:
     """A row for each federated curve, against the centralised accuracy `bound`."""
     return [
-        Row(
+        ComparisonRow(
             name,
             float(curve.values_E[-1]),
-            relative_accuracy(float(curve.values_E[-1]), bound),
+            relative_accuracy(float(curve.values_E[-1]), baseline),
             curve.rounds_to(target),
             curve.batches_to(target),
             float(np.std(curve.values_E[-TAIL:])),
@@ -40,24 +40,24 @@ def compare(curves: Mapping[str, Curve], bound: float, target: float) -> list[Ro
     ]
 
 
-def table(rows: list[Row], bound: float, target: float) -> Table:
+def table(rows: list[ComparisonRow], baseline: float, target: float) -> Table:
     """The rows for a terminal."""
     made = Table("", "accuracy", "relative", f"rounds to {target:.0%}", f"batches to {target:.0%}", "unrest")
     for column in made.columns[1:]:
         column.justify = "right"
-    made.add_row("centralised", f"{bound:.1%}", "1.00", "", "", "", end_section=True)
+    made.add_row("centralised", f"{baseline:.1%}", "1.00", "", "", "", end_section=True)
     for row in rows:
         made.add_row(*_cells(row))
     return made
 
 
-def markdown(rows: list[Row], bound: float, target: float) -> str:
+def markdown(rows: list[ComparisonRow], baseline: float, target: float) -> str:
     """The rows for a file."""
     head = ["", "accuracy", "relative", f"rounds to {target:.0%}", f"batches to {target:.0%}", "unrest"]
-    lines = [head, ["---", *["---:"] * 5], ["centralised", f"{bound:.1%}", "1.00", "", "", ""], *map(_cells, rows)]
+    lines = [head, ["---", *["---:"] * 5], ["centralised", f"{baseline:.1%}", "1.00", "", "", ""], *map(_cells, rows)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ComparisonRow) -> list[str]:
     counts = ["never" if count is None else f"{count:,}" for count in (row.rounds, row.batches)]
-    return [row.name, f"{row.accuracy:.1%}", f"{row.relative:.2f}", *counts, f"{row.unrest:.1%}"]
+    return [row.name, f"{row.accuracy:.1%}", f"{row.relative:.2f}", *counts, f"{row.fluctuation:.1%}"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from manyeyes.report.chart import Axis, Chart, Series, short
-from manyeyes.report.record import HEADLINES, Ints, Run
+from manyeyes.report.record import HEADLINES, Ints, RunRecord
 
 OVER = {
     "round": "rounds",
@@ -50,8 +50,8 @@ class Group:
     """Runs that differ by their seed alone; most often one."""
 
     name: str
-    runs: list[Run]
-    colour: int
+    runs: list[RunRecord]
+    color: int
 
 
 def label(metric: str) -> str:
@@ -68,9 +68,9 @@ def is_count(metric: str) -> bool:
     return metric.removeprefix("adapted_") in COUNTS
 
 
-def groups(runs: list[Run]) -> list[Group]:
+def groups(runs: list[RunRecord]) -> list[Group]:
     """Runs that differ by their seed alone are together; one that was run again with a seed is no further seed."""
-    found: dict[tuple[str, int], list[Run]] = {}
+    found: dict[tuple[str, int], list[RunRecord]] = {}
     times: Counter[tuple[str, str]] = Counter()
     for run in runs:
         which = (run.same(), str(run.setting("seed")))
@@ -81,12 +81,12 @@ def groups(runs: list[Run]) -> list[Group]:
     return [Group(name, some, number) for number, (name, some) in enumerate(zip(own, found.values(), strict=True))]
 
 
-def colours(runs: list[Run]) -> dict[str, int]:
+def colors(runs: list[RunRecord]) -> dict[str, int]:
     """Runs that differ by their seed alone have the same colour."""
-    return {run.name: group.colour for group in groups(runs) for run in group.runs}
+    return {run.name: group.color for group in groups(runs) for run in group.runs}
 
 
-def metrics(runs: list[Run]) -> list[str]:
+def metrics(runs: list[RunRecord]) -> list[str]:
     """Every metric that some run has, the headline first."""
     found = dict.fromkeys(name for run in runs for name in run.columns)
     names = [name for name in found if not is_count(name)]
@@ -95,7 +95,7 @@ def metrics(runs: list[Run]) -> list[str]:
     return [*dict.fromkeys(name for name in usual if name in names), *(name for name in names if name not in usual)]
 
 
-def explorer(runs: list[Run]) -> dict[str, Any]:
+def explorer(runs: list[RunRecord]) -> dict[str, Any]:
     """All curves of all runs, for the page's script to choose from."""
     most = max(LEAST, POINTS // max(1, len(runs)))
     shown = metrics(runs)
@@ -105,15 +105,15 @@ def explorer(runs: list[Run]) -> dict[str, Any]:
         "metrics": [{"key": name, "label": label(name), "percent": is_share(name)} for name in shown],
         "over": [{"key": name, "label": words} for name, words in OVER.items()],
         "runs": [
-            _lines([run], run.name, group.colour, shown, most) for group in together for run in group.runs if several
+            _lines([run], run.name, group.color, shown, most) for group in together for run in group.runs if several
         ],
-        "groups": [_lines(group.runs, group.name, group.colour, shown, most) for group in together],
+        "groups": [_lines(group.runs, group.name, group.color, shown, most) for group in together],
         "marks": {name: found for name in shown if (found := bounds(runs, name))},
         "seeds": several,
     }
 
 
-def bounds(runs: list[Run], metric: str) -> list[dict[str, Any]]:
+def bounds(runs: list[RunRecord], metric: str) -> list[dict[str, Any]]:
     """What centralised training reached, as a line across the chart of those that are not."""
     central = [run for run in runs if _is_central(run) and metric in run.columns]
     if not is_share(metric) or len(central) == len(runs):
@@ -121,38 +121,38 @@ def bounds(runs: list[Run], metric: str) -> list[dict[str, Any]]:
     return [{"y": float(run.columns[metric][1][-1]), "label": run.name} for run in central]
 
 
-def _is_central(run: Run) -> bool:
+def _is_central(run: RunRecord) -> bool:
     return run.settings.get("algorithm.select") == "pooled" or run.settings.get("algorithm.name") == "centralised"
 
 
-def thinned(runs: list[Run]) -> bool:
+def thinned(runs: list[RunRecord]) -> bool:
     """Whether some run has more rounds than the page shows."""
     return any(len(run.events) > max(LEAST, POINTS // len(runs)) for run in runs)
 
 
-def chart(runs: list[Run], metric: str, key: str, title: str, caption: str, **axis: Any) -> Chart:
+def chart(runs: list[RunRecord], metric: str, key: str, title: str, caption: str, **axis: Any) -> Chart:
     """One metric over rounds, seeds together."""
     series = []
     for group in groups(runs):
-        line = _lines(group.runs, group.name, group.colour, [metric], sys.maxsize, embedded=False)
+        line = _lines(group.runs, group.name, group.color, [metric], sys.maxsize, embedded=False)
         at, values, *band = line["metrics"].get(metric, ([], []))
         low, high = band or ([], [])
         x = [line["over"]["round"][i] for i in at]
-        series.append(Series(line["name"], x, values, low, high, colour=group.colour))
+        series.append(Series(line["name"], x, values, low, high, color=group.color))
     y = Axis(label(metric), percent=is_share(metric), **axis)
     return Chart(key, title, Axis("rounds"), y, series, caption, bounds(runs, metric))
 
 
 def _lines(
-    runs: list[Run], name: str, colour: int, shown: list[str], most: int, embedded: bool = True
+    runs: list[RunRecord], name: str, colour: int, shown: list[str], most: int, embedded: bool = True
 ) -> dict[str, Any]:
     """x of every kind and each metric as [places in x, values] or, of several seeds, [places, means, lows, highs]."""
     runs = [run for run in runs if run.events] or runs[:1]  # a seed that never began says nothing of the others
-    common = reduce(np.intersect1d, (run.played for run in runs))
-    common = common[np.isin(common, runs[0].played[_kept(runs[0], most)])]
+    common = reduce(np.intersect1d, (run.rounds_completed for run in runs))
+    common = common[np.isin(common, runs[0].rounds_completed[_kept(runs[0], most)])]
     over: dict[str, Any] = {"round": common.tolist()}
-    for kind in runs[0].spent if embedded else ():
-        each = [run.spent[kind][np.searchsorted(run.played, common)] for run in runs]
+    for kind in runs[0].cumulative if embedded else ():
+        each = [run.cumulative[kind][np.searchsorted(run.rounds_completed, common)] for run in runs]
         over[kind] = short(np.mean(each, axis=0).tolist() if len(common) else [])
     found = {}
     for metric in shown:
@@ -172,24 +172,28 @@ def _lines(
     return {"name": words, "colour": colour, "over": over, "metrics": found}
 
 
-def _kept(run: Run, most: int) -> Ints:
+def _kept(run: RunRecord, most: int) -> Ints:
     """Which events are shown: all, or of many the evaluated ones and each stretch's least and largest of what moves."""
     count = len(run.events)
     if count <= most:
         return np.arange(count)
     tested = [run.columns[name][0] for name in HEADLINES if name in run.columns]
-    evaluated = np.unique(np.concatenate([run.played[:1], *tested]))
-    kept = {0, count - 1, *np.searchsorted(run.played, evaluated)[:: max(1, 2 * len(evaluated) // most)].tolist()}
+    evaluated = np.unique(np.concatenate([run.rounds_completed[:1], *tested]))
+    kept = {
+        0,
+        count - 1,
+        *np.searchsorted(run.rounds_completed, evaluated)[:: max(1, 2 * len(evaluated) // most)].tolist(),
+    }
     for metric in ("train_loss", "update_norm", "images_a_second"):
         rounds, values = run.columns.get(metric, (np.zeros(0, int), np.zeros(0)))
-        at = np.searchsorted(run.played, rounds)
+        at = np.searchsorted(run.rounds_completed, rounds)
         for some in np.array_split(np.arange(len(values)), max(1, most // 12)):
             if len(some):  # of a few values, some stretches have none
                 kept |= {int(at[some[values[some].argmin()]]), int(at[some[values[some].argmax()]])}
     return np.array(sorted(kept))
 
 
-def _shared_name(runs: list[Run]) -> str:
+def _shared_name(runs: list[RunRecord]) -> str:
     """What names of runs of one kind begin with, without the seed."""
     if len(runs) == 1:
         return runs[0].name

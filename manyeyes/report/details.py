@@ -25,12 +25,12 @@ def classes(groups: list[Group]) -> Section | None:
             continue
         measure = "ap" if "ap" in run.classes[0] else "accuracy"
         seen = [row for row in run.classes if int(row["examples"])]
-        counts = _trained(run.census)
+        counts = _trained(run.dataset_stats)
         trained = trained and bool(counts)
         x = [counts.get(row["class"], 0) if counts else int(row["examples"]) for row in seen]
         y = [float(row[measure]) for row in seen]
         names = [row["class"] for row in seen]
-        series.append(Series(group.name, x, y, kind="points", colour=group.colour, labels=names))
+        series.append(Series(group.name, x, y, kind="points", color=group.color, labels=names))
         measures.add(NAMES[measure])
     if not series:
         return None
@@ -64,7 +64,7 @@ def users(groups: list[Group]) -> Section | None:
             at = np.unique(np.linspace(0, len(values) - 1, min(len(values), STEPS)).round().astype(int))
             name = group.name + which
             x, y = (100 * place[at]).tolist(), values[at].tolist()
-            series.append(Series(name, x, y, dashed=bool(which), colour=group.colour))
+            series.append(Series(name, x, y, dashed=bool(which), color=group.color))
             found = scores.summary()
             shown = ("mean", "weighted_mean", "worst_decile", "q05", "q25", "q50", "q75", "q95")
             rows.append([name, f"{len(values):,}", *(f"{found[key]:.3f}" for key in shown)])
@@ -85,8 +85,8 @@ def data(groups: list[Group]) -> Section | None:
     found: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for group in groups:
         for run in group.runs:
-            if run.census.get("parts"):
-                known = found.setdefault(json.dumps(run.census, sort_keys=True), (run.census, []))
+            if run.dataset_stats.get("parts"):
+                known = found.setdefault(json.dumps(run.dataset_stats, sort_keys=True), (run.dataset_stats, []))
                 known[1].append(run.name)
     if not found:
         return None
@@ -128,7 +128,7 @@ def _class_counts(names: tuple[str, ...], parts: dict[str, dict[str, Any]], mark
             list(range(len(order))),
             [part["class_images"][c] for c in order],
             kind="bars" if few else "line",
-            colour=number,
+            color=number,
             labels=() if few else [names[c] for c in order],
         )
         for number, (name, part) in enumerate(parts.items())
@@ -155,7 +155,7 @@ def _skew(parts: dict[str, dict[str, Any]], mark: str) -> Chart:
 
 def _percentiles(parts: dict[str, dict[str, Any]], key: str) -> list[Series]:
     return [
-        Series(name, np.linspace(0, 100, len(part[key])).tolist(), part[key], colour=number)
+        Series(name, np.linspace(0, 100, len(part[key])).tolist(), part[key], color=number)
         for number, (name, part) in enumerate(parts.items())
     ]
 

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from manyeyes.files import write_whole
+from manyeyes.io.atomic import atomic_write
 from manyeyes.metrics import Curve
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # told apart by all eyes
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # told apart by all eyes
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class CaptionedFigure:
     """A figure, what is seen in it, and what stands below it."""
 
     title: str
@@ -29,7 +29,7 @@ class Drawing:
     caption: str
 
 
-def rendered(figure: Figure, kind: str) -> bytes:
+def render(figure: Figure, kind: str) -> bytes:
     """The bytes of a picture, svg or png."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
@@ -38,16 +38,16 @@ def rendered(figure: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def blank(height: float = 4.0) -> Figure:
+def new_figure(height: float = 4.0) -> Figure:
     margins = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
     return Figure(figsize=(5.6, height), layout=margins, facecolor="white")
 
 
-def start(title: str, x: str, y: str, height: float = 4.0) -> tuple[Figure, Axes]:
+def new_axes(title: str, x: str, y: str, height: float = 4.0) -> tuple[Figure, Axes]:
     """A figure of one pair of axes."""
-    figure = blank(height)
+    figure = new_figure(height)
     axes = figure.subplots()
-    axes.set_title(wrapped(title), fontsize=11, loc="left", parse_math=False)
+    axes.set_title(wrap_title(title), fontsize=11, loc="left", parse_math=False)
     axes.set(xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
@@ -59,15 +59,15 @@ def logarithmic(axes: Axes, which: str) -> None:
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
-    axis.set_major_formatter(FuncFormatter(plain))
+    axis.set_major_formatter(FuncFormatter(format_tick))
     axis.set_minor_formatter(NullFormatter())
 
 
-def wrapped(title: str) -> str:
+def wrap_title(title: str) -> str:
     return fill(title, 56)  # Matplotlib's own wrapping takes a $ in a name for mathematics
 
 
-def plain(value: float, _: int) -> str:
+def format_tick(value: float, _: int) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:g}"
 
 
@@ -75,16 +75,16 @@ def draw_curves(path: Path, curves: Mapping[str, Curve], bound: float, target: f
     """Accuracy over rounds and over the batches of the largest client, below the centralised bound."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     over_rounds, over_batches = figure.subplots(1, 2, sharey=True)
-    for colour, (name, curve) in zip(COLOURS, curves.items(), strict=False):
+    for colour, (name, curve) in zip(COLORS, curves.items(), strict=False):
         over_rounds.plot(curve.rounds_E, curve.values_E, color=colour, label=name)
-        over_batches.plot(curve.spent_R[curve.rounds_E], curve.values_E, color=colour)
+        over_batches.plot(curve.cumulative_batches_R[curve.rounds_E], curve.values_E, color=colour)
     _finish(over_rounds, bound, target, "rounds")
     _finish(over_batches, bound, target, "local batches of the largest client, summed over rounds")
     over_rounds.set_ylabel("test accuracy")
     figure.legend(loc="outside upper right", ncols=len(curves), frameon=False)
     figure.suptitle(title, x=0.01, ha="left")
     kind = path.suffix.lstrip(".")
-    write_whole(path, lambda beside: figure.savefig(beside, format=kind, dpi=150))
+    atomic_write(path, lambda beside: figure.savefig(beside, format=kind, dpi=150))
 
 
 def _finish(axes: Axes, bound: float, target: float, unit: str) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.conf.words import to_continue
+from manyeyes.config.overrides import resume_command
 from manyeyes.report.chart import Grid, number
 from manyeyes.report.curves import Group, chart, groups, is_share, label
 from manyeyes.report.page import Table, escape
-from manyeyes.report.record import Run, differing
+from manyeyes.report.record import RunRecord, differing
 
 SHOWN = 6  # settings that differ, as columns of the table of runs
 WIDE = 24  # characters of one that fits there
@@ -42,30 +42,30 @@ class Notes:
         return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in self.notes)}</ul>'
 
 
-def notes(runs: list[Run]) -> Notes | None:
+def notes(runs: list[RunRecord]) -> Notes | None:
     """What is wrong with some of the runs."""
     found = []
     for run in runs:
-        if run.state == "empty":
+        if run.status == "empty":
             found.append(f"{run.name} is empty: it ended before its first evaluation, so there is nothing to draw.")
-        elif run.state in ("diverged", "failed"):
-            found.append(f"{run.name} {run.state} after {run.rounds:,} of {run.planned or '?'} rounds: {run.ended}")
-        elif run.state == "unfinished":
+        elif run.status in ("diverged", "failed"):
+            found.append(f"{run.name} {run.status} after {run.rounds:,} of {run.planned or '?'} rounds: {run.ended}")
+        elif run.status == "unfinished":
             found.append(
                 f"{run.name} is not finished: {run.rounds:,} of {run.planned or '?'} rounds when this page was made. "
-                f"It still runs, or was stopped and can go on: {to_continue(run.folder)}"
+                f"It still runs, or was stopped and can go on: {resume_command(run.folder)}"
             )
-        found += [f"{run.name}: {trouble}." for trouble in run.troubles]
+        found += [f"{run.name}: {trouble}." for trouble in run.problems]
     return Notes(found) if found else None
 
 
-def summary(runs: list[Run]) -> list[Any]:
+def summary(runs: list[RunRecord]) -> list[Any]:
     """Of one run cards, of several a table with the settings that differ."""
     if len(runs) == 1:
         return [Cards(_cards(runs[0]))]
     apart = [name for name in differing(runs) if name not in ("algorithm.name", "rounds")]
     named = len({run.settings.get("algorithm.name") for run in runs}) > 1
-    brief_ones = [name for name in apart if all(len(setting(run.settings.get(name))) <= WIDE for run in runs)]
+    brief_ones = [name for name in apart if all(len(format_setting(run.settings.get(name))) <= WIDE for run in runs)]
     shown = [*(["algorithm.name"] if named else []), *brief_ones][:SHOWN]
     metric = dict.fromkeys(run.metric for run in runs if run.metric)
     head = [
@@ -80,17 +80,17 @@ def summary(runs: list[Run]) -> list[Any]:
     rows = []
     for run in runs:
         reached = [cell for name in metric for cell in (_last(run, name), _best(run, name))]
-        spent = [brief(run.last("epsilon"))] if private else []
+        spent = [format_value(run.last("epsilon"))] if private else []
         rows.append(
-            [run.name, run.state, f"{run.rounds:,}", *reached, duration(run), *spent]
-            + [setting(run.settings.get(name)) for name in shown]
+            [run.name, run.status, f"{run.rounds:,}", *reached, duration(run), *spent]
+            + [format_setting(run.settings.get(name)) for name in shown]
         )
     more = len(apart) - len([name for name in shown if name != "algorithm.name"])
     note = f" ({more} more differ: see Repeat)" if more > 0 else ""
     return [Table(f"The runs, and the settings in which they differ{note}", head, rows), *_over_seeds(runs)]
 
 
-def _over_seeds(runs: list[Run]) -> list[Table]:
+def _over_seeds(runs: list[RunRecord]) -> list[Table]:
     """Mean and standard deviation of runs that differ by their seed alone, and have come as far."""
     finished = [(group.name, [run for run in group.runs if run.finished]) for group in groups(runs)]
     several = [(name, some) for name, some in finished if len(some) > 1]
@@ -109,7 +109,7 @@ def _over_seeds(runs: list[Run]) -> list[Table]:
     return [Table("Over seeds: mean and standard deviation of the finished runs", head, rows)] if rows and names else []
 
 
-def _cards(run: Run) -> list[tuple[str, str, str]]:
+def _cards(run: RunRecord) -> list[tuple[str, str, str]]:
     cards = []
     for name in dict.fromkeys([run.metric, "adapted_accuracy", "adapted_macro_ap", "loss"]):
         value = run.last(name) if name else None
@@ -117,10 +117,10 @@ def _cards(run: Run) -> list[tuple[str, str, str]]:
             best = f"best {_best(run, name)}" if is_share(name) else ""
             cards.append((label(name), _share(value, name), ", ".join(filter(None, [kept(run), best]))))
     planned = f"of {run.planned:,}" if run.planned else ""
-    cards.append(("rounds", f"{run.rounds:,}", planned if not run.finished else run.state))
+    cards.append(("rounds", f"{run.rounds:,}", planned if not run.finished else run.status))
     pace = speed(run)
     if pace is not None:
-        cards.append(("images a second", f"{pace[1]:,.0f}", f"{seconds(pace[0])} a round"))
+        cards.append(("images a second", f"{pace[1]:,.0f}", f"{format_seconds(pace[0])} a round"))
         cards.append(("time of training", duration(run), ""))
     spent = run.last("epsilon")
     if spent is not None:
@@ -143,34 +143,34 @@ def curves(together: list[Group]) -> Grid:
     )
 
 
-def speed(run: Run) -> tuple[float, float] | None:
+def speed(run: RunRecord) -> tuple[float, float] | None:
     """Median seconds a round, and images a second over the whole run."""
     played = [event for event in run.events if event.get("seconds") and "images" in event]
     seconds = [float(event["seconds"]) for event in played]
     return (float(np.median(seconds)), sum(event["images"] for event in played) / sum(seconds)) if played else None
 
 
-def duration(run: Run) -> str:
+def duration(run: RunRecord) -> str:
     total = sum(float(event.get("seconds", 0)) for event in run.events)
     return f"{total:.1f} s" if total < 120 else f"{total / 60:.1f} min" if total < 7200 else f"{total / 3600:.1f} h"
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
-def kept(run: Run) -> str:
+def kept(run: RunRecord) -> str:
     """Whose scores the last ones are, where they are not those of the last round's model."""
     best = run.last("best_round")
     return "" if best is None or best == run.rounds else f"of the model of round {best:,.0f}"
 
 
-def _last(run: Run, metric: str) -> str:
+def _last(run: RunRecord, metric: str) -> str:
     of = kept(run)
     return _share(run.last(metric), metric) + (f" ({of})" if of else "")
 
 
-def _best(run: Run, metric: str) -> str:
+def _best(run: RunRecord, metric: str) -> str:
     rounds, values = run.curve(metric)
     if not values:
         return ""
@@ -182,9 +182,9 @@ def _share(value: float | None, metric: str) -> str:
     return "" if value is None else f"{100 * value:.1f} %" if is_share(metric) else number(value)
 
 
-def brief(value: float | None) -> str:
+def format_value(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def setting(value: Any) -> str:
+def format_setting(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

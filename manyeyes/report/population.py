@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table as TerminalTable
 
-from manyeyes import chance
-from manyeyes.files import void, write_text, write_whole
-from manyeyes.population import Ints, Population
+from manyeyes.core import rng as chance
+from manyeyes.core.population import Ints, Population
+from manyeyes.io.atomic import atomic_write, void, write_text
 from manyeyes.report import population_figures as figures
-from manyeyes.report.figures import Drawing, rendered
+from manyeyes.report.figures import CaptionedFigure, render
 from manyeyes.report.page import Charts, Image, Section, Table, page, printable
-from manyeyes.run.census import Doubles, Part, part
+from manyeyes.training.dataset_stats import Doubles, SplitStats, split_stats
 
 LARGEST = 0.023  # the share of users that FLAIR's section 4.2 speaks of
 MOST_IMAGES, MOST_EACH = 4000, 32  # whose pixels are read: in all, and of one user
@@ -39,13 +39,13 @@ class PixelSkew:
     equal_sizes: Doubles  # dealt at random, to every user as many
 
 
-def parts(population: Population) -> list[Part]:
+def parts(population: Population) -> list[SplitStats]:
     """Of the whole, then of each split where there are several."""
     column = population.columns.get("split")
     names = [] if column is None else sorted(map(str, np.unique(np.asarray(column))), key=_usual_order)
     return [
-        part("everyone", population),
-        *(part(printable(name), population.split(name)) for name in names if len(names) > 1),
+        split_stats("everyone", population),
+        *(split_stats(printable(name), population.split(name)) for name in names if len(names) > 1),
     ]
 
 
@@ -70,7 +70,7 @@ def pixel_skew(population: Population, seed: int = SEED) -> PixelSkew | None:
     if not population.class_counts.any():
         return None
     label = int(population.class_counts.argmax())
-    g = chance.generator(seed, "data show/pixels")
+    g = chance.make_rng(seed, "data show/pixels")
     examples, sizes_U = _sample(population, label, g)
     curves_NB = np.concatenate(
         [_intensities(population, some) for some in np.array_split(examples, len(examples) // 64 + 1)]
@@ -100,7 +100,7 @@ def pixel_emd(curves_NB: NDArray[np.float32], sizes_U: Ints) -> Doubles:
 
 def _sample(population: Population, label: int, g: np.random.Generator) -> tuple[Ints, Ints]:
     """Examples with the label, user by user, of users in random order; and how many of each user."""
-    example, classes = population.labels.entries()
+    example, classes = population.labels.nonzero()
     held = g.permutation(example[classes == label])
     _, user, counts = np.unique(population.owners(held), return_inverse=True, return_counts=True)
     turn = g.permutation(len(counts))
@@ -125,23 +125,23 @@ def show(population: Population, name: str, out: Path) -> str:
     out.mkdir(parents=True, exist_ok=True)
     charts = {}
     for stem, drawing in _drawings(population, found, pixels).items():
-        svg, png = (rendered(drawing.figure, kind) for kind in ("svg", "png"))
+        svg, png = (render(drawing.figure, kind) for kind in ("svg", "png"))
         _write(out / f"{stem}.svg", svg)
         _write(out / f"{stem}.png", png)
         charts[stem] = (Image(svg, "svg+xml", f"Chart: {drawing.title}."), drawing.caption)
     height, width, _ = population.image_shape
     kind = "any number of classes an image" if population.labels.multi else "one class an image"
     lead = (
-        f"{len(population.users):,} users, {len(population):,} images of {width} x {height} pixels, "
+        f"{len(population.user_ids):,} users, {len(population):,} images of {width} x {height} pixels, "
         f"{len(population.classes):,} classes, {kind}."
     )
     write_text(out / "index.html", page(f"What {name} holds", lead, _sections(population, found, charts)))
     return _terminal(f"{name}: {lead}", found, pixels, out)
 
 
-def _drawings(population: Population, found: list[Part], pixels: PixelSkew | None) -> dict[str, Drawing]:
+def _drawings(population: Population, found: list[SplitStats], pixels: PixelSkew | None) -> dict[str, CaptionedFigure]:
     """The figures by the names of their files."""
-    whole, users = found[0], len(population.users)
+    whole, users = found[0], len(population.user_ids)
     classes = [printable(c) for c in population.classes]
     about = "A user's distribution is how often each label occurs in its images. " if population.labels.multi else ""
     if len(found) > 1:
@@ -179,7 +179,7 @@ def _places(population: Population) -> Doubles:
     return np.empty((0, 2))
 
 
-def _sections(population: Population, found: list[Part], charts: dict[str, tuple[Image, str]]) -> list[Section]:
+def _sections(population: Population, found: list[SplitStats], charts: dict[str, tuple[Image, str]]) -> list[Section]:
     glance, labels = _glance(found), _labels(population, found[0])
     chosen = [
         Section("At a glance", [Table("The population and its splits", ["", *(p.name for p in found)], glance)]),
@@ -192,10 +192,10 @@ def _sections(population: Population, found: list[Part], charts: dict[str, tuple
     return [*chosen, Section("Images of some users", figures.contact_sheet(population, SEED))]
 
 
-def _glance(found: list[Part]) -> list[list[str]]:
+def _glance(found: list[SplitStats]) -> list[list[str]]:
     """A row a number, a column a part."""
     images = found[0].sizes_U.sum()
-    rows: dict[str, Callable[[Part], str]] = {
+    rows: dict[str, Callable[[SplitStats], str]] = {
         "users": lambda p: f"{len(p.sizes_U):,}",
         "images": lambda p: f"{p.sizes_U.sum():,}",
         "share of the images": lambda p: f"{p.sizes_U.sum() / images:.1%}",
@@ -212,7 +212,7 @@ def _glance(found: list[Part]) -> list[list[str]]:
     return [[name, *map(cell, found)] for name, cell in rows.items()]
 
 
-def _labels(population: Population, whole: Part) -> Table:
+def _labels(population: Population, whole: SplitStats) -> Table:
     order = np.argsort(-whole.labels_C, kind="stable")
     caption = "Labels by how common they are"
     if len(order) > SHOWN_LABELS:
@@ -224,14 +224,14 @@ def _labels(population: Population, whole: Part) -> Table:
             f"{whole.labels_C[c]:,}",
             f"{whole.labels_C[c] / len(population):.2%}",
             f"{whole.holders_C[c]:,}",
-            f"{whole.holders_C[c] / len(population.users):.2%}",
+            f"{whole.holders_C[c] / len(population.user_ids):.2%}",
         ]
         for c in order
     ]
     return Table(caption, ["label", "images", "of images", "users", "of users"], rows)
 
 
-def _terminal(head: str, found: list[Part], pixels: PixelSkew | None, out: Path) -> str:
+def _terminal(head: str, found: list[SplitStats], pixels: PixelSkew | None, out: Path) -> str:
     table = TerminalTable("", *(p.name for p in found))
     for column in table.columns[1:]:
         column.justify = "right"
@@ -249,7 +249,7 @@ def _terminal(head: str, found: list[Part], pixels: PixelSkew | None, out: Path)
 
 
 def _write(path: Path, data: bytes) -> None:
-    write_whole(path, lambda beside: void(beside.write_bytes(data)))
+    atomic_write(path, lambda beside: void(beside.write_bytes(data)))
 
 
 def _usual_order(split: str) -> tuple[int, str]:

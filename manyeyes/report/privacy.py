@@ -11,12 +11,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as TerminalTable
 
-from manyeyes.files import void, write_text, write_whole
-from manyeyes.parts.accounting import Account, Ledger
-from manyeyes.parts.calibration import Promise, Simulation, least_noise
-from manyeyes.parts.require import count, positive
+from manyeyes.components.validation import require_int, require_positive
+from manyeyes.io.atomic import atomic_write, void, write_text
+from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant
+from manyeyes.privacy.calibration import PrivacyGuarantee, Simulation, min_noise_multiplier
 from manyeyes.report import privacy_figures as figures
-from manyeyes.report.figures import Drawing, rendered
+from manyeyes.report.figures import CaptionedFigure, render
 from manyeyes.report.page import Charts, Image, Section, Table, page
 
 POINTS = 50  # of the line of epsilon over rounds
@@ -24,10 +24,10 @@ CALLED = {"rdp": "Renyi (moments)", "pld": "privacy loss distributions"}
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class PrivacyPlan:
     """A promise, what it does to the mean update, and the same promise kept by other cohorts."""
 
-    promise: Promise
+    promise: PrivacyGuarantee
     simulation: Simulation
     clip: float
     parameters: int | None
@@ -43,30 +43,32 @@ class Plan:
         return self.clip / (math.sqrt(self.parameters) * self.mean_std(cohort))
 
 
-def plan(promise: Promise, cohort: int, clip: float = 1.0, parameters: int | None = None) -> Plan:
+def plan(promise: PrivacyGuarantee, cohort: int, clip: float = 1.0, parameters: int | None = None) -> PrivacyPlan:
     """The outlook of a promise; `cohort` users train a round, with the noise of the account's, if that is more."""
     simulation = Simulation(promise.account, cohort)
-    positive("clip", clip)
+    require_positive("clip", clip)
     if parameters is not None:
-        count("parameters", parameters, 1)
-    account, chosen = promise.account, promise.account.cohort
+        require_int("parameters", parameters, 1)
+    account, chosen = promise.account, promise.account.cohort_size
     noise = {
-        k: account.noise if k == chosen else least_noise(replace(account, cohort=k), promise.epsilon, promise.delta)
+        k: account.noise_multiplier
+        if k == chosen
+        else min_noise_multiplier(replace(account, cohort_size=k), promise.epsilon, promise.delta)
         for k in _cohorts(account)
     }
-    return Plan(promise, simulation, clip, parameters, noise)
+    return PrivacyPlan(promise, simulation, clip, parameters, noise)
 
 
-def show(found: Plan, out: Path) -> str:
+def show(found: PrivacyPlan, out: Path) -> str:
     """Write the pictures and `index.html` into the folder `out`; the text is for the terminal."""
     out.mkdir(parents=True, exist_ok=True)
     charts = []
     for stem, drawing in _drawings(found).items():
-        svg, png = (rendered(drawing.figure, kind) for kind in ("svg", "png"))
+        svg, png = (render(drawing.figure, kind) for kind in ("svg", "png"))
         _write(out / f"{stem}.svg", svg)
         _write(out / f"{stem}.png", png)
         charts.append((Image(svg, "svg+xml", f"Chart: {drawing.title}."), drawing.caption))
-    lead = found.simulation.words(found.promise.delta)
+    lead = found.simulation.describe(found.promise.delta)
     tables = [_glance(found), _rounds(found), *([_cohorts_table(found)] if len(found.noise) > 1 else [])]
     sections = [
         Section("At a glance", [tables[0]]),
@@ -76,27 +78,27 @@ def show(found: Plan, out: Path) -> str:
     return "\n".join([lead, *map(_printed, tables), f"pictures and page: {out / 'index.html'}"])
 
 
-def _drawings(found: Plan) -> dict[str, Drawing]:
+def _drawings(found: PrivacyPlan) -> dict[str, CaptionedFigure]:
     """The figures by the names of their files."""
     promise, account, drawings = found.promise, found.promise.account, {}
     cohorts = list(found.noise)
     if len(cohorts) > 1:
         drawings["noise"] = figures.draw_noise(
-            cohorts, list(found.noise.values()), account.cohort, account.noise, promise.epsilon
+            cohorts, list(found.noise.values()), account.cohort_size, account.noise_multiplier, promise.epsilon
         )
-    ledger, spread = Ledger(account, promise.delta), np.linspace(0, 1, POINTS) ** 2  # epsilon rises fast at first
+    ledger, spread = EpsilonCurve(account, promise.delta), np.linspace(0, 1, POINTS) ** 2  # epsilon rises fast at first
     rounds = np.unique((account.rounds * spread).round().astype(int)).tolist()
-    spent = [ledger.spent(r) for r in rounds]
-    drawings["epsilon"] = figures.draw_epsilon(rounds, spent, account.rounds, spent[-1], account.noise)
+    spent = [ledger.epsilon_spent(r) for r in rounds]
+    drawings["epsilon"] = figures.draw_epsilon(rounds, spent, account.rounds, spent[-1], account.noise_multiplier)
     if len(cohorts) > 1 and found.parameters is not None:
         signal = [found.signal(k) for k in cohorts]
         drawings["signal"] = figures.draw_signal(
-            cohorts, signal, account.cohort, found.signal(account.cohort), found.parameters
+            cohorts, signal, account.cohort_size, found.signal(account.cohort_size), found.parameters
         )
     return drawings
 
 
-def _glance(found: Plan) -> Table:
+def _glance(found: PrivacyPlan) -> Table:
     promise, account, simulation = found.promise, found.promise.account, found.simulation
     chosen = {
         "poisson": f"each with probability {account.probability:.4g}",
@@ -104,40 +106,42 @@ def _glance(found: Plan) -> Table:
         "none": "everyone",
     }[account.sampling]
     rows = {
-        "users": f"{account.users:,}",
-        "users a round": f"{account.cohort:,}, {chosen}",
+        "users": f"{account.num_users:,}",
+        "users a round": f"{account.cohort_size:,}, {chosen}",
         "rounds": f"{account.rounds:,}",
         "neighbours": account.adjacency,
         "accountant": CALLED[account.accountant],
         "epsilon": f"{promise.epsilon:.4g}",
         "delta": f"{promise.delta:.3g}",
-        "noise": f"{account.noise:.4g} clips on the sum",
-        "noise on the mean": f"{found.mean_std(account.cohort):.3g} a number, at clip {found.clip:g}",
+        "noise": f"{account.noise_multiplier:.4g} clips on the sum",
+        "noise on the mean": f"{found.mean_std(account.cohort_size):.3g} a number, at clip {found.clip:g}",
     }
-    if simulation.cohort != account.cohort:
-        rows["simulated with"] = f"{simulation.cohort:,} users a round, {simulation.noise:.4g} clips on their sum"
+    if simulation.cohort != account.cohort_size:
+        rows["simulated with"] = (
+            f"{simulation.cohort:,} users a round, {simulation.noise_multiplier:.4g} clips on their sum"
+        )
     if found.parameters is not None:
-        rows["signal to noise"] = f"at most {found.signal(account.cohort):.3g}, over {found.parameters:,} numbers"
+        rows["signal to noise"] = f"at most {found.signal(account.cohort_size):.3g}, over {found.parameters:,} numbers"
     label = {promise.solved: f"{promise.solved} (computed)"}
     return Table("The plan", ["", ""], [[label.get(name, name), value] for name, value in rows.items()])
 
 
-def _rounds(found: Plan) -> Table:
+def _rounds(found: PrivacyPlan) -> Table:
     account = found.promise.account
-    ledger = Ledger(account, found.promise.delta)
+    ledger = EpsilonCurve(account, found.promise.delta)
     rounds = sorted({*_series(account.rounds / 50, account.rounds * 2), account.rounds})
     return Table(
         "Over rounds",
-        ["rounds", f"epsilon at noise {account.noise:.4g}"],
-        [[f"{r:,}", f"{ledger.spent(r):.3g}"] for r in rounds],
+        ["rounds", f"epsilon at noise {account.noise_multiplier:.4g}"],
+        [[f"{r:,}", f"{ledger.epsilon_spent(r):.3g}"] for r in rounds],
     )
 
 
-def _cohorts_table(found: Plan) -> Table:
+def _cohorts_table(found: PrivacyPlan) -> Table:
     account, delta = found.promise.account, found.promise.delta
     head = [
         "users a round",
-        f"epsilon at noise {account.noise:.4g}",
+        f"epsilon at noise {account.noise_multiplier:.4g}",
         f"noise for epsilon {found.promise.epsilon:.4g}",
         "on the mean",
         *(["signal to noise"] if found.parameters is not None else []),
@@ -145,7 +149,7 @@ def _cohorts_table(found: Plan) -> Table:
     rows = [
         [
             f"{k:,}",
-            f"{replace(account, cohort=k).epsilon(delta):.3g}",
+            f"{replace(account, cohort_size=k).epsilon(delta):.3g}",
             f"{noise:.4g}",
             f"{found.mean_std(k):.3g}",
             *([f"{found.signal(k):.3g}"] if found.parameters is not None else []),
@@ -155,11 +159,13 @@ def _cohorts_table(found: Plan) -> Table:
     return Table(f"Over cohort sizes, at {account.rounds:,} rounds", head, rows)
 
 
-def _cohorts(account: Account) -> list[int]:
+def _cohorts(account: PrivacyAccountant) -> list[int]:
     """Round numbers about the account's own; without sampling there is no other."""
     if account.sampling == "none":
-        return [account.cohort]
-    return sorted({*_series(account.cohort / 50, min(account.users, account.cohort * 10)), account.cohort})
+        return [account.cohort_size]
+    return sorted(
+        {*_series(account.cohort_size / 50, min(account.num_users, account.cohort_size * 10)), account.cohort_size}
+    )
 
 
 def _series(low: float, high: float) -> list[int]:
@@ -180,4 +186,4 @@ def _printed(table: Table) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    write_whole(path, lambda beside: void(beside.write_bytes(data)))
+    atomic_write(path, lambda beside: void(beside.write_bytes(data)))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from manyeyes.metrics import PerUser
 from manyeyes.report.users import ADAPTED
-from manyeyes.run.events import Event
+from manyeyes.training.trackers import Event
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -24,7 +24,7 @@ NOT_WHAT = ("folder", "resume", "seed")  # settings that say nothing of what is 
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunRecord:
     """What a run folder holds; whatever cannot be read is named in `troubles`."""
 
     name: str
@@ -33,12 +33,12 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)  # flat: data.users, ...
     environment: dict[str, Any] = field(default_factory=dict)
     privacy: dict[str, Any] = field(default_factory=dict)
-    census: dict[str, Any] = field(default_factory=dict)
+    dataset_stats: dict[str, Any] = field(default_factory=dict)
     classes: list[dict[str, str]] = field(default_factory=list)  # rows of per_class.csv
     users: list[dict[str, str]] = field(default_factory=list)  # rows of per_user.csv
     finished: bool = False
     ended: str = ""  # the sentence that it diverged or failed with
-    troubles: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -50,7 +50,7 @@ class Run:
         return int(found) if found.isdecimal() else None
 
     @property
-    def state(self) -> str:
+    def status(self) -> str:
         """How far it came, in words."""
         if self.finished:
             return "finished"
@@ -81,13 +81,13 @@ class Run:
         return {name: (np.array(rounds), np.array(values)) for name, (rounds, values) in found.items()}
 
     @cached_property
-    def spent(self) -> dict[str, Floats]:
+    def cumulative(self) -> dict[str, Floats]:
         """Local batches of the largest clients, images and seconds after each event."""
         kinds = ("batches", "images", "seconds")
         return {kind: np.cumsum([float(event.get(kind) or 0) for event in self.events]) for kind in kinds}
 
     @cached_property
-    def played(self) -> Ints:
+    def rounds_completed(self) -> Ints:
         """The round of each event."""
         return np.array([event["round"] for event in self.events], np.int64)
 
@@ -119,7 +119,7 @@ class Run:
         return re.sub(r"\bseed=\d+", "", json.dumps(what, sort_keys=True, default=str))
 
 
-def differing(runs: list[Run]) -> list[str]:
+def differing(runs: list[RunRecord]) -> list[str]:
     """Settings that are not the same in all runs."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in ("folder", "resume"))
     return [name for name in names if len({json.dumps(run.settings.get(name), default=str) for run in runs}) > 1]

@@ -8,12 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from manyeyes.files import write_text
-from manyeyes.report import details, ledger, overview
+from manyeyes.io.atomic import write_text
+from manyeyes.report import details, overview
+from manyeyes.report import sections as ledger
 from manyeyes.report.chart import Chart, Grid
 from manyeyes.report.curves import as_json, chart, explorer, groups, label, metrics, thinned
 from manyeyes.report.page import Section, page
-from manyeyes.report.record import Run
+from manyeyes.report.record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Explorer:
         return f'<div id="explorer" class="explorer">{self.still.html()}</div>'
 
 
-def sections(runs: list[Run], papers: Sequence[Section] = ()) -> list[Section]:
+def sections(runs: list[RunRecord], papers: Sequence[Section] = ()) -> list[Section]:
     """The parts of the page, those that the runs have something for."""
     together = groups(runs)
     first = overview.notes(runs)
@@ -36,11 +37,11 @@ def sections(runs: list[Run], papers: Sequence[Section] = ()) -> list[Section]:
         still = chart(runs, shown[0], "curves", label(shown[0]).capitalize(), _caption(runs))
         found.append(Section("Curves", [Explorer(still), overview.curves(together)]))
     found += [*papers, details.classes(together), details.users(together), details.data(together)]
-    found += [ledger.privacy(together), ledger.pace(together), ledger.repeat(runs)]
+    found += [ledger.privacy_section(together), ledger.speed_section(together), ledger.reproduction_section(runs)]
     return [section for section in found if section is not None]
 
 
-def html(runs: list[Run], title: str, parts: list[Section]) -> str:
+def html(runs: list[RunRecord], title: str, parts: list[Section]) -> str:
     data = {"charts": {each.key: each.spec() for each in charts(parts)}, "explorer": explorer(runs)}
     done = sum(run.finished for run in runs)
     many = f"{len(runs)} runs, {'all' if done == len(runs) else done} finished." if len(runs) > 1 else _one(runs[0])
@@ -68,7 +69,7 @@ def write_figures(parts: Sequence[Section], folder: Path) -> int:
 
 
 def write(
-    runs: list[Run], out: Path, title: str = "", papers: Sequence[Section] = (), figures: Path | None = None
+    runs: list[RunRecord], out: Path, title: str = "", papers: Sequence[Section] = (), figures: Path | None = None
 ) -> Any:
     """The page, and the figures where they are wanted."""
     parts = sections(runs, papers)
@@ -77,17 +78,17 @@ def write(
     return write_figures(parts, figures) if figures else 0
 
 
-def default_title(runs: list[Run]) -> str:
+def default_title(runs: list[RunRecord]) -> str:
     names = [group.name for group in groups(runs)]
     return " and ".join(names) if len(names) <= 2 else f"{len(runs)} runs"
 
 
-def _one(run: Run) -> str:
+def _one(run: RunRecord) -> str:
     what = (run.settings.get(f"{name}.name") for name in ("algorithm", "model", "data"))
-    return ", ".join([*(str(word) for word in what if word), run.state]) + "."
+    return ", ".join([*(str(word) for word in what if word), run.status]) + "."
 
 
-def _caption(runs: list[Run]) -> str:
+def _caption(runs: list[RunRecord]) -> str:
     words = "Drag over a part to zoom in, double-click to zoom out; click a name to hide its curve."
     if any(len(group.runs) > 1 for group in groups(runs)):
         words += " Bands: mean and standard deviation over seeds, at rounds that all of them have."

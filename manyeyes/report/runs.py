@@ -13,15 +13,15 @@ from typing import Any
 
 import yaml
 
-from manyeyes.report.record import Run, differing, is_number
-from manyeyes.run.census import NAME as CENSUS
-from manyeyes.run.census import is_whole
-from manyeyes.run.events import Event
+from manyeyes.report.record import RunRecord, differing, is_number
+from manyeyes.training.dataset_stats import NAME as CENSUS
+from manyeyes.training.dataset_stats import is_valid
+from manyeyes.training.trackers import Event
 
 FILES = ("config.yaml", "environment.json", "metrics.jsonl")  # any of these makes a folder a run's
 
 
-def find(given: list[str]) -> list[Run]:
+def find_runs(given: list[str]) -> list[RunRecord]:
     """The runs that a person named: folders, NAME=FOLDER, or folders of runs such as a sweep's."""
     places: dict[Path, str] = {}
     for word in given:
@@ -37,11 +37,11 @@ def find(given: list[str]) -> list[Run]:
         for place in found:
             inside = str(place.relative_to(folder)) if place != folder else ""
             places[place] = " ".join(filter(None, [name, inside])) if name else ""
-    runs = [load(place, name) for place, name in places.items()]
+    runs = [load_run(place, name) for place, name in places.items()]
     return [replace(run, name=name) for run, name in zip(runs, _names(runs, list(places.values())), strict=True)]
 
 
-def load(folder: Path, name: str = "") -> Run:
+def load_run(folder: Path, name: str = "") -> RunRecord:
     """All that can be read of a run."""
     troubles: list[str] = []
 
@@ -71,10 +71,10 @@ def load(folder: Path, name: str = "") -> Run:
 
     events = list(_events(text("metrics.jsonl"), troubles))
     census = parsed(CENSUS)
-    if census and not is_whole(census):
+    if census and not is_valid(census):
         troubles.append(f"{CENSUS} is broken and left out")
         census = {}
-    return Run(
+    return RunRecord(
         name or folder.resolve().name,
         folder,
         events,
@@ -109,7 +109,7 @@ def _events(text: str, troubles: list[str]) -> Iterator[Event]:
         troubles.append(f"{len(broken):,} lines of metrics.jsonl, the first line {broken[0]}, are broken and left out")
 
 
-def _names(runs: list[Run], given: list[str]) -> list[str]:
+def _names(runs: list[RunRecord], given: list[str]) -> list[str]:
     """A name for each run that no other has: as given, its folder's, or where that is a number what it differs in."""
     common = os.path.commonpath([run.folder.resolve().parent for run in runs])
     inside = [str(run.folder.resolve().relative_to(common)) for run in runs]

@@ -12,25 +12,25 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from manyeyes.conf.words import to_continue
+from manyeyes.config.overrides import resume_command
 from manyeyes.metrics import PerUser
-from manyeyes.report.figures import COLOURS, start
-from manyeyes.run.events import read
+from manyeyes.report.figures import COLORS, new_axes
+from manyeyes.training.trackers import read
 
 ADAPTED = ", adapted"  # after the name of a run: with the models that its clients have made their own
 NAMES = {"accuracy": "accuracy", "ap": "average precision"}
 
 
 @dataclass(frozen=True, eq=False)
-class Users:
+class UserScores:
     """The users of one run, with the model as it is sent or, `adapted`, with what each has made of it."""
 
-    measure: str
+    metric: str
     values: PerUser
     untested: int  # users who train and hold too few examples to be tested
 
 
-def load(folder: Path) -> dict[str, Users]:
+def load(folder: Path) -> dict[str, UserScores]:
     """The final scores in a run folder, by what of the run they are: '' as it is sent, and ', adapted'."""
     path = folder / "per_user.csv"
     if not path.exists():
@@ -39,11 +39,11 @@ def load(folder: Path) -> dict[str, Users]:
         return _read(folder, path)
     except (ValueError, IndexError, StopIteration, OSError, csv.Error) as error:
         raise ValueError(
-            f"per_user.csv or metrics.jsonl of {folder} is damaged: {to_continue(folder)} writes the former anew"
+            f"per_user.csv or metrics.jsonl of {folder} is damaged: {resume_command(folder)} writes the former anew"
         ) from error
 
 
-def _read(folder: Path, path: Path) -> dict[str, Users]:
+def _read(folder: Path, path: Path) -> dict[str, UserScores]:
     with path.open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
     last = next(event for event in reversed(read(folder / "metrics.jsonl")) if "user_scored" in event)
@@ -53,11 +53,11 @@ def _read(folder: Path, path: Path) -> dict[str, Users]:
         values = np.array([float(row[column]) for row in rows], np.float64)
         small = int(last.get("user_too_small", 0))
         users = PerUser(np.arange(len(rows)), values, counts, small)
-        found[name] = Users(head[2], users, int(last.get("user_untested", 0)))
+        found[name] = UserScores(head[2], users, int(last.get("user_untested", 0)))
     return found
 
 
-def table(runs: Mapping[str, Users]) -> Table:
+def table(runs: Mapping[str, UserScores]) -> Table:
     """For a terminal."""
     made = Table("", "users", "too small", "mean", "weighted", "worst tenth", "5 %", "25 %", "median", "75 %", "95 %")
     for column in made.columns[1:]:
@@ -67,17 +67,17 @@ def table(runs: Mapping[str, Users]) -> Table:
     return made
 
 
-def markdown(runs: Mapping[str, Users]) -> str:
+def markdown(runs: Mapping[str, UserScores]) -> str:
     head = ["", "users", "too small", "mean", "weighted", "worst tenth", "5 %", "25 %", "median", "75 %", "95 %"]
     lines = [head, ["---", *["---:"] * 10], *([name, *_cells(users)] for name, users in runs.items())]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def draw(runs: Mapping[str, Users]) -> Figure:
+def draw(runs: Mapping[str, UserScores]) -> Figure:
     """Each user's score, the users in order of it; the worst tenth is shaded."""
-    measure = NAMES[next(iter(runs.values())).measure]
+    measure = NAMES[next(iter(runs.values())).metric]
     title, height = f"Every user's own {measure}", 4.0 + 0.11 * len(runs)
-    figure, axes = start(title, "users, from the worst to the best", measure, height)
+    figure, axes = new_axes(title, "users, from the worst to the best", measure, height)
     axes.axvspan(0, 0.1, color="0.93", zorder=0)
     axes.annotate("worst tenth", (0.005, 1.0), fontsize=8, color="0.4", va="top")
     names = list(dict.fromkeys(name.removesuffix(ADAPTED) for name in runs))
@@ -90,7 +90,7 @@ def draw(runs: Mapping[str, Users]) -> Figure:
             place,
             values,
             style,
-            color=COLOURS[number % len(COLOURS)],
+            color=COLORS[number % len(COLORS)],
             label=f"{name} (mean {mean:.3f})",
             drawstyle="steps-mid",
         )
@@ -101,8 +101,8 @@ def draw(runs: Mapping[str, Users]) -> Figure:
     return figure
 
 
-def _cells(users: Users) -> list[str]:
+def _cells(users: UserScores) -> list[str]:
     found = users.values.summary()
     shown = ("mean", "weighted_mean", "worst_decile", "q05", "q25", "q50", "q75", "q95")
-    small = users.values.too_small + users.untested
+    small = users.values.num_unscorable + users.untested
     return [f"{int(found['scored']):,}", f"{small:,}", *(f"{found[name]:.3f}" for name in shown)]

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from manyeyes.data import archive as module
-from manyeyes.data.archive import extract, extract_all
+from manyeyes.data.download import archive as module
+from manyeyes.data.download.archive import extract, extract_all
 
 FILES = {"images/a.jpg": b"A" * 3000, "images/deep/b.jpg": b"\x00\xff" * 700, "labels.json": b"[]", "empty": b""}
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from manyeyes.data import cifar, cifar_files
-from manyeyes.data.world import World, make
-from manyeyes.population import Population, SingleLabels
+from manyeyes.core.population import Population, SingleLabels
+from manyeyes.data.datasets import cifar, cifar_files
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 EDITIONS = list(cifar_files.EDITIONS)
@@ -22,12 +22,12 @@ EDITIONS = list(cifar_files.EDITIONS)
 
 @pytest.fixture(scope="module")
 def people() -> Population:
-    return make(World(users=30, size=32, coarse=10, fine=20, photos=8), processes=1)
+    return make_synthetic(SyntheticImages(users=30, size=32, coarse=10, fine=20, images_per_user=8), processes=1)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, people: Population) -> Path:
-    return cifar.write_standin(people, tmp_path, "cifar-10-binary")
+    return cifar.write_synthetic(people, tmp_path, "cifar-10-binary")
 
 
 def reddish() -> bytes:
@@ -97,15 +97,15 @@ def test_channels_of_a_python_2_pickle_made_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_standin_of_too_few_images_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    alone = make(World(users=1, size=32, coarse=10, fine=20, photos=4), processes=1)
+    alone = make_synthetic(SyntheticImages(users=1, size=32, coarse=10, fine=20, images_per_user=4), processes=1)
     with pytest.raises(ValueError, match="has 4 train and 0 test images, few for cifar-10-binary: give more users"):
-        cifar.write_standin(alone, tmp_path / "raw", "cifar-10-binary")
+        cifar.write_synthetic(alone, tmp_path / "raw", "cifar-10-binary")
     assert not (tmp_path / "raw").exists()
 
 
 @pytest.mark.parametrize("kind", EDITIONS)
 def test_a_standin_has_the_images_and_labels_of_its_population(people: Population, tmp_path: Path, kind: str) -> None:
-    cifar.write_standin(people, tmp_path, kind)
+    cifar.write_synthetic(people, tmp_path, kind)
     images, labels, train = cifar_files.read(cifar_files.find(tmp_path, 100 if "100" in kind else 10))
     found = labels["fine" if "100" in kind else "class"]
     split = np.asarray(people.columns["split"])
@@ -114,7 +114,7 @@ def test_a_standin_has_the_images_and_labels_of_its_population(people: Populatio
         return sorted((image.tobytes(), int(label)) for image, label in zip(pixels, ids, strict=True))
 
     for part, mine in ((slice(train), split != "test"), (slice(train, None), split == "test")):
-        expected = people.where(mine)
+        expected = people.filter(mine)
         every = np.arange(len(expected))
         assert contents(images[part], found.ids[part]) == contents(
             expected.pixels(every), expected.labels.targets(every)
@@ -126,7 +126,7 @@ def test_a_standin_has_the_images_and_labels_of_its_population(people: Populatio
 
 @pytest.mark.parametrize("kind", EDITIONS)
 def test_an_archive_gives_what_its_folder_gives(people: Population, tmp_path: Path, kind: str) -> None:
-    folder = cifar.write_standin(people, tmp_path / "made", kind)
+    folder = cifar.write_synthetic(people, tmp_path / "made", kind)
     archive = tmp_path / cifar_files.EDITIONS[kind].archive
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
@@ -137,7 +137,7 @@ def test_an_archive_gives_what_its_folder_gives(people: Population, tmp_path: Pa
 
 
 def test_in_the_setting_of_hsu_train_images_have_users_and_test_images_nobody(folder: Path) -> None:
-    made = cifar.listing(folder.parent, partition="dirichlet", users=12, alpha=0.5)
+    made = cifar.read_manifest(folder.parent, partition="dirichlet", users=12, alpha=0.5)
     assert ((made.users == "") == (made.split == "test")).all()
     sizes = np.unique(made.users[made.split == "train"], return_counts=True)[1]
     assert sizes.tolist() == [18] * 12
@@ -148,7 +148,7 @@ def test_in_the_setting_of_hsu_train_images_have_users_and_test_images_nobody(fo
 
 
 def test_in_the_setting_of_fedper_everyone_has_train_and_test_images_of_n_classes(folder: Path) -> None:
-    made = cifar.listing(folder.parent, partition="classes", users=10, classes_per_client=4)
+    made = cifar.read_manifest(folder.parent, partition="classes", users=10, classes_per_client=4)
     assert len(made) == 240
     assert set(made.users) == set("0123456789")
     ids = made.labels["class"].targets(np.arange(240))
@@ -159,7 +159,7 @@ def test_in_the_setting_of_fedper_everyone_has_train_and_test_images_of_n_classe
 
 
 def test_iid_users_have_equally_many_train_images(folder: Path) -> None:
-    made = cifar.listing(folder.parent, partition="iid", users=6)
+    made = cifar.read_manifest(folder.parent, partition="iid", users=6)
     assert np.unique(made.users, return_counts=True)[1].tolist() == [24] + [36] * 6
 
 
@@ -167,7 +167,7 @@ def test_released_users_are_those_of_the_csv_and_images_that_it_leaves_out_are_l
     ids = cifar_files.read(cifar_files.find(folder, 10))[1]["class"].ids
     csv = folder / "split.csv"
     csv.write_text(f"user_id,image_id,class\n11,4,{ids[4]}\n3,0,{ids[0]}\n")
-    made = cifar.listing(folder.parent, partition="released", splits=csv)
+    made = cifar.read_manifest(folder.parent, partition="released", splits=csv)
     assert made.users[:2].tolist() == ["03", "11"]
     assert made.image[:3].tolist() == [0, 4, 216]
     assert set(made.split[2:]) == {"test"}
@@ -175,8 +175,8 @@ def test_released_users_are_those_of_the_csv_and_images_that_it_leaves_out_are_l
 
 @pytest.mark.parametrize("task", ["fine", "coarse"])
 def test_the_chosen_labels_of_cifar_100_come_first(people: Population, tmp_path: Path, task: str) -> None:
-    cifar.write_standin(people, tmp_path, "cifar-100-python")
-    made = cifar.listing(tmp_path, classes=100, users=5, task=task)
+    cifar.write_synthetic(people, tmp_path, "cifar-100-python")
+    made = cifar.read_manifest(tmp_path, classes=100, users=5, task=task)
     assert next(iter(made.labels)) == task
     assert set(made.labels) == {"fine", "coarse"}
 
@@ -200,39 +200,39 @@ def test_an_archive_that_is_not_the_published_one_is_refused_by_name(folder: Pat
 def test_a_cifar_100_without_published_md5_is_refused_when_images_are_missing(
     people: Population, tmp_path: Path
 ) -> None:
-    folder = cifar.write_standin(people, tmp_path, "cifar-100-binary")
+    folder = cifar.write_synthetic(people, tmp_path, "cifar-100-binary")
     (folder / cifar_files.STANDIN).unlink()
     with pytest.raises(ValueError, match="has 216 train and 24 test images, not 50000 and 10000"):
-        cifar.listing(tmp_path, classes=100)
+        cifar.read_manifest(tmp_path, classes=100)
 
 
 def test_a_missing_file_is_named(folder: Path) -> None:
     (folder / "data_batch_3.bin").unlink()
     with pytest.raises(ValueError, match=r"has no data_batch_3\.bin: download https://"):
-        cifar.listing(folder.parent)
+        cifar.read_manifest(folder.parent)
 
 
 def test_a_truncated_file_is_named(folder: Path) -> None:
     path = folder / "data_batch_2.bin"
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(ValueError, match=r"data_batch_2\.bin in .* no number of records of 3073"):
-        cifar.listing(folder.parent)
+        cifar.read_manifest(folder.parent)
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
 def test_a_truncated_archive_is_named(people: Population, tmp_path: Path, size: int) -> None:
-    folder = cifar.write_standin(people, tmp_path / "made", "cifar-10-binary")
+    folder = cifar.write_synthetic(people, tmp_path / "made", "cifar-10-binary")
     archive = tmp_path / "cifar-10-binary.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
     archive.write_bytes(archive.read_bytes()[:size])
     with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz is truncated or damaged"):
-        cifar.listing(tmp_path)
+        cifar.read_manifest(tmp_path)
 
 
 def test_an_empty_folder_says_what_to_put_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"put cifar-100-python\.tar\.gz or cifar-100-binary\.tar\.gz from https://"):
-        cifar.listing(tmp_path, classes=100)
+        cifar.read_manifest(tmp_path, classes=100)
 
 
 class Evil:
@@ -249,10 +249,10 @@ class Evil:
 def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(
     people: Population, tmp_path: Path, protocol: int
 ) -> None:
-    folder = cifar.write_standin(people, tmp_path, "cifar-10-python")
+    folder = cifar.write_synthetic(people, tmp_path, "cifar-10-python")
     (folder / "data_batch_1").write_bytes(pickle.dumps({"data": Evil(tmp_path / "ran")}, protocol))
     with pytest.raises(ValueError, match=r"data_batch_1 in .* cannot be read \(it asks for \w+\.system\)"):
-        cifar.listing(tmp_path)
+        cifar.read_manifest(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
@@ -270,16 +270,16 @@ def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(
     ],
 )
 def test_a_pickle_that_is_no_batch_is_refused_by_name(people: Population, tmp_path: Path, batch: object) -> None:
-    folder = cifar.write_standin(people, tmp_path, "cifar-10-python")
+    folder = cifar.write_synthetic(people, tmp_path, "cifar-10-python")
     (folder / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
     with pytest.raises(ValueError, match=r"test_batch in .* (cannot be read|is not a batch of CIFAR)"):
-        cifar.listing(tmp_path)
+        cifar.read_manifest(tmp_path)
 
 
 def test_a_label_without_a_name_is_refused(folder: Path) -> None:
     (folder / "batches.meta.txt").write_text("cat\ndog\n")
     with pytest.raises(ValueError, match="class label 9 and names for 2 classes"):
-        cifar.listing(folder.parent)
+        cifar.read_manifest(folder.parent)
 
 
 @pytest.mark.parametrize(
@@ -294,17 +294,19 @@ def test_a_label_without_a_name_is_refused(folder: Path) -> None:
 )
 def test_what_there_is_not_is_refused(folder: Path, wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cifar.listing(folder.parent, **wrong)  # type: ignore[arg-type]
+        cifar.read_manifest(folder.parent, **wrong)  # type: ignore[arg-type]
 
 
 def test_a_population_that_is_not_like_cifar_is_refused(people: Population, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no CIFAR called 'cifar10'"):
-        cifar.write_standin(people, tmp_path, "cifar10")
+        cifar.write_synthetic(people, tmp_path, "cifar10")
     with pytest.raises(ValueError, match="32 x 32 pixels with one class each"):
-        cifar.write_standin(people.task("coarse"), tmp_path, "cifar-10-python")
+        cifar.write_synthetic(people.task("coarse"), tmp_path, "cifar-10-python")
     many = SingleLabels(people.labels.targets(np.arange(len(people))), tuple("abcdefghijk"))
     with pytest.raises(ValueError, match="11 classes: CIFAR-10 has 10"):
-        cifar.write_standin(Population.of(people.images, many, people.rows), tmp_path, "cifar-10-python")
+        cifar.write_synthetic(
+            Population.from_arrays(people.images, many, people.image_indices), tmp_path, "cifar-10-python"
+        )
 
 
 def test_the_real_first_batch_of_cifar_10_is_the_published_one_and_shows_a_frog_and_a_truck(

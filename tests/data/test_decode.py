@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyeyes.data.decode import Unreadable, decode, fit
+from manyeyes.data.decode import UnreadableImage, decode, fit
 
 RED, BLUE = (200, 30, 40), (20, 40, 210)
 
@@ -225,7 +225,7 @@ def huge_jpeg() -> bytes:
     ids=lambda value: value if isinstance(value, str) else str(len(value)),
 )
 def test_a_bad_file_is_refused_by_the_name_of_its_problem(data: bytes, kind: str) -> None:
-    with pytest.raises(Unreadable, match=f"^{kind}$"):
+    with pytest.raises(UnreadableImage, match=f"^{kind}$"):
         decode(data, 32)
 
 
@@ -236,5 +236,5 @@ def test_no_bytes_whatever_make_it_fail_otherwise() -> None:
         data = bytearray(whole[number % len(whole)])
         for at in chance.integers(len(data), size=chance.integers(1, 6)):
             data[at] = chance.integers(256)
-        with suppress(Unreadable):
+        with suppress(UnreadableImage):
             assert decode(bytes(data[: chance.integers(1, 2 * len(data))]), 8).pixels_HWC.shape == (8, 8, 3)

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from manyeyes.data import download as module
-from manyeyes.data.download import Remote, bar, download, fetch, need_space
-from manyeyes.files import alone
+from manyeyes.data.download import download as module
+from manyeyes.data.download.download import RemoteFile, download, download_progress, fetch, need_space
+from manyeyes.io.atomic import exclusive_lock
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
 MD5 = hashlib.md5(BODY).hexdigest()
@@ -99,7 +99,7 @@ def test_a_file_arrives_whole_and_alone_in_its_folder(site: Site, path: Path) ->
 
 
 def test_a_remote_is_fetched_under_its_own_name(site: Site, tmp_path: Path) -> None:
-    assert fetch(Remote(site.url, MD5), tmp_path) == tmp_path / "file.zip"
+    assert fetch(RemoteFile(site.url, MD5), tmp_path) == tmp_path / "file.zip"
 
 
 def test_a_file_that_is_there_is_not_asked_for_again(site: Site, path: Path) -> None:
@@ -279,7 +279,7 @@ def test_progress_ends_with_all_bytes(site: Site, path: Path) -> None:
 
 
 def hold(path: Path, held: object, release: object) -> None:
-    with alone(path):
+    with exclusive_lock(path):
         held.set()  # type: ignore[attr-defined]
         release.wait(30)  # type: ignore[attr-defined]
 
@@ -302,5 +302,5 @@ def test_a_second_process_is_refused_while_the_first_is_at_it(site: Site, path: 
 
 
 def test_no_bar_is_drawn_where_nobody_looks() -> None:
-    with bar("file.zip") as progress:
+    with download_progress("file.zip") as progress:
         assert progress is None

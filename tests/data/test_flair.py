@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyeyes.data import flair
-from manyeyes.data.listing import Listing
-from manyeyes.data.world import World, make
-from manyeyes.population import MultiLabels
+from manyeyes.core.population import MultiLabels
+from manyeyes.data.datasets import flair
+from manyeyes.data.manifest import Manifest
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 
 def entry(image: str, user: str, partition: str = "train", **labels: list[str]) -> dict[str, Any]:
@@ -34,10 +34,10 @@ def write(raw: Path, entries: list[dict[str, Any]], without: tuple[str, ...] = (
     return raw
 
 
-def names(listing: Listing, task: str) -> list[list[str]]:
+def names(listing: Manifest, task: str) -> list[list[str]]:
     labels = listing.labels[task]
     assert isinstance(labels, MultiLabels)
-    rows = np.split(labels.indices, labels.starts[1:-1])
+    rows = np.split(labels.indices, labels.indptr[1:-1])
     return [[labels.classes[i] for i in row] for row in rows]
 
 
@@ -54,7 +54,7 @@ THREE = [
 
 
 def test_classes_are_the_names_in_sorted_order_and_each_label_counts_once(tmp_path: Path) -> None:
-    listing = flair.listing(write(tmp_path / "raw", THREE))
+    listing = flair.read_manifest(write(tmp_path / "raw", THREE))
     assert list(listing.labels) == ["coarse", "fine"]
     assert listing.labels["coarse"].classes == ("animal", "plant", "structure")
     assert names(listing, "coarse") == [["animal", "plant"], ["structure"], []]
@@ -62,7 +62,7 @@ def test_classes_are_the_names_in_sorted_order_and_each_label_counts_once(tmp_pa
 
 
 def test_every_entry_reads_its_own_image(tmp_path: Path) -> None:
-    listing = flair.listing(write(tmp_path / "raw", THREE))
+    listing = flair.read_manifest(write(tmp_path / "raw", THREE))
     assert listing.columns["image_id"].tolist() == ["b", "a", "c"]
     assert [grey(listing.source.read(k)) for k in listing.image] == [0, 10, 20]
     assert [listing.source.name(k) for k in listing.image] == ["b.jpg", "a.jpg", "c.jpg"]
@@ -70,15 +70,15 @@ def test_every_entry_reads_its_own_image(tmp_path: Path) -> None:
 
 def test_the_published_split_is_kept_and_dev_is_val(tmp_path: Path) -> None:
     entries = [entry("a", "ann"), entry("b", "bob", "dev"), entry("c", "cid", "test"), entry("d", "dan", "val")]
-    assert flair.listing(write(tmp_path / "raw", entries)).split.tolist() == ["train", "val", "test", "val"]
+    assert flair.read_manifest(write(tmp_path / "raw", entries)).split.tolist() == ["train", "val", "test", "val"]
 
 
 def test_nothing_odd_leaves_only_source_and_licence_in_the_notes(tmp_path: Path) -> None:
-    assert set(flair.listing(write(tmp_path / "raw", THREE)).notes) == {"source", "licence"}
+    assert set(flair.read_manifest(write(tmp_path / "raw", THREE)).notes) == {"source", "licence"}
 
 
 def test_an_entry_without_an_image_is_left_out_and_named_and_the_classes_stay(tmp_path: Path) -> None:
-    listing = flair.listing(write(tmp_path / "raw", THREE, without=("a",)))
+    listing = flair.read_manifest(write(tmp_path / "raw", THREE, without=("a",)))
     assert listing.columns["image_id"].tolist() == ["b", "c"]
     assert [grey(listing.source.read(k)) for k in listing.image] == [0, 20]
     assert listing.notes["images without a file, left out"] == {"count": 1, "first": ["a"]}
@@ -86,13 +86,13 @@ def test_an_entry_without_an_image_is_left_out_and_named_and_the_classes_stay(tm
 
 
 def test_an_image_id_listed_again_is_left_out_and_named(tmp_path: Path) -> None:
-    listing = flair.listing(write(tmp_path / "raw", [*THREE, entry("a", "eve")]))
+    listing = flair.read_manifest(write(tmp_path / "raw", [*THREE, entry("a", "eve")]))
     assert listing.users.tolist() == ["ann", "bob", "ann"]
     assert listing.notes["image ids listed again, left out"] == {"count": 1, "first": ["a"]}
 
 
 def test_a_user_in_two_partitions_is_kept_in_the_first_and_named(tmp_path: Path) -> None:
-    listing = flair.listing(write(tmp_path / "raw", [*THREE, entry("d", "ann", "test")]))
+    listing = flair.read_manifest(write(tmp_path / "raw", [*THREE, entry("d", "ann", "test")]))
     assert listing.split.tolist() == ["train", "val", "train", "train"]
     assert listing.notes["users in two splits, kept in their first"] == {"count": 1, "first": ["ann"]}
 
@@ -100,7 +100,7 @@ def test_a_user_in_two_partitions_is_kept_in_the_first_and_named(tmp_path: Path)
 def test_labels_unknown_to_the_taxonomy_are_kept_and_named(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", THREE)
     (raw / "label_relationship.txt").write_text("oak -> plant\ncat -> animal\n")
-    listing = flair.listing(raw)
+    listing = flair.read_manifest(raw)
     assert listing.notes["labels unknown to label_relationship.txt, kept"] == {
         "count": 2,
         "first": ["structure", "bridge"],
@@ -112,18 +112,18 @@ def test_a_fine_label_may_have_a_comma_and_two_coarse_labels(tmp_path: Path) -> 
     entries = [entry("a", "ann", labels=["art", "music"], fine_grained_labels=["song, sung"])]
     raw = write(tmp_path / "raw", entries)
     (raw / "label_relationship.txt").write_text("song, sung -> art\n\nsong, sung -> music\n")
-    assert set(flair.listing(raw).notes) == {"source", "licence"}
+    assert set(flair.read_manifest(raw).notes) == {"source", "licence"}
 
 
 def test_a_mark_before_the_first_label_is_no_part_of_it(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", [entry("a", "ann", labels=["plant"], fine_grained_labels=["oak"])])
     (raw / "label_relationship.txt").write_bytes(b"\xef\xbb\xbfoak -> plant\r\n")
-    assert set(flair.listing(raw).notes) == {"source", "licence"}
+    assert set(flair.read_manifest(raw).notes) == {"source", "licence"}
 
 
 def test_the_notes_can_be_written_as_json_and_name_five_at_most(tmp_path: Path) -> None:
     entries = [entry(f"i{k}", "ann") for k in range(20)]
-    listing = flair.listing(write(tmp_path / "raw", entries, without=tuple(f"i{k}" for k in range(1, 20))))
+    listing = flair.read_manifest(write(tmp_path / "raw", entries, without=tuple(f"i{k}" for k in range(1, 20))))
     found = json.loads(json.dumps(listing.notes))["images without a file, left out"]
     assert found == {"count": 19, "first": ["i1", "i2", "i3", "i4", "i5"]}
 
@@ -144,44 +144,44 @@ def test_broken_labels_are_named_in_one_sentence(tmp_path: Path, text: str, sent
     raw = write(tmp_path / "raw", THREE)
     (raw / "labels_and_metadata.json").write_text(text)
     with pytest.raises(ValueError, match=sentence):
-        flair.listing(raw)
+        flair.read_manifest(raw)
 
 
 def test_a_folder_without_labels_or_without_images_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"labels_and_metadata\.json is not there"):
-        flair.listing(tmp_path)
+        flair.read_manifest(tmp_path)
     (tmp_path / "labels_and_metadata.json").write_text(json.dumps(THREE))
     with pytest.raises(ValueError, match=r"none of the 3 images .* extract"):
-        flair.listing(tmp_path)
+        flair.read_manifest(tmp_path)
 
 
 def test_a_line_of_the_taxonomy_that_is_no_pair_is_named(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", THREE)
     (raw / "label_relationship.txt").write_text("oak -> plant\nnonsense\n")
     with pytest.raises(ValueError, match=r"line 2 .* 'nonsense'"):
-        flair.listing(raw)
+        flair.read_manifest(raw)
 
 
 def test_an_image_id_cannot_leave_the_folder(tmp_path: Path) -> None:
     raw = write(tmp_path / "raw", THREE)
     Image.new("RGB", (8, 8)).save(raw / "secret.jpg")
     (raw / "labels_and_metadata.json").write_text(json.dumps([*THREE, entry("../secret", "eve")]))
-    assert "../secret" not in flair.listing(raw).columns["image_id"]
+    assert "../secret" not in flair.read_manifest(raw).columns["image_id"]
 
 
-WORLD = World(users=12, size=32, photos=3, coarse=5, fine=12)
+WORLD = SyntheticImages(users=12, size=32, images_per_user=3, coarse=5, fine=12)
 
 
 def test_a_standin_lists_what_the_world_holds(tmp_path: Path) -> None:
-    flair.write_standin(WORLD, tmp_path)
-    listing, population = flair.listing(tmp_path), make(WORLD)
+    flair.write_synthetic(WORLD, tmp_path)
+    listing, population = flair.read_manifest(tmp_path), make_synthetic(WORLD)
     assert set(listing.notes) == {"source", "licence"}
     assert listing.columns["image_id"].tolist() == np.asarray(population.columns["image_id"]).tolist()
     assert listing.split.tolist() == np.asarray(population.columns["split"]).tolist()
     for task in ("coarse", "fine"):
         labels = population.task(task).labels
         for example, found in enumerate(names(listing, task)):
-            assert found == sorted(labels.classes[i] for i in labels.entries(np.array([example]))[1])
+            assert found == sorted(labels.classes[i] for i in labels.nonzero(np.array([example]))[1])
     data = listing.source.read(7)
     assert isinstance(data, bytes)
     read = np.asarray(Image.open(io.BytesIO(data))).astype(int)
@@ -189,8 +189,8 @@ def test_a_standin_lists_what_the_world_holds(tmp_path: Path) -> None:
 
 
 def test_a_standin_in_archives_holds_the_same_images(tmp_path: Path) -> None:
-    flair.write_standin(WORLD, tmp_path / "plain")
-    flair.write_standin(WORLD, tmp_path / "packed", archives=2)
+    flair.write_synthetic(WORLD, tmp_path / "plain")
+    flair.write_synthetic(WORLD, tmp_path / "packed", archives=2)
     assert not (tmp_path / "packed" / "small_images").exists()
     for path in sorted((tmp_path / "packed").glob("small_images-*.tar.gz")):
         with tarfile.open(path) as archive:
@@ -205,4 +205,4 @@ def test_a_standin_in_archives_holds_the_same_images(tmp_path: Path) -> None:
 
 def test_a_world_split_within_users_is_no_flair(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="each in one split"):
-        flair.write_standin(World(users=2, split="within"), tmp_path)
+        flair.write_synthetic(SyntheticImages(users=2, split="per_user"), tmp_path)

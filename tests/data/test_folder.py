@@ -13,17 +13,17 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from manyeyes.data import folder
-from manyeyes.data.listing import Listing
-from manyeyes.data.world import World, make
-from manyeyes.population import Population, SingleLabels
+from manyeyes.core.population import Population, SingleLabels
+from manyeyes.data.datasets import folder
+from manyeyes.data.manifest import Manifest
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 
 
 @pytest.fixture(scope="module")
 def people() -> Population:
-    return make(World(users=12, size=32, coarse=5, fine=9, photos=4), processes=1)
+    return make_synthetic(SyntheticImages(users=12, size=32, coarse=5, fine=9, images_per_user=4), processes=1)
 
 
 def paint(*paths: Path) -> None:
@@ -44,10 +44,10 @@ def table(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def classes(made: Listing) -> list[list[str]]:
+def classes(made: Manifest) -> list[list[str]]:
     """The names of each example's labels."""
     labels = made.labels["label"]
-    owner, ids = labels.entries()
+    owner, ids = labels.nonzero()
     return [sorted(labels.classes[i] for i in ids[owner == example]) for example in range(len(labels))]
 
 
@@ -55,23 +55,23 @@ def classes(made: Listing) -> list[list[str]]:
 def test_a_standin_has_the_users_labels_and_pixels_of_its_population(
     people: Population, tmp_path: Path, kind: str
 ) -> None:
-    folder.write_standin(people, tmp_path, kind)
-    made = folder.listing(tmp_path)
+    folder.write_synthetic(people, tmp_path, kind)
+    made = folder.read_manifest(tmp_path)
     assert len(made) == len(people)
     for i, path in enumerate(made.columns["image_id"]):
         example = int(Path(path).stem)
         encoded = made.source.read(int(made.image[i]))
         assert isinstance(encoded, bytes)
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(encoded))), people.pixels(np.array([example]))[0])
-        assert made.users[i] == people.name(int(people.owners(example)))
+        assert made.users[i] == people.user_name(int(people.owners(example)))
         assert classes(made)[i] == [people.classes[people.labels.targets(np.array([example]))[0]]]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_several_labels_splits_and_places_come_back(people: Population, tmp_path: Path, kind: str) -> None:
     many = people.task("coarse")
-    made = folder.listing(folder.write_standin(many, tmp_path, kind))
-    owner, ids = many.labels.entries()
+    made = folder.read_manifest(folder.write_synthetic(many, tmp_path, kind))
+    owner, ids = many.labels.nonzero()
     assert classes(made) == [sorted(many.classes[i] for i in ids[owner == e]) for e in range(len(many))]
     for name in ("latitude", "longitude"):
         assert np.array_equal(made.columns[name], np.asarray(people.columns[name]))
@@ -83,7 +83,7 @@ def test_images_are_known_by_their_suffix_in_any_case_and_the_rest_is_counted(tm
     names = ["a.JPG", "b.jpeg", "c.PnG", "d.webp", "e.tif", "notes.txt", ".hidden.jpg"]
     paint(*(tmp_path / user / "cat" / name for user in "xyz" for name in names))
     paint(tmp_path / "README", tmp_path / "x" / "list.csv", tmp_path / "__MACOSX" / "x" / "a.jpg")
-    made = folder.listing(tmp_path)
+    made = folder.read_manifest(tmp_path)
     assert made.columns["image_id"][:5].tolist() == [f"x/cat/{name}" for name in names[:5]]
     assert len(made) == 15
     assert made.notes["skipped_files"] == 5
@@ -92,29 +92,29 @@ def test_images_are_known_by_their_suffix_in_any_case_and_the_rest_is_counted(tm
 def test_an_image_outside_a_class_folder_is_refused(tmp_path: Path) -> None:
     paint(tmp_path / "anna" / "cat" / "a.jpg", tmp_path / "anna" / "b.jpg")
     with pytest.raises(ValueError, match=r"anna/b\.jpg lies in no class folder"):
-        folder.listing(tmp_path)
+        folder.read_manifest(tmp_path)
 
 
 def test_classes_that_are_numbers_are_in_their_order(table: Callable[[str], Path]) -> None:
-    made = folder.listing(table("path,user,label\na.png,x,10\nb.png,x,9\n"), split="within")
+    made = folder.read_manifest(table("path,user,label\na.png,x,10\nb.png,x,9\n"), split="per_user")
     assert made.labels["label"].classes == ("9", "10")
 
 
 def test_equal_numbers_written_differently_have_one_order(table: Callable[[str], Path]) -> None:
     names = "|".join("0" * zeros + "1" for zeros in range(8))  # of a set, which has another order at every start
-    made = folder.listing(table(f"path,user,label\na.png,u,{names}\nb.png,v,1\n"), split="within")
+    made = folder.read_manifest(table(f"path,user,label\na.png,u,{names}\nb.png,v,1\n"), split="per_user")
     assert made.labels["label"].classes == tuple(sorted(names.split("|")))
 
 
 def test_without_a_split_users_are_split_or_each_within(people: Population, tmp_path: Path) -> None:
-    folder.write_standin(people, tmp_path)
-    whole = folder.listing(tmp_path, split="users", seed=1)
+    folder.write_synthetic(people, tmp_path)
+    whole = folder.read_manifest(tmp_path, split="users", seed=1)
     assert {len(set(whole.split[whole.users == user])) for user in set(whole.users)} == {1}
     assert set(whole.split) == {"train", "val", "test"}
-    inside = folder.listing(tmp_path, split="within", seed=1)
+    inside = folder.read_manifest(tmp_path, split="per_user", seed=1)
     assert {(inside.split[inside.users == user] == "test").sum() for user in set(inside.users)} == {1}
-    assert np.array_equal(inside.split, folder.listing(tmp_path, split="within", seed=1).split)
-    assert not np.array_equal(inside.split, folder.listing(tmp_path, split="within", seed=2).split)
+    assert np.array_equal(inside.split, folder.read_manifest(tmp_path, split="per_user", seed=1).split)
+    assert not np.array_equal(inside.split, folder.read_manifest(tmp_path, split="per_user", seed=2).split)
 
 
 def test_a_table_that_pandas_wrote_reads(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_table_that_pandas_wrote_reads(tmp_path: Path) -> None:
         "lon": [2, None],
     }
     pd.DataFrame({**rows, "split": ["train", "test"]}).to_parquet(tmp_path / "mine.parquet")
-    made = folder.listing(tmp_path / "mine.parquet")
+    made = folder.read_manifest(tmp_path / "mine.parquet")
     assert made.users.tolist() == ["7", "8"]
     assert classes(made) == [["x", "y"], ["x"]]
     assert made.columns["latitude"].tolist()[0] == 1.5
@@ -135,8 +135,8 @@ def test_a_table_that_pandas_wrote_reads(tmp_path: Path) -> None:
 
 
 def test_a_table_that_a_spreadsheet_wrote_reads(table: Callable[[str], Path]) -> None:
-    made = folder.listing(
-        table("\ufeffpath,user,label,lat,lon\r\na.png,Ann ,cat | dog,1,2\r\nb.png,Bo,cat,,\r\n"), split="within"
+    made = folder.read_manifest(
+        table("\ufeffpath,user,label,lat,lon\r\na.png,Ann ,cat | dog,1,2\r\nb.png,Bo,cat,,\r\n"), split="per_user"
     )
     assert made.users.tolist() == ["Ann", "Bo"]
     assert classes(made) == [["cat", "dog"], ["cat"]]
@@ -165,7 +165,7 @@ def test_a_table_that_a_spreadsheet_wrote_reads(table: Callable[[str], Path]) ->
 )
 def test_a_bad_row_is_refused_by_its_line(table: Callable[[str], Path], text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        folder.listing(table(text))
+        folder.read_manifest(table(text))
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,13 @@ def test_a_table_that_is_no_csv_in_utf8_is_named(table: Callable[[str], Path], c
     path = table("")
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"mine\.csv cannot be read .* save it as CSV in UTF-8"):
-        folder.listing(path)
+        folder.read_manifest(path)
 
 
 def test_a_file_whose_name_is_not_utf8_is_named(tmp_path: Path) -> None:
     paint(tmp_path / "anna" / "cat" / os.fsdecode(b"caf\xe9.jpg"))
     with pytest.raises(ValueError, match=r"anna/cat/caf.*\.jpg' has a name that is not UTF-8: rename it"):
-        folder.listing(tmp_path)
+        folder.read_manifest(tmp_path)
 
 
 def test_a_bad_row_of_a_parquet_is_refused_by_its_number(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_bad_row_of_a_parquet_is_refused_by_its_number(tmp_path: Path) -> None
         frame = pd.DataFrame({"path": ["a.png"] * 2, "user": ["x"] * 2, "label": [["cat"], label]})
         frame.to_parquet(tmp_path / "mine.parquet")
         with pytest.raises(ValueError, match=r"mine\.parquet, row 2: the label is empty"):
-            folder.listing(tmp_path / "mine.parquet")
+            folder.read_manifest(tmp_path / "mine.parquet")
 
 
 def test_what_is_no_data_is_refused(tmp_path: Path, people: Population) -> None:
@@ -205,13 +205,13 @@ def test_what_is_no_data_is_refused(tmp_path: Path, people: Population) -> None:
         (tmp_path, "has no images"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
-            folder.listing(path)
+            folder.read_manifest(path)
     with pytest.raises(ValueError, match="the split is 'time'"):
-        folder.listing(tmp_path, split="time")
+        folder.read_manifest(tmp_path, split="time")
     with pytest.raises(ValueError, match="no folder kind called 'json'"):
-        folder.write_standin(people, tmp_path, "json")
+        folder.write_synthetic(people, tmp_path, "json")
     with pytest.raises(ValueError, match="one label"):
-        folder.write_standin(people.task("coarse"), tmp_path, "tree")
+        folder.write_synthetic(people.task("coarse"), tmp_path, "tree")
 
 
 def snippets() -> list[str]:
@@ -225,7 +225,7 @@ def test_mnist_by_writer_is_a_listing_in_five_lines() -> None:
     names = {**given, "grey": g.integers(256, size=(60, 28, 28), dtype=np.uint8)}
     exec(code, names)
     made = names["mnist"]
-    assert isinstance(made, Listing)
+    assert isinstance(made, Manifest)
     assert made.users.tolist() == given["writer"].astype(str).tolist()
     assert isinstance(made.labels["digit"], SingleLabels)
     assert np.asarray(made.source.read(3)).shape == (28, 28, 3)
@@ -237,7 +237,7 @@ def test_femnist_is_a_folder_in_five_lines(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (code,) = (code for code in snippets() if "user_data" in code)
     exec(code, {})
-    made = folder.listing(tmp_path / "femnist", split="within")
+    made = folder.read_manifest(tmp_path / "femnist", split="per_user")
     assert made.users.tolist() == ["f01"] * 3 + ["f02"] * 3
     assert made.labels["label"].classes == ("4", "61")
     encoded = made.source.read(0)

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from manyeyes.data.hdf5 import Images, open_hdf5
-from manyeyes.population import Population
+from manyeyes.core.population import Population
+from manyeyes.data.store.hdf5 import Hdf5Images, open_hdf5
 
 COARSE = {"animal": 0, "food": 1, "plant": 2}
 FINE = {"apple": 0, "cat": 1, "oak": 2, "rose": 3}
@@ -76,15 +76,15 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def everything(population: Population) -> dict[tuple[str, str], list[tuple[int, list[str]]]]:
     """What HELD says, found again through the population."""
     found: dict[tuple[str, str], list[tuple[int, list[str]]]] = {}
-    for user in range(len(population.users)):
+    for user in range(len(population.user_ids)):
         for example in population.examples(user):
             split = str(np.asarray(population.columns["split"])[example])
             image = population.pixels(np.array([example]))[0]
             red = int(image[0, 0, 0])
             np.testing.assert_array_equal(image, pixels([red])[0])
             assert np.asarray(population.columns["image_id"])[example] == f"id{red}"
-            labels = [population.classes[i] for i in population.labels.entries(np.array([example]))[1]]
-            found.setdefault((split, population.name(user)), []).append((red, labels))
+            labels = [population.classes[i] for i in population.labels.nonzero(np.array([example]))[1]]
+            found.setdefault((split, population.user_name(user)), []).append((red, labels))
     return found
 
 
@@ -101,7 +101,7 @@ def test_every_image_has_its_own_user_split_id_and_labels(
 def test_images_are_indexed_as_an_array_is(path: Path) -> None:
     images = open_hdf5(path).images
     whole = images[:]
-    assert isinstance(images, Images)
+    assert isinstance(images, Hdf5Images)
     assert images.shape == whole.shape == (7, 6, 5, 3)
     assert images.dtype == whole.dtype == np.uint8
     assert len(images) == 7
@@ -133,7 +133,7 @@ def test_a_population_that_was_read_can_be_sent_to_another_process(path: Path) -
 
 def test_splits_are_views_with_their_own_users(path: Path) -> None:
     population = open_hdf5(path)
-    users = {name: {str(user) for user in population.split(name).names} for name in ("train", "val", "test")}
+    users = {name: {str(user) for user in population.split(name).user_names} for name in ("train", "val", "test")}
     assert users == {"train": {"ann", "zoe"}, "val": {"bob"}, "test": {"cid"}}
     assert population.split("val").pixels(np.array([1]))[0, 0, 0, 0] == 31
 
@@ -149,7 +149,7 @@ def test_dev_is_val(tmp_path: Path) -> None:
     path = write_pfl(tmp_path / "pfl.h5")
     with h5py.File(path, "a") as file:
         file.move("val", "dev")
-    assert open_hdf5(path).split("val").names == ["bob"]
+    assert open_hdf5(path).split("val").user_names == ["bob"]
 
 
 def test_a_user_in_two_splits_is_reported(tmp_path: Path) -> None:

@@ -13,28 +13,28 @@ import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyeyes.data import inaturalist
-from manyeyes.data.download import Remote
-from manyeyes.data.inaturalist import listing, write_standin
-from manyeyes.data.listing import Listing
-from manyeyes.data.tables import draw, present, released
-from manyeyes.data.world import World, make
-from manyeyes.population import SingleLabels
+from manyeyes.core.population import SingleLabels
+from manyeyes.data.datasets import inaturalist
+from manyeyes.data.datasets.inaturalist import read_manifest, write_synthetic
+from manyeyes.data.datasets.released_splits import draw, present, released
+from manyeyes.data.download.download import RemoteFile
+from manyeyes.data.manifest import Manifest
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
-WORLD = World(users=250, size=32)
+WORLD = SyntheticImages(users=250, size=32)
 
 
 @pytest.fixture(scope="module")
 def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = tmp_path_factory.mktemp("inaturalist")
-    write_standin(WORLD, raw)
+    write_synthetic(WORLD, raw)
     return raw
 
 
 @pytest.fixture(scope="module")
 def named() -> dict[bytes, str]:
     """The class of each photograph of the world, by the bytes of its file."""
-    population = make(WORLD)
+    population = make_synthetic(WORLD)
     everyone = np.arange(len(population))
     return {
         simplejpeg.encode_jpeg(pixels, quality=95): population.classes[label]
@@ -50,7 +50,7 @@ def put(raw: Path, **files: str) -> None:
         path.write_text(content)
 
 
-def rows(found: Listing) -> set[tuple[str, str, str, str]]:
+def rows(found: Manifest) -> set[tuple[str, str, str, str]]:
     """(image, user, split, class) of every example."""
     labels = found.labels["class"]
     assert isinstance(labels, SingleLabels)
@@ -75,7 +75,7 @@ TEST = "image_id,class,label\nd,0,Crow\n"
 
 def test_a_released_split_is_read_as_it_is(tmp_path: Path) -> None:
     put(tmp_path, federated_train_user_120k=SPLIT, test=TEST, a="", b="", c="", d="")
-    found = listing(tmp_path)
+    found = read_manifest(tmp_path)
     assert rows(found) == {
         ("a", "12", "train", "Wren"),
         ("b", "12", "train", "Crow"),
@@ -87,7 +87,7 @@ def test_a_released_split_is_read_as_it_is(tmp_path: Path) -> None:
 
 def test_images_of_an_example_are_read_from_its_own_file(tmp_path: Path) -> None:
     put(tmp_path, federated_train_user_120k=SPLIT, test=TEST, a="is a", b="is b", c="is c", d="is d")
-    found = listing(tmp_path)
+    found = read_manifest(tmp_path)
     for example, name in enumerate(found.columns["image_id"]):
         assert found.source.read(int(found.image[example])) == f"is {name}".encode()
 
@@ -96,27 +96,27 @@ def test_images_are_found_in_folders_that_are_links(tmp_path: Path) -> None:
     put(tmp_path, federated_train_user_120k="user_id,image_id,class\nann,a,0\n", test="image_id,class\n", a="photo")
     (tmp_path / "train_val_images" / "Aves").rename(tmp_path / "disk")
     (tmp_path / "train_val_images" / "Aves").symlink_to(tmp_path / "disk")
-    assert listing(tmp_path).source.read(0) == b"photo"
+    assert read_manifest(tmp_path).source.read(0) == b"photo"
 
 
 def test_splits_may_lie_elsewhere_in_the_folders_of_their_archives(tmp_path: Path) -> None:
     put(tmp_path / "raw", a="", b="", c="", d="")
     put(tmp_path / "splits" / "inaturalist-geo", federated_train_geo_3k=SPLIT, test=TEST)
-    assert len(listing(tmp_path / "raw", split="geo_3k", splits=tmp_path / "splits")) == 4
+    assert len(read_manifest(tmp_path / "raw", split="geo_3k", splits=tmp_path / "splits")) == 4
 
 
 def test_the_column_of_a_split_is_its_users_and_na_is_no_client(tmp_path: Path) -> None:
     table = "image_id,class,label,user_120k,geo_100\na,0,Crow,12,NA\nb,1,Wren,12,89c\nc,1,Wren,7,89c\n"
     put(tmp_path, iNaturalist_train=table, iNaturalist_test=TEST, a="", b="", c="", d="")
-    found = listing(tmp_path, split="geo_100")
+    found = read_manifest(tmp_path, split="geo_100")
     assert {(image, user) for image, user, *_ in rows(found)} == {("b", "89c"), ("c", "89c"), ("d", "")}
     assert found.notes["training examples of no client, left out"]["count"] == 1
-    assert len(listing(tmp_path)) == 4
+    assert len(read_manifest(tmp_path)) == 4
 
 
 def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
     put(tmp_path, federated_train_user_120k=SPLIT, test=TEST, a="", b="")
-    found = listing(tmp_path)
+    found = read_manifest(tmp_path)
     assert found.columns["image_id"].tolist() == ["a", "b"]
     assert found.notes["coverage"] == {
         "train": {"listed": 3, "found": 2},
@@ -128,7 +128,7 @@ def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
 
 def test_an_image_listed_twice_stays_once_and_in_train(tmp_path: Path) -> None:
     put(tmp_path, federated_train_user_120k=SPLIT, test=TEST + "a,1,Wren\n", a="", b="", c="", d="")
-    found = listing(tmp_path)
+    found = read_manifest(tmp_path)
     assert found.split[found.columns["image_id"] == "a"].tolist() == ["train"]
     assert found.notes["image ids listed again, left out"] == {"count": 1, "first": ["a"]}
 
@@ -184,7 +184,7 @@ def test_an_image_listed_twice_stays_once_and_in_train(tmp_path: Path) -> None:
 def test_bad_splits_are_one_sentence(tmp_path: Path, files: dict[str, str], split: str, message: str) -> None:
     put(tmp_path, **files)
     with pytest.raises(ValueError, match=message) as error:
-        listing(tmp_path, split=split)
+        read_manifest(tmp_path, split=split)
     assert "\n" not in str(error.value)
 
 
@@ -199,7 +199,7 @@ def by_hand(raw: Path) -> None:
 
 def test_a_constructed_split_joins_annotations_and_places_by_image(tmp_path: Path) -> None:
     by_hand(tmp_path)
-    found = listing(tmp_path, construct=True, per_class=3)
+    found = read_manifest(tmp_path, construct=True, per_class=3)
     assert rows(found) == {
         ("a", "50", "train", "Bird 9"),
         ("c", "50", "train", "Bird 9"),
@@ -212,7 +212,7 @@ def test_a_constructed_split_joins_annotations_and_places_by_image(tmp_path: Pat
 def test_an_image_without_a_user_or_place_is_no_clients(tmp_path: Path) -> None:
     by_hand(tmp_path)
     for split in ("user_120k", "geo_100"):
-        found = listing(tmp_path, construct=True, per_class=2, split=split)
+        found = read_manifest(tmp_path, construct=True, per_class=2, split=split)
         train = [name for name, _, part, _ in rows(found) if part == "train"]
         assert len(train) == 3
         assert "d" not in train
@@ -221,14 +221,14 @@ def test_an_image_without_a_user_or_place_is_no_clients(tmp_path: Path) -> None:
 
 def test_images_at_one_place_are_one_client(tmp_path: Path) -> None:
     by_hand(tmp_path)
-    found = listing(tmp_path, construct=True, per_class=2, split="geo_300")
+    found = read_manifest(tmp_path, construct=True, per_class=2, split="geo_300")
     assert len({user for _, user, part, _ in rows(found) if part == "train"}) == 1
 
 
 def test_classes_below_a_hundred_are_cut_by_default(tmp_path: Path) -> None:
     by_hand(tmp_path)
     with pytest.raises(ValueError, match=r"No class in .* has 100 training images; the published files have 1,203"):
-        listing(tmp_path, construct=True)
+        read_manifest(tmp_path, construct=True)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_bad_annotations_are_one_sentence(tmp_path: Path, name: str, content: st
     else:
         (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
-        listing(tmp_path, construct=True, per_class=2)
+        read_manifest(tmp_path, construct=True, per_class=2)
 
 
 @given(st.lists(st.integers(0, 6), max_size=300), st.integers(1, 40), st.integers(0, 5))
@@ -281,7 +281,7 @@ def test_every_image_of_a_class_is_as_likely_to_be_drawn() -> None:
 
 def test_the_seed_chooses_the_images_and_nothing_else_does(standin: Path) -> None:
     first, same, other = (
-        set(listing(standin, construct=True, seed=seed).columns["image_id"].tolist()) for seed in (0, 0, 1)
+        set(read_manifest(standin, construct=True, seed=seed).columns["image_id"].tolist()) for seed in (0, 0, 1)
     )
     assert first == same
     assert first != other
@@ -297,7 +297,7 @@ def test_a_constructed_standin_has_a_hundred_of_each_class(standin: Path, split:
 
 
 def test_no_constructed_cell_has_more_than_its_most(standin: Path) -> None:
-    found = listing(standin, construct=True, split="geo_100")
+    found = read_manifest(standin, construct=True, split="geo_100")
     assert np.unique(found.users[found.split == "train"], return_counts=True)[1].max() <= 100
     assert found.notes["training examples of no client, left out"]["count"] > 0
 
@@ -308,7 +308,7 @@ def test_no_constructed_cell_has_more_than_its_most(standin: Path) -> None:
 def test_every_image_of_a_standin_pairs_with_its_own_label(
     standin: Path, named: dict[bytes, str], options: dict[str, Any]
 ) -> None:
-    found = listing(standin, **options)
+    found = read_manifest(standin, **options)
     labels = found.labels["class"]
     assert isinstance(labels, SingleLabels)
     for example in range(len(found)):
@@ -319,16 +319,18 @@ def test_every_image_of_a_standin_pairs_with_its_own_label(
 
 @pytest.mark.parametrize("split", inaturalist.SPLITS)
 def test_both_releases_of_a_standin_say_the_same(standin: Path, split: str) -> None:
-    assert rows(listing(standin, split=split)) == rows(listing(standin, split=split, splits=standin / "columns"))
+    assert rows(read_manifest(standin, split=split)) == rows(
+        read_manifest(standin, split=split, splits=standin / "columns")
+    )
 
 
 def test_a_listing_can_be_kept_as_json(standin: Path) -> None:
-    assert json.loads(json.dumps(listing(standin).notes))["split"] == "user_120k"
+    assert json.loads(json.dumps(read_manifest(standin).notes))["split"] == "user_120k"
 
 
 def test_a_small_world_can_be_a_standin(tmp_path: Path) -> None:
-    write_standin(replace(WORLD, users=12), tmp_path)
-    assert len(listing(tmp_path)) > 0
+    write_synthetic(replace(WORLD, users=12), tmp_path)
+    assert len(read_manifest(tmp_path)) > 0
 
 
 def test_entries_keep_their_columns_when_some_are_taken(tmp_path: Path) -> None:
@@ -340,7 +342,7 @@ def test_entries_keep_their_columns_when_some_are_taken(tmp_path: Path) -> None:
 
 
 def test_remote_files_are_named_as_their_publishers_name_them() -> None:
-    remotes: list[Remote] = [*inaturalist.RELEASED, *inaturalist.ANNOTATIONS, inaturalist.PHOTOGRAPHS]
+    remotes: list[RemoteFile] = [*inaturalist.RELEASED, *inaturalist.ANNOTATIONS, inaturalist.PHOTOGRAPHS]
     assert [remote.name for remote in remotes] == [
         "inaturalist-user-120k.zip",
         "inaturalist-geo.zip",

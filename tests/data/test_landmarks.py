@@ -11,26 +11,34 @@ import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyeyes.data.landmarks import PHOTOGRAPHS, RELEASED, Filters, constructed, enough, listing, write_standin
-from manyeyes.data.listing import Listing
-from manyeyes.data.world import World, make
-from manyeyes.population import SingleLabels
+from manyeyes.core.population import SingleLabels
+from manyeyes.data.datasets.landmarks import (
+    PHOTOGRAPHS,
+    RELEASED,
+    Filters,
+    constructed,
+    enough,
+    read_manifest,
+    write_synthetic,
+)
+from manyeyes.data.manifest import Manifest
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
-WORLD = World(users=400, size=32, taste=30)
+WORLD = SyntheticImages(users=400, size=32, alpha=30)
 SMALL = Filters(landmark_images=3, landmark_users=2, user_images=2, user_landmarks=2, test_images=1)
 
 
 @pytest.fixture(scope="module")
 def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = tmp_path_factory.mktemp("landmarks")
-    write_standin(WORLD, raw)
+    write_synthetic(WORLD, raw)
     return raw
 
 
 @pytest.fixture(scope="module")
 def numbered() -> dict[bytes, int]:
     """The class of each photograph of the world, by the bytes of its file."""
-    population = make(WORLD)
+    population = make_synthetic(WORLD)
     everyone = np.arange(len(population))
     return {
         simplejpeg.encode_jpeg(pixels, quality=95): int(label)
@@ -46,7 +54,7 @@ def put(raw: Path, *names: str, layout: str = "train/{0}/{1}/{2}/{id}.jpg", **fi
         (raw / path).write_text(content)
 
 
-def rows(found: Listing) -> set[tuple[str, str, str, str]]:
+def rows(found: Manifest) -> set[tuple[str, str, str, str]]:
     """(image, user, split, class) of every example."""
     labels = found.labels["class"]
     assert isinstance(labels, SingleLabels)
@@ -62,7 +70,7 @@ IMAGES = ("0a1f", "0b1f", "0a2f", "0c3f")
 @pytest.mark.parametrize("layout", ["train/{0}/{1}/{2}/{id}.jpg", "{0}/{1}/{2}/{id}.jpg", "images/{id}.jpg"])
 def test_a_released_split_is_read_as_it_is_from_any_layout(tmp_path: Path, layout: str) -> None:
     put(tmp_path, *IMAGES, layout=layout, federated_train=SPLIT, test=TEST)
-    found = listing(tmp_path)
+    found = read_manifest(tmp_path)
     assert rows(found) == {
         ("0a1f", "Ann, of Bern", "train", "10"),
         ("0b1f", "NA", "train", "2"),  # here NA is somebody's name
@@ -76,12 +84,12 @@ def test_a_released_split_is_read_as_it_is_from_any_layout(tmp_path: Path, layou
 
 def test_the_small_split_has_names_of_its_own(tmp_path: Path) -> None:
     put(tmp_path, *IMAGES, mini_gld_train_split=SPLIT, mini_gld_test=TEST)
-    assert len(listing(tmp_path, split="23k")) == 4
+    assert len(read_manifest(tmp_path, split="23k")) == 4
 
 
 def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
     put(tmp_path, "0b1f", federated_train=SPLIT, test=TEST)
-    notes = listing(tmp_path).notes
+    notes = read_manifest(tmp_path).notes
     assert notes["coverage"] == {
         "train": {"listed": 3, "found": 1},
         "test": {"listed": 1, "found": 0},
@@ -112,7 +120,7 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     put(tmp_path, **files)
     with pytest.raises(ValueError, match=message) as error:
-        listing(tmp_path, **options)
+        read_manifest(tmp_path, **options)
     assert "\n" not in str(error.value)
 
 
@@ -139,7 +147,7 @@ def by_hand(raw: Path) -> None:
 # and one of 5, stays unless a user needs three.
 def test_a_constructed_split_keeps_landmarks_and_users_with_enough(tmp_path: Path) -> None:
     by_hand(tmp_path)
-    found = listing(tmp_path, construct=True, filters=SMALL)
+    found = read_manifest(tmp_path, construct=True, filters=SMALL)
     assert {(image, user, name) for image, user, split, name in rows(found) if split == "train"} == {
         ("a00", "Ann", "40"), ("a01", "Bob", "40"), ("a02", "Bob", "40"), ("a03", "Cy", "40"),
         ("b00", "Ann", "5"), ("b01", "Ann", "5"), ("b02", "Bob", "5"), ("b03", "Cy", "5"),
@@ -151,7 +159,7 @@ def test_test_images_are_by_authors_who_train_nothing(tmp_path: Path) -> None:
     by_hand(tmp_path)
     filters = Filters(landmark_images=3, landmark_users=2, user_images=3, user_landmarks=2, test_images=1)
     for seed in range(5):
-        found = listing(tmp_path, construct=True, filters=filters, seed=seed)
+        found = read_manifest(tmp_path, construct=True, filters=filters, seed=seed)
         tested = {(image, name) for image, _, split, name in rows(found) if split == "test"}
         assert ("b03", "5") in tested
         assert tested - {("b03", "5")} <= {("a03", "40"), ("a04", "40")}  # one of two; a05 is by nobody known
@@ -218,7 +226,7 @@ def test_a_constructed_standin_satisfies_the_paper(standin: Path) -> None:
 
 
 def test_the_seed_chooses_the_test_images_and_nothing_else(standin: Path) -> None:
-    first, same, other = (listing(standin, construct=True, seed=seed) for seed in (0, 0, 1))
+    first, same, other = (read_manifest(standin, construct=True, seed=seed) for seed in (0, 0, 1))
     assert rows(first) == rows(same)
     differ = rows(first) ^ rows(other)
     assert {split for _, _, split, _ in differ} == {"test"}
@@ -228,7 +236,7 @@ def test_the_seed_chooses_the_test_images_and_nothing_else(standin: Path) -> Non
 def test_every_image_of_a_standin_pairs_with_its_own_label(
     standin: Path, numbered: dict[bytes, int], options: dict[str, Any]
 ) -> None:
-    found = listing(standin, **options)
+    found = read_manifest(standin, **options)
     labels = found.labels["class"]
     assert isinstance(labels, SingleLabels)
     shown: dict[int, set[int]] = {}
@@ -242,13 +250,13 @@ def test_every_image_of_a_standin_pairs_with_its_own_label(
 
 
 def test_a_tenth_of_a_standin_is_missing(standin: Path) -> None:
-    train = listing(standin).notes["coverage"]["train"]
+    train = read_manifest(standin).notes["coverage"]["train"]
     assert 0.85 < train["found"] / train["listed"] < 0.95
 
 
 def test_a_small_world_can_be_a_standin(tmp_path: Path) -> None:
-    write_standin(World(users=20, size=32), tmp_path)
-    found = listing(tmp_path)
+    write_synthetic(SyntheticImages(users=20, size=32), tmp_path)
+    found = read_manifest(tmp_path)
     assert len(set(found.users.tolist())) > 8
     assert "test" in found.split
 

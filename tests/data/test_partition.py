@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manyeyes.core.population import Ints
 from manyeyes.data.partition import by_users, classes_per_client, dirichlet, iid, released, within_users
-from manyeyes.metrics.skew import emd, mean_emd
-from manyeyes.population import Ints
+from manyeyes.metrics.heterogeneity import emd, mean_emd
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 SPLITS = SHARED / "data" / "hsu_cifar_splits.npz"

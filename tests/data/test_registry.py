@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from manyeyes.data.download import Remote
+from manyeyes.data.download.download import RemoteFile
 from manyeyes.data.registry import dataset
-from manyeyes.data.world import World
+from manyeyes.data.synthetic.dataset import SyntheticImages
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -36,13 +36,13 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 def test_a_download_is_extracted_and_listed_and_not_fetched_again(tmp_path: Path, site: tuple[Path, str]) -> None:
     folder, address = site
     cifar10 = dataset("cifar10")
-    assert cifar10.standin is not None
-    cifar10.standin(World(users=12, size=32, coarse=5, fine=20, photos=5), tmp_path / "made")
+    assert cifar10.write_synthetic is not None
+    cifar10.write_synthetic(SyntheticImages(users=12, size=32, coarse=5, fine=20, images_per_user=5), tmp_path / "made")
     with tarfile.open(folder / "images.tar.gz", "w:gz") as packed:
         packed.add(tmp_path / "made" / "cifar-10-batches-bin", "cifar-10-batches-bin")
-    served = replace(cifar10, remotes=(Remote(address + "images.tar.gz"),))
+    served = replace(cifar10, remotes=(RemoteFile(address + "images.tar.gz"),))
     served.download(tmp_path / "raw")
-    assert len(served.listing(tmp_path / "raw", partition="iid", users=4)) == 60
+    assert len(served.read_manifest(tmp_path / "raw", partition="iid", users=4)) == 60
     (folder / "images.tar.gz").unlink()
     served.download(tmp_path / "raw")  # all is there, so nothing is asked of the server
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from s2sphere import CellId, LatLng
 
-from manyeyes.data.s2 import ancestors, cells, leaves
+from manyeyes.data.datasets.s2_cells import ancestors, cells, leaves
 
 Place = tuple[float, float]
 PLACES = st.tuples(st.floats(-90, 90, width=32), st.floats(-180, 180, width=32, exclude_min=True))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from manyeyes.data import store
-from manyeyes.data.listing import Listing
-from tests.data.listings import few
+from manyeyes.data.manifest import Manifest
+from manyeyes.data.store import reader as store
+from tests.data.manifests import few
 
 
 def change(path: Path, **values: Any) -> None:
@@ -44,7 +44,7 @@ def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["images.jpegs", "offsets.npy", "examples.parquet"])
-def test_a_changed_byte_is_found(tmp_path: Path, given: Listing, name: str) -> None:
+def test_a_changed_byte_is_found(tmp_path: Path, given: Manifest, name: str) -> None:
     store.write(given, tmp_path / "s", 8, encoding="jpeg")
     store.verify(tmp_path / "s")
     data = bytearray((tmp_path / "s" / name).read_bytes())

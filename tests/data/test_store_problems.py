@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from manyeyes.data import store
-from tests.data.listings import few, in_files, jpeg
+from manyeyes.data.store import reader as store
+from tests.data.manifests import few, in_files, jpeg
 
 
 def test_a_jpeg_of_the_right_size_is_kept_byte_for_byte(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_every_kind_of_bad_file_is_counted_by_name(tmp_path: Path) -> None:
     ]
     meta = json.loads((tmp_path / "s" / "meta.json").read_text())
     assert meta["problems"] == summary.problems
-    assert (summary.problems["empty"], summary.left_out, summary.examples) == (2, 5, 2)
-    assert store.open(tmp_path / "s").rows.tolist() == [4, 5]
+    assert (summary.problems["empty"], summary.unreadable_images, summary.examples) == (2, 5, 2)
+    assert store.open(tmp_path / "s").image_indices.tolist() == [4, 5]
 
 
 def test_duplicate_ids_are_reported_and_shared_images_are_not(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def assert_same(one: Accuracy, other: Accuracy) -> None:
 def test_equals_scikit_learn(seed: int, count: int, classes: int) -> None:
     scores, targets, _ = example(seed, count, classes)
     predicted = scores.argmax(axis=1)
-    metric = Accuracy.of(scores, targets)
+    metric = Accuracy.from_scores(scores, targets)
     assert metric.results()["accuracy"] == pytest.approx(accuracy_score(targets, predicted))
     seen = np.unique(targets)
     recall = recall_score(targets, predicted, labels=np.arange(classes), average=None, zero_division=0)
@@ -51,29 +51,31 @@ def test_equals_scikit_learn(seed: int, count: int, classes: int) -> None:
 def test_loss_equals_torch(scale: float) -> None:
     scores, targets, _ = example(0, 30, 5)
     expected = torch.nn.functional.cross_entropy(torch.tensor(scores).double() * scale, torch.tensor(targets)).item()
-    assert Accuracy.of(scores * np.float64(scale), targets).results()["loss"] == pytest.approx(expected, rel=1e-9)
+    assert Accuracy.from_scores(scores * np.float64(scale), targets).results()["loss"] == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 def test_given_losses_are_averaged() -> None:
-    assert Accuracy.of(np.eye(3), [0, 1, 1], losses=[1.0, 2.0, 6.0]).results()["loss"] == 3.0
+    assert Accuracy.from_scores(np.eye(3), [0, 1, 1], losses=[1.0, 2.0, 6.0]).results()["loss"] == 3.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_takes_tensors(dtype: torch.dtype) -> None:
     scores = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=dtype, requires_grad=True)
-    assert Accuracy.of(scores, torch.tensor([0, 1]), torch.tensor([5, 6])).results()["accuracy"] == 0.5
+    assert Accuracy.from_scores(scores, torch.tensor([0, 1]), torch.tensor([5, 6])).results()["accuracy"] == 0.5
 
 
 def test_predictions_give_what_scores_give() -> None:
     scores, targets, users = example(1, 30, 5)
     losses = np.ones(30)
-    of_predictions = Accuracy.of_predictions(scores.argmax(axis=1), targets, 5, losses, users)
-    assert_same(of_predictions, Accuracy.of(scores, targets, users, losses))
+    of_predictions = Accuracy.from_predictions(scores.argmax(axis=1), targets, 5, losses, users)
+    assert_same(of_predictions, Accuracy.from_scores(scores, targets, users, losses))
 
 
 def test_per_user_equals_a_plain_loop() -> None:
     scores, targets, users = example(2, 60, 4)
-    per_user = Accuracy.of(scores, targets, users).per_user()
+    per_user = Accuracy.from_scores(scores, targets, users).per_user()
     for user, value, count in zip(per_user.users_U, per_user.values_U, per_user.counts_U, strict=True):
         right = [scores[i].argmax() == targets[i] for i in range(60) if users[i] == user]
         assert (value, count) == (sum(right) / len(right), len(right))
@@ -84,14 +86,14 @@ def test_per_user_equals_a_plain_loop() -> None:
 @given(st.integers(0, 9999), st.lists(st.integers(0, 40), max_size=4))
 def test_any_split_gives_the_same(seed: int, cuts: list[int]) -> None:
     scores, targets, users = example(seed, 40, 5)
-    parts = [Accuracy.of(scores[i], targets[i], users[i]) for i in np.split(np.arange(40), sorted(cuts))]
-    whole = Accuracy.of(scores, targets, users)
+    parts = [Accuracy.from_scores(scores[i], targets[i], users[i]) for i in np.split(np.arange(40), sorted(cuts))]
+    whole = Accuracy.from_scores(scores, targets, users)
     assert_same(sum(parts, Accuracy.empty(5)), whole)
     assert_same(sum(parts[::-1], Accuracy.empty(5)), whole)
 
 
 def test_addition_is_associative_with_an_identity() -> None:
-    a, b, c = (Accuracy.of(*example(seed, 10, 5)) for seed in range(3))
+    a, b, c = (Accuracy.from_scores(*example(seed, 10, 5)) for seed in range(3))
     assert_same((a + b) + c, a + (b + c))
     assert_same(Accuracy.empty(5) + a, a)
     assert_same(a + Accuracy.empty(5), a)
@@ -117,11 +119,11 @@ def test_empty_has_results_without_nan() -> None:
 )
 def test_bad_input_is_named(scores: Any, targets: Any, more: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Accuracy.of(scores, targets, **more)
+        Accuracy.from_scores(scores, targets, **more)
 
 
 def test_what_does_not_fit_is_not_added() -> None:
     with pytest.raises(ValueError, match="3 and 4 classes"):
         Accuracy.empty(3) + Accuracy.empty(4)
     with pytest.raises(ValueError, match="with users and one without"):
-        Accuracy.of(np.eye(2), [0, 1], [7, 7]) + Accuracy.of(np.eye(2), [0, 1])
+        Accuracy.from_scores(np.eye(2), [0, 1], [7, 7]) + Accuracy.from_scores(np.eye(2), [0, 1])

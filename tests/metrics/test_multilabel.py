@@ -40,7 +40,7 @@ def scikit_ap(hot: Any, scores: Any, average: str | None) -> Any:
 @given(arrays())
 def test_average_precision_equals_scikit_learn(case: Arrays) -> None:
     scores, hot = case
-    metric = MultiLabelScores.of(scores, hot)
+    metric = MultiLabelScores.from_scores(scores, hot)
     np.testing.assert_allclose(metric.per_class().ap_C, scikit_ap(hot, scores, None), atol=1e-9)
     assert metric.results()["macro_ap"] == pytest.approx(scikit_ap(hot, scores, "macro"), abs=1e-9)
     assert metric.results()["micro_ap"] == pytest.approx(scikit_ap(hot, scores, "micro"), abs=1e-9)
@@ -51,7 +51,7 @@ def test_average_precision_equals_scikit_learn(case: Arrays) -> None:
 @given(arrays(), st.sampled_from([-1.0, 0.0, 0.5]))
 def test_precision_recall_f1_equal_scikit_learn(case: Arrays, threshold: float) -> None:
     scores, hot = case
-    metric = MultiLabelScores.of(scores, hot)
+    metric = MultiLabelScores.from_scores(scores, hot)
     each = metric.per_class(threshold)
     expected = precision_recall_fscore_support(hot, scores > threshold, average=None, zero_division=0)
     for ours, theirs in zip((each.precision_C, each.recall_C, each.f1_C, each.support_C), expected, strict=True):
@@ -66,18 +66,20 @@ def test_many_blocks_of_classes_give_what_one_gives(monkeypatch: pytest.MonkeyPa
     chance = np.random.default_rng(0)
     scores, hot = chance.integers(-9, 9, (50, 23)).astype(np.float32), chance.random((50, 23)) < 0.2
     monkeypatch.setattr(multilabel, "BLOCK", 150)
-    metric = MultiLabelScores.of(scores, hot)
+    metric = MultiLabelScores.from_scores(scores, hot)
     np.testing.assert_allclose(metric.per_class().ap_C, scikit_ap(hot, scores, None), atol=1e-12)
     assert metric.results()["micro_ap"] == pytest.approx(scikit_ap(hot, scores, "micro"), abs=1e-12)
 
 
 def test_a_tie_shares_one_threshold() -> None:
     # at 2: 1 of 1 right; at 1: 2 of 3 right, the order within the tie being unknown
-    assert MultiLabelScores.of([[1.0], [2.0], [1.0]], [[1], [1], [0]]).per_class().ap_C[0] == pytest.approx(5 / 6)
+    assert MultiLabelScores.from_scores([[1.0], [2.0], [1.0]], [[1], [1], [0]]).per_class().ap_C[0] == pytest.approx(
+        5 / 6
+    )
 
 
 def test_float64_scores_are_not_rounded_into_ties() -> None:
-    assert MultiLabelScores.of([[1.0], [1.0 + 1e-12]], [[0], [1]]).results()["macro_ap"] == 1.0
+    assert MultiLabelScores.from_scores([[1.0], [1.0 + 1e-12]], [[0], [1]]).results()["macro_ap"] == 1.0
 
 
 @pytest.mark.parametrize(("found", "missed"), [(1, 3), (4, 0)])
@@ -85,7 +87,7 @@ def test_c_f1_is_the_harmonic_mean_of_macro_precision_and_recall(found: int, mis
     # class 0: precision 1, recall found / 4; class 1: never predicted
     scores = np.column_stack([[1.0] * found + [-1.0] * missed, [-1.0] * 4])
     precision, recall = 0.5, found / 8
-    results = MultiLabelScores.of(scores, np.ones((4, 2))).results()
+    results = MultiLabelScores.from_scores(scores, np.ones((4, 2))).results()
     assert results["c_f1"] == pytest.approx(2 * precision * recall / (precision + recall))
 
 
@@ -95,14 +97,14 @@ def test_flair_prints_c_f1_and_not_macro_f1() -> None:
     columns = [(800, 89, 200), (186, 162, 814)]  # found, wrongly predicted, missed
     scores = np.stack([[1.0] * f + [1.0] * w + [-1.0] * m + [-1.0] * (1162 - f - w - m) for f, w, m in columns], 1)
     hot = np.stack([[1] * f + [0] * w + [1] * m + [0] * (1162 - f - w - m) for f, w, m in columns], 1)
-    results = MultiLabelScores.of(scores, hot).results()
+    results = MultiLabelScores.from_scores(scores, hot).results()
     assert round(100 * results["c_f1"], 1) == 58.4
     assert round(100 * results["macro_f1"], 1) == 56.1
 
 
 def test_tensors_and_reused_memory() -> None:
     scores, hot = torch.tensor([[1.0, -1.0], [0.5, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    metric = MultiLabelScores.of(scores, hot)
+    metric = MultiLabelScores.from_scores(scores, hot)
     scores.zero_()
     hot.zero_()
     assert metric.results()["macro_ap"] == 1.0
@@ -120,17 +122,17 @@ def test_per_user_equals_a_plain_loop(case: Arrays, users: int, seed: int) -> No
         if values:
             expected[user] = (np.mean(values), mine.sum())
         small += not values
-    per_user = MultiLabelScores.of(scores, hot, users_N).per_user()
+    per_user = MultiLabelScores.from_scores(scores, hot, users_N).per_user()
     assert per_user.users_U.tolist() == sorted(expected)
     np.testing.assert_allclose(per_user.values_U, [expected[user][0] for user in sorted(expected)], atol=1e-9)
     assert per_user.counts_U.tolist() == [expected[user][1] for user in sorted(expected)]
-    assert per_user.too_small == small
+    assert per_user.num_unscorable == small
 
 
 def test_user_results_are_in_the_table() -> None:
     scores = [[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 1.0]]
     hot = [[0, 0], [1, 1], [1, 0], [1, 0], [1, 1]]  # of one user nothing, of one all, of one class 0 in all of two
-    results = MultiLabelScores.of(scores, hot, [4, 5, 5, 6, 7]).results()
+    results = MultiLabelScores.from_scores(scores, hot, [4, 5, 5, 6, 7]).results()
     assert (results["user_scored"], results["user_too_small"], results["user_mean"]) == (1, 3, 0.5)
 
 
@@ -140,8 +142,8 @@ def test_any_split_gives_exactly_the_same(case: Arrays, cuts: list[int]) -> None
     scores, hot = case
     users = np.arange(len(scores)) % 3
     slices = np.split(np.arange(len(scores)), sorted(min(cut, len(scores)) for cut in cuts))
-    parts = [MultiLabelScores.of(scores[i], hot[i], users[i]) for i in slices]
-    whole = MultiLabelScores.of(scores, hot, users).results()
+    parts = [MultiLabelScores.from_scores(scores[i], hot[i], users[i]) for i in slices]
+    whole = MultiLabelScores.from_scores(scores, hot, users).results()
     empty = MultiLabelScores.empty(scores.shape[1])
     assert sum(parts, empty).results() == whole
     assert sum(parts[::-1], empty).results() == whole
@@ -149,7 +151,7 @@ def test_any_split_gives_exactly_the_same(case: Arrays, cuts: list[int]) -> None
 
 def test_addition_is_associative_with_an_identity() -> None:
     chance = np.random.default_rng(0)
-    a, b, c = (MultiLabelScores.of(chance.normal(size=(9, 4)), chance.random((9, 4)) < 0.3) for _ in range(3))
+    a, b, c = (MultiLabelScores.from_scores(chance.normal(size=(9, 4)), chance.random((9, 4)) < 0.3) for _ in range(3))
     empty = MultiLabelScores.empty(4)
     assert ((a + b) + c).results() == (a + (b + c)).results()
     assert (empty + a).results() == a.results() == (a + empty).results()
@@ -175,13 +177,13 @@ def test_empty_has_results_without_nan() -> None:
 )
 def test_bad_input_is_named(scores: Any, targets: Any, users: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        MultiLabelScores.of(scores, targets, users)
+        MultiLabelScores.from_scores(scores, targets, users)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="3 and 4 classes"):
         MultiLabelScores.empty(3) + MultiLabelScores.empty(4)
     with pytest.raises(ValueError, match="with users and scores without"):
-        MultiLabelScores.of([[1.0]], [[1]], [7]) + MultiLabelScores.of([[1.0]], [[1]])
+        MultiLabelScores.from_scores([[1.0]], [[1]], [7]) + MultiLabelScores.from_scores([[1.0]], [[1]])
     with pytest.raises(ValueError, match="the scores have no users"):
-        MultiLabelScores.of([[1.0]], [[1]]).per_user()
+        MultiLabelScores.from_scores([[1.0]], [[1]]).per_user()

@@ -12,7 +12,7 @@ def test_summary_by_hand() -> None:
     # 20 users with values 0.00, 0.05, ..., 0.95; the last has 81 examples and the others one each
     values = np.arange(20) / 20
     counts = np.array([1] * 19 + [81])
-    summary = PerUser(np.arange(20), values, counts, too_small=4).summary()
+    summary = PerUser(np.arange(20), values, counts, num_unscorable=4).summary()
     assert summary == pytest.approx(
         {
             "scored": 20,

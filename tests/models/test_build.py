@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from manyeyes.models import MODELS, build
+from manyeyes.models import MODELS, build_model
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -22,35 +22,35 @@ def photos(count: int, size: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_same_seed_gives_same_weights(name: str) -> None:
-    assert same(build(name, 10, seed=3), build(name, 10, seed=3))
+    assert same(build_model(name, 10, seed=3), build_model(name, 10, seed=3))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_another_seed_gives_other_weights(name: str) -> None:
-    assert not same(build(name, 10, seed=3), build(name, 10, seed=4))
+    assert not same(build_model(name, 10, seed=3), build_model(name, 10, seed=4))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_global_generator_is_neither_read_nor_disturbed(name: str) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = build(name, 10)
+    first = build_model(name, 10)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert same(first, build(name, 10))
+    assert same(first, build_model(name, 10))
 
 
 @pytest.mark.parametrize("size", [32, 64, 224])
 @pytest.mark.parametrize("name", MODELS)
 def test_images_of_a_size_give_logits(name: str, size: int) -> None:
-    model = build(name, 7, size=size, width=8 if name == "lenet" else 64)
+    model = build_model(name, 7, size=size, width=8 if name == "lenet" else 64)
     with torch.no_grad():
         assert model(photos(1, size)).shape == (1, 7)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_gradient_reaches_every_parameter(name: str) -> None:
-    model = build(name, 10)
+    model = build_model(name, 10)
     loss = nn.functional.cross_entropy(model(photos(4, 32)), torch.arange(4))
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     names = [name for name, _ in model.named_parameters()]
@@ -59,7 +59,7 @@ def test_gradient_reaches_every_parameter(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_channels_last_gives_the_same_logits(name: str) -> None:
-    model, x = build(name, 10).eval(), photos(2, 32)
+    model, x = build_model(name, 10).eval(), photos(2, 32)
     with torch.no_grad():
         expected = model(x)
         found = model.to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
@@ -70,7 +70,7 @@ def test_channels_last_gives_the_same_logits(name: str) -> None:
     ("name", "norm"), [("lenet", "group"), ("resnet18", "frozen_batch"), ("mobilenet_v1", "group")]
 )
 def test_gradients_of_many_clients_at_once_equal_those_one_by_one(name: str, norm: str) -> None:
-    model = build(name, 10, norm=norm)
+    model = build_model(name, 10, norm=norm)
     buffers = dict(model.named_buffers())
 
     def loss(theta: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -87,7 +87,7 @@ def test_gradients_of_many_clients_at_once_equal_those_one_by_one(name: str, nor
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_model_drops_out(name: str) -> None:
-    assert not any(isinstance(part, nn.modules.dropout._DropoutNd) for part in build(name, 10).modules())
+    assert not any(isinstance(part, nn.modules.dropout._DropoutNd) for part in build_model(name, 10).modules())
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,5 @@ def test_no_model_drops_out(name: str) -> None:
 )
 def test_a_bad_value_is_refused_in_one_sentence(name: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence) as caught:
-        build(name, **{"classes": 10, **options})
+        build_model(name, **{"classes": 10, **options})
     assert "\n" not in str(caught.value)

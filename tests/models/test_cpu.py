@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.models import build
-from manyeyes.models.cpu import OneDNNLinear, for_cpu
-from manyeyes.models.winograd import WinogradConv2d
+from manyeyes.models import build_model
+from manyeyes.models.fast.cpu import OneDNNLinear, optimize_for_cpu
+from manyeyes.models.fast.winograd import WinogradConv2d
 
 
 def made_fast(layer: nn.Conv2d) -> nn.Conv2d:
     plain = nn.Sequential(layer)
     plain.channels_last = ("cpu",)  # type: ignore[assignment]
-    fast = for_cpu(plain)
+    fast = optimize_for_cpu(plain)
     assert isinstance(fast, nn.Sequential) and isinstance(fast[0], nn.Conv2d)
     return fast[0]
 
@@ -85,14 +85,14 @@ def test_other_layers_stay_as_they_are(layer: nn.Conv2d) -> None:
 
 
 def test_the_module_given_is_not_changed() -> None:
-    plain = build("lenet", 10)
-    fast = for_cpu(plain)
+    plain = build_model("lenet", 10)
+    fast = optimize_for_cpu(plain)
     assert [type(layer) for layer in fast.modules()].count(WinogradConv2d) == 1
     assert not any(isinstance(layer, WinogradConv2d) for layer in plain.modules())
 
 
 def test_a_module_that_may_rely_on_plain_order_is_not_changed() -> None:
-    fast = for_cpu(nn.Sequential(nn.Conv2d(64, 64, 5, padding=2)))
+    fast = optimize_for_cpu(nn.Sequential(nn.Conv2d(64, 64, 5, padding=2)))
     assert isinstance(fast, nn.Sequential) and type(fast[0]) is nn.Conv2d
 
 
@@ -114,6 +114,8 @@ def test_no_rows_and_other_numbers_are_multiplied_plainly(rows: Tensor) -> None:
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_large_linear_layers_are_exchanged_where_mkl_is_slow(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyeyes.models.cpu.mkl_is_slow", lambda: slow)
-    found = [type(layer) for layer in for_cpu(build("lenet", 10)).modules() if isinstance(layer, nn.Linear)]
+    monkeypatch.setattr("manyeyes.models.fast.cpu.mkl_is_slow", lambda: slow)
+    found = [
+        type(layer) for layer in optimize_for_cpu(build_model("lenet", 10)).modules() if isinstance(layer, nn.Linear)
+    ]
     assert found == [OneDNNLinear if slow else nn.Linear, nn.Linear, nn.Linear]

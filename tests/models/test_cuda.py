@@ -7,10 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from manyeyes.engine.compiling import compiled
-from manyeyes.models.cuda import AlignedLinear, ClientLinear, GroupConv2d, PatchConv2d, RowConv2d, for_cuda
-from manyeyes.models.depthwise import DepthConv2d
-from manyeyes.models.group_norm import FusedGroupNorm
+from manyeyes.engines.compiling import compiled
+from manyeyes.models.fast.cuda import (
+    AlignedLinear,
+    ClientLinear,
+    GroupConv2d,
+    PatchConv2d,
+    RowConv2d,
+    optimize_for_cuda,
+)
+from manyeyes.models.fast.depthwise import DepthConv2d
+from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 
 def slopes(module: nn.Module, numbers: dict[str, Tensor], images_KBCHW: Tensor) -> list[Tensor]:
@@ -42,7 +49,7 @@ def slopes(module: nn.Module, numbers: dict[str, Tensor], images_KBCHW: Tensor) 
 )
 def test_values_and_gradients_of_clients_side_by_side(plain: nn.Module, kind: type[nn.Module]) -> None:
     plain = plain.double()
-    fast = for_cuda(plain, several=True)
+    fast = optimize_for_cuda(plain, vmapped=True)
     assert type(fast) is kind
     generator = torch.Generator().manual_seed(0)
     numbers = {
@@ -56,7 +63,7 @@ def test_values_and_gradients_of_clients_side_by_side(plain: nn.Module, kind: ty
 
 
 def test_the_gradient_of_a_linear_layer_lies_as_its_weights_do() -> None:
-    fast = for_cuda(nn.Linear(20, 16), several=True)
+    fast = optimize_for_cuda(nn.Linear(20, 16), vmapped=True)
     numbers = {"weight": torch.randn(3, 16, 20), "bias": torch.randn(3, 16)}
     assert slopes(fast, numbers, torch.randn(3, 4, 20))[1].is_contiguous()
 
@@ -78,7 +85,7 @@ def test_layers_that_all_clients_share_are_run_for_each(frozen: nn.Conv2d) -> No
         loss_K = vmap(loss)(dict(zip(head, leaves, strict=True)), images)
         return [loss_K, *torch.autograd.grad(loss_K.sum(), leaves)]
 
-    for found, wanted in zip(slopes_of(for_cuda(plain, several=True)), slopes_of(plain), strict=True):
+    for found, wanted in zip(slopes_of(optimize_for_cuda(plain, vmapped=True)), slopes_of(plain), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-9)
 
 
@@ -96,7 +103,7 @@ def test_a_module_that_relies_on_plain_order_gets_it(channels: int, several: boo
             return self.fc(nn.functional.relu(self.conv(images)).view(len(images), -1))
 
     plain = Viewing()
-    fast = for_cuda(plain, several)
+    fast = optimize_for_cuda(plain, several)
     images = torch.randn(2, 3, channels, 6, 6)
 
     def one(images: Tensor) -> Tensor:
@@ -118,11 +125,11 @@ def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not()
         nn.Linear(8, 16),
         nn.Linear(8, 10),
     )
-    fast = for_cuda(plain, several=True)
+    fast = optimize_for_cuda(plain, vmapped=True)
     assert [type(layer) for layer in fast] == [nn.Conv2d] * 4 + [ClientLinear, ClientLinear]
-    assert [type(layer) for layer in for_cuda(plain, several=False)][4:] == [nn.Linear, AlignedLinear]
+    assert [type(layer) for layer in optimize_for_cuda(plain, vmapped=False)][4:] == [nn.Linear, AlignedLinear]
     assert {type(layer) for layer in plain} == {nn.Conv2d, nn.Linear}
-    assert type(for_cuda(nn.Conv2d(8, 8, 3), several=False)) is nn.Conv2d
+    assert type(optimize_for_cuda(nn.Conv2d(8, 8, 3), vmapped=False)) is nn.Conv2d
 
 
 def test_only_norms_and_depthwise_convolutions_of_models_with_channels_side_by_side_are_changed() -> None:
@@ -140,10 +147,10 @@ def test_only_norms_and_depthwise_convolutions_of_models_with_channels_side_by_s
         nn.GroupNorm(2, 8),
         bend,
     )
-    assert [type(layer) for layer in for_cuda(plain, several=False)] == [type(layer) for layer in plain]
+    assert [type(layer) for layer in optimize_for_cuda(plain, vmapped=False)] == [type(layer) for layer in plain]
     plain.channels_last = ("cuda",)  # type: ignore[assignment]
-    assert [type(layer) for layer in for_cuda(plain, several=True)] == [type(layer) for layer in plain]
-    fast = for_cuda(plain, several=False)
+    assert [type(layer) for layer in optimize_for_cuda(plain, vmapped=True)] == [type(layer) for layer in plain]
+    fast = optimize_for_cuda(plain, vmapped=False)
     kinds = [DepthConv2d, nn.Conv2d, FusedGroupNorm, nn.Identity, nn.GroupNorm, nn.ReLU]
     assert [type(layer) for layer in fast] == [
         *kinds,

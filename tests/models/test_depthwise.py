@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.engine.precision import arithmetic
-from manyeyes.models.cuda import for_cuda
-from manyeyes.models.depthwise import DepthConv2d
+from manyeyes.engines.precision import arithmetic
+from manyeyes.models.fast.cuda import optimize_for_cuda
+from manyeyes.models.fast.depthwise import DepthConv2d
 
 CUDA = pytest.param(
     "cuda",
@@ -36,7 +36,7 @@ def test_values_and_gradients(
     plain = nn.Conv2d(channels, channels, kernel, stride, padding, groups=channels, bias=bias).to(device)
     model = nn.Sequential(plain)
     model.channels_last = ("cuda",)  # type: ignore[assignment]
-    fast = for_cuda(model, several=False)
+    fast = optimize_for_cuda(model, vmapped=False)
     assert type(fast[0]) is DepthConv2d
     images = torch.linspace(0, 50, 3 * channels * size[0] * size[1]).cos().view(3, channels, *size).to(device)
     images = images.contiguous(memory_format=torch.channels_last)

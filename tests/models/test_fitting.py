@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.models import MODELS, NORMS, build
+from manyeyes.models import MODELS, NORMS, build_model
 from manyeyes.models.fitting import check_fits
 
 
@@ -55,7 +55,7 @@ class Changing(nn.Module):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", MODELS)
 def test_our_models_fit(name: str, norm: str) -> None:
-    check_fits(build(name, 7, norm=norm, size=32), 32, 32, 7)
+    check_fits(build_model(name, 7, norm=norm, size=32), 32, 32, 7)
 
 
 @pytest.mark.parametrize(

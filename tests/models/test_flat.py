@@ -22,7 +22,7 @@ def module() -> nn.Sequential:
 
 def test_counts_trained_parameters_then_statistics() -> None:
     flat = FlatModel(module())
-    assert (flat.trained, flat.size) == (2 + 2 + 32 + 4, 40 + 2 + 2)
+    assert (flat.num_trainable, flat.num_shared) == (2 + 2 + 32 + 4, 40 + 2 + 2)
     assert list(flat.shapes) == ["1.weight", "1.bias", "4.weight", "4.bias", "1.running_mean", "1.running_var"]
 
 
@@ -103,7 +103,7 @@ def test_a_parameter_that_is_used_twice_is_held_once() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     net[1].weight = net[0].weight
     flat = FlatModel(net)
-    assert flat.size == 16 + 4 + 4
+    assert flat.num_shared == 16 + 4 + 4
     theta = torch.linspace(-1, 1, 24)
     expected = (torch.ones(1, 4) @ theta[:16].view(4, 4).T + theta[16:20]) @ theta[:16].view(4, 4).T + theta[20:]
     torch.testing.assert_close(flat(theta, torch.zeros(0), torch.ones(1, 4)), expected)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from manyeyes.engine.precision import arithmetic
-from manyeyes.models import build
-from manyeyes.models.cuda import for_cuda
-from manyeyes.models.group_norm import FusedGroupNorm
+from manyeyes.engines.precision import arithmetic
+from manyeyes.models import build_model
+from manyeyes.models.fast.cuda import optimize_for_cuda
+from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 CUDA = pytest.param(
     "cuda",
@@ -58,11 +58,11 @@ def test_norm_sum_and_relu(images: int, channels: int, side: int, high: float, w
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v1", "mobilenet_v2"])
 def test_whole_models(name: str, device: str) -> None:
-    plain = build(name, 5, norm="group", size=32).to(device)
+    plain = build_model(name, 5, norm="group", size=32).to(device)
     with torch.no_grad():
         for parameter in plain.parameters():
             parameter += 0.05 * torch.linspace(0, 9, parameter.numel(), device=device).sin().view_as(parameter)
-    fast = for_cuda(plain, several=False)
+    fast = optimize_for_cuda(plain, vmapped=False)
     norms = [child for child in fast.modules() if isinstance(child, nn.GroupNorm)]
     assert norms and {type(norm) for norm in norms} == {FusedGroupNorm}
     assert not any(isinstance(child, nn.ReLU6) for child in fast.modules())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from manyeyes.models import kernels
+from manyeyes.models.fast import kernels
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_a_triton_that_does_not_work_is_named_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(kernels, "find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "manyeyes.models.kernels.group_norm", None)  # which cannot be imported
+    monkeypatch.setitem(sys.modules, "manyeyes.models.fast.kernels.group_norm", None)  # which cannot be imported
     assert not kernels._work()
     assert not kernels._work()
     (said,) = capsys.readouterr().err.splitlines()

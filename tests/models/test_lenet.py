@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from manyeyes.models import build
+from manyeyes.models import build_model
 
 
 def count(width: int) -> int:
-    return sum(p.numel() for p in build("lenet", 10, width=width).parameters())
+    return sum(p.numel() for p in build_model("lenet", 10, width=width).parameters())
 
 
 def test_parameters_at_32_px() -> None:
@@ -26,9 +26,9 @@ def test_width_scales_every_layer() -> None:
 
 @pytest.mark.parametrize("size", [4, 30, 33])
 def test_odd_sizes_are_halved_rounding_down(size: int) -> None:
-    assert build("lenet", 10, size=size, width=4)(torch.zeros(1, 3, size, size)).shape == (1, 10)
+    assert build_model("lenet", 10, size=size, width=4)(torch.zeros(1, 3, size, size)).shape == (1, 10)
 
 
 def test_images_too_small_to_halve_twice_are_refused() -> None:
     with pytest.raises(ValueError, match="3 px; give 4 or more"):
-        build("lenet", 10, size=3)
+        build_model("lenet", 10, size=3)

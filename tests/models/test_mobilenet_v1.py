@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from manyeyes.models import build, layers
+from manyeyes.models import build_model, layers
 
 
 def test_parameters_count_as_in_the_usual_implementation() -> None:
-    assert sum(p.numel() for p in build("mobilenet_v1", 1000, norm="batch").parameters()) == 4_231_976
+    assert sum(p.numel() for p in build_model("mobilenet_v1", 1000, norm="batch").parameters()) == 4_231_976
 
 
 def test_channels_and_sizes_follow_table_1_of_the_paper() -> None:
-    model = build("mobilenet_v1", 10)
+    model = build_model("mobilenet_v1", 10)
     seen: list[tuple[int, int]] = []
 
     def note(block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -27,6 +27,6 @@ def test_channels_and_sizes_follow_table_1_of_the_paper() -> None:
 
 
 def test_layers_end_with_the_last_block_and_the_classifier() -> None:
-    names = [name for name, _ in layers(build("mobilenet_v1", 10))]
+    names = [name for name, _ in layers(build_model("mobilenet_v1", 10))]
     last = "blocks.12"
     assert names[-5:] == [f"{last}.depthwise", f"{last}.bn1", f"{last}.pointwise", f"{last}.bn2", "fc"]

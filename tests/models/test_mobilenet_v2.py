@@ -7,11 +7,11 @@ import importlib
 import pytest
 import torch
 
-from manyeyes.models import build
+from manyeyes.models import build_model
 
 
 def test_keys_and_parameters_count_as_in_torchvision() -> None:
-    model = build("mobilenet_v2", 1000, norm="batch")
+    model = build_model("mobilenet_v2", 1000, norm="batch")
     assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == (314, 3_504_872)
 
 
@@ -35,24 +35,24 @@ def test_keys_and_parameters_count_as_in_torchvision() -> None:
     ],
 )
 def test_names_and_shapes_are_torchvisions(key: str, shape: tuple[int, ...]) -> None:
-    assert build("mobilenet_v2", 1000, norm="batch").state_dict()[key].shape == shape
+    assert build_model("mobilenet_v2", 1000, norm="batch").state_dict()[key].shape == shape
 
 
 def test_bottleneck_adds_a_linear_layer_of_its_own() -> None:
     # Without: 1280 * 2028 + 2028. With: 1280 * 64 + 64, and 64 * 2028 + 2028.
     plain, narrow = (
-        sum(p.numel() for p in build("mobilenet_v2", 2028, bottleneck=units).parameters()) for units in (0, 64)
+        sum(p.numel() for p in build_model("mobilenet_v2", 2028, bottleneck=units).parameters()) for units in (0, 64)
     )
     assert plain - narrow == 1280 * 2028 - (1280 * 64 + 64 + 64 * 2028)
 
 
 def test_group_norms_have_eight_groups() -> None:
-    norms = [part for part in build("mobilenet_v2", 10).modules() if isinstance(part, torch.nn.GroupNorm)]
+    norms = [part for part in build_model("mobilenet_v2", 10).modules() if isinstance(part, torch.nn.GroupNorm)]
     assert (len(norms), {norm.num_groups for norm in norms}) == (52, {8})
 
 
 def test_training_draws_nothing_at_random() -> None:
-    model = build("mobilenet_v2", 10).train()
+    model = build_model("mobilenet_v2", 10).train()
     x = torch.ones(2, 3, 32, 32)
     assert torch.equal(model(x), model(x))
 
@@ -63,7 +63,7 @@ def test_outputs_equal_torchvisions() -> None:
     except Exception as error:  # beside a CPU torch it can raise a RuntimeError
         pytest.skip(f"torchvision does not import: {error!r}")
     theirs = models.mobilenet_v2(num_classes=10).eval()
-    ours = build("mobilenet_v2", 10, norm="batch").eval()
+    ours = build_model("mobilenet_v2", 10, norm="batch").eval()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(ours(x), theirs(x))

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from manyeyes.models import build, load_pretrained
+from manyeyes.models import build_model, load_pretrained
 
 State = dict[str, Tensor]
 
@@ -23,7 +23,7 @@ def save(state: State, path: Path) -> Path:
 
 def trained(name: str = "resnet18", classes: int = 1000, norm: str = "batch", bottleneck: int = 0) -> State:
     """Weights as after training: no norm is at its initial value."""
-    state = build(name, classes, norm=norm, bottleneck=bottleneck, seed=9).state_dict()
+    state = build_model(name, classes, norm=norm, bottleneck=bottleneck, seed=9).state_dict()
     return {key: value + 1 if value.dim() < 2 else value for key, value in state.items()}
 
 
@@ -34,7 +34,7 @@ def content(module: nn.Module) -> State:
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
 def test_file_loads_whole(tmp_path: Path, suffix: str) -> None:
     state = trained("lenet", 10)
-    model = build("lenet", 10)
+    model = build_model("lenet", 10)
     report = load_pretrained(model, save(state, tmp_path / f"w{suffix}"))
     assert (set(report.loaded), report.replaced, report.ignored) == (set(state), (), ())
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
@@ -43,7 +43,7 @@ def test_file_loads_whole(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_classifier_of_other_classes_stays_fresh_and_the_rest_is_loaded(tmp_path: Path, suffix: str) -> None:
     state = trained()
-    model, fresh = build("resnet18", 17, norm="frozen_batch"), build("resnet18", 17, norm="frozen_batch")
+    model, fresh = build_model("resnet18", 17, norm="frozen_batch"), build_model("resnet18", 17, norm="frozen_batch")
     report = load_pretrained(model, save(state, tmp_path / f"w{suffix}"))
     assert report.replaced == ("fc.weight", "fc.bias")
     assert torch.equal(model.get_parameter("fc.weight"), fresh.get_parameter("fc.weight"))
@@ -52,23 +52,23 @@ def test_classifier_of_other_classes_stays_fresh_and_the_rest_is_loaded(tmp_path
 
 
 def test_frozen_norms_leave_only_the_counters(tmp_path: Path) -> None:
-    report = load_pretrained(build("resnet18", 1000, norm="frozen_batch"), save(trained(), tmp_path / "w.pth"))
+    report = load_pretrained(build_model("resnet18", 1000, norm="frozen_batch"), save(trained(), tmp_path / "w.pth"))
     assert len(report.ignored) == 20
     assert all(key.endswith("num_batches_tracked") for key in report.ignored)
 
 
 def test_frozen_model_with_batch_norm_weights_is_the_same_function(tmp_path: Path) -> None:
     state = trained()
-    batch = build("resnet18", 1000, norm="batch").eval()
+    batch = build_model("resnet18", 1000, norm="batch").eval()
     batch.load_state_dict(state)
-    frozen = build("resnet18", 1000, norm="frozen_batch", weights=save(state, tmp_path / "w.pth")).train()
+    frozen = build_model("resnet18", 1000, norm="frozen_batch", pretrained=save(state, tmp_path / "w.pth")).train()
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(frozen(x), batch(x))
 
 
 def test_group_norms_take_scale_and_bias_and_list_the_statistics(tmp_path: Path) -> None:
     state = trained("mobilenet_v2")
-    model = build("mobilenet_v2", 1000, norm="group")
+    model = build_model("mobilenet_v2", 1000, norm="group")
     report = load_pretrained(model, save(state, tmp_path / "w.pth"))
     assert torch.equal(model.get_parameter("features.5.conv.3.bias"), state["features.5.conv.3.bias"])
     assert len(report.ignored) == 3 * 52
@@ -76,7 +76,7 @@ def test_group_norms_take_scale_and_bias_and_list_the_statistics(tmp_path: Path)
 
 
 def test_new_bottleneck_and_its_classifier_stay_fresh_even_with_as_many_classes(tmp_path: Path) -> None:
-    model = build("mobilenet_v2", 1000, bottleneck=64)
+    model = build_model("mobilenet_v2", 1000, bottleneck=64)
     report = load_pretrained(model, save(trained("mobilenet_v2"), tmp_path / "w.pth"))
     assert report.replaced == ("bottleneck.weight", "bottleneck.bias", "classifier.1.weight", "classifier.1.bias")
     assert not model.get_parameter("classifier.1.bias").any()
@@ -84,7 +84,7 @@ def test_new_bottleneck_and_its_classifier_stay_fresh_even_with_as_many_classes(
 
 def test_known_bottleneck_is_loaded_and_only_the_classifier_replaced(tmp_path: Path) -> None:
     path = save(trained("mobilenet_v2", 2028, bottleneck=64), tmp_path / "w.pth")
-    report = load_pretrained(build("mobilenet_v2", 203, bottleneck=64), path)
+    report = load_pretrained(build_model("mobilenet_v2", 203, bottleneck=64), path)
     assert report.replaced == ("classifier.1.weight", "classifier.1.bias")
 
 
@@ -116,7 +116,7 @@ def excessive(state: State) -> State:
 def test_a_key_out_of_place_is_named_and_nothing_is_loaded(
     tmp_path: Path, spoil: Callable[[State], State], sentence: str
 ) -> None:
-    model = build("lenet", 10)
+    model = build_model("lenet", 10)
     before = content(model)
     with pytest.raises(ValueError, match=sentence):
         load_pretrained(model, save(spoil(trained("lenet", 10)), tmp_path / "w.pth"))
@@ -125,7 +125,7 @@ def test_a_key_out_of_place_is_named_and_nothing_is_loaded(
 
 def test_weights_of_a_deeper_model_are_refused_though_all_keys_are_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'layer1\.2\.conv1\.weight', which the model lacks"):
-        load_pretrained(build("resnet18", 10), save(trained("resnet34", 10, "group"), tmp_path / "w.pth"))
+        load_pretrained(build_model("resnet18", 10), save(trained("resnet34", 10, "group"), tmp_path / "w.pth"))
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -134,7 +134,7 @@ def test_truncated_file_is_refused_in_one_sentence(tmp_path: Path, suffix: str, 
     path = save(trained("lenet", 10), tmp_path / f"w{suffix}")
     path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
     with pytest.raises(ValueError, match=f"w{suffix} cannot be read .*truncated") as caught:
-        load_pretrained(build("lenet", 10), path)
+        load_pretrained(build_model("lenet", 10), path)
     assert "\n" not in str(caught.value)
 
 
@@ -150,24 +150,24 @@ def test_truncated_file_is_refused_in_one_sentence(tmp_path: Path, suffix: str, 
 def test_file_of_something_else_is_refused(tmp_path: Path, thing: object, found: str) -> None:
     torch.save(thing, tmp_path / "w.pth")
     with pytest.raises(ValueError, match=f"hold {found}, not a state dict"):
-        load_pretrained(build("lenet", 10), tmp_path / "w.pth")
+        load_pretrained(build_model("lenet", 10), tmp_path / "w.pth")
 
 
 def test_pickled_code_is_refused_and_not_run(tmp_path: Path) -> None:
     torch.save(nn.ReLU(), tmp_path / "w.pth")
     with pytest.raises(ValueError, match="holds more than tensors"):
-        load_pretrained(build("lenet", 10), tmp_path / "w.pth")
+        load_pretrained(build_model("lenet", 10), tmp_path / "w.pth")
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("no.pth", "does not exist"), ("imagenet21k", "or 'imagenet'; give")])
 def test_missing_file_and_unknown_name_are_refused(tmp_path: Path, name: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        load_pretrained(build("lenet", 10), tmp_path / name)
+        load_pretrained(build_model("lenet", 10), tmp_path / name)
 
 
 def test_imagenet_is_refused_for_models_without_published_weights() -> None:
     with pytest.raises(ValueError, match="no 'imagenet' weights for LeNet, only for resnet18, resnet34, mobilenet_v2"):
-        load_pretrained(build("lenet", 10), "imagenet")
+        load_pretrained(build_model("lenet", 10), "imagenet")
 
 
 @pytest.fixture
@@ -186,28 +186,28 @@ def published(folder: Path, digest: str = "") -> str:
 
 
 def test_url_with_the_right_hash_loads(tmp_path: Path, hub: Path) -> None:
-    assert len(load_pretrained(build("lenet", 10), published(tmp_path)).loaded) == 10
+    assert len(load_pretrained(build_model("lenet", 10), published(tmp_path)).loaded) == 10
 
 
 def test_url_with_a_wrong_hash_is_refused_and_not_kept(tmp_path: Path, hub: Path) -> None:
     with pytest.raises(ValueError, match=r'could not be fetched: invalid hash value \(expected "00000000"') as caught:
-        load_pretrained(build("lenet", 10), published(tmp_path, "00000000"))
+        load_pretrained(build_model("lenet", 10), published(tmp_path, "00000000"))
     assert "\n" not in str(caught.value)
     assert not list(hub.iterdir())
 
 
 def test_url_without_a_hash_is_refused(tmp_path: Path, hub: Path) -> None:
     with pytest.raises(ValueError, match="does not end in a hash"):
-        load_pretrained(build("lenet", 10), (tmp_path / "model.pth").as_uri())
+        load_pretrained(build_model("lenet", 10), (tmp_path / "model.pth").as_uri())
 
 
 def test_url_of_nothing_is_refused(tmp_path: Path, hub: Path) -> None:
     with pytest.raises(ValueError, match="could not be fetched"):
-        load_pretrained(build("lenet", 10), (tmp_path / "lenet-01234567.pth").as_uri())
+        load_pretrained(build_model("lenet", 10), (tmp_path / "lenet-01234567.pth").as_uri())
 
 
 def test_broken_copy_of_a_download_is_named_for_deletion(tmp_path: Path, hub: Path) -> None:
     hub.mkdir(parents=True)
     (hub / "lenet-01234567.pth").write_bytes(b"half a file")
     with pytest.raises(ValueError, match=r"lenet-01234567\.pth, which is broken; delete it"):
-        load_pretrained(build("lenet", 10), "https://127.0.0.1:9/lenet-01234567.pth")
+        load_pretrained(build_model("lenet", 10), "https://127.0.0.1:9/lenet-01234567.pth")

@@ -15,20 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from manyeyes.papers import ITEMS, measure
+from manyeyes.cli.reproduce import reproduce
+from manyeyes.papers import ITEMS
+from manyeyes.papers import metric as measure
+from manyeyes.papers.exhibit import ExhibitRow
 from manyeyes.papers.figures import FIGURES
-from manyeyes.papers.item import Row
-from manyeyes.papers.plan import How
+from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.papers.scaling import BY_FACTOR
-from manyeyes.reproduce import reproduce
 
 TINY = ("stand_in=true", "scale=1e-6", "rounds=1", "seeds=1", "evaluate_every=0")
 HERE = ("engine=reference", "engine.device=cpu", "engine.threads=1")
-SMALL = How(scale=1e-6, stand_in=True, rounds=1)
+SMALL = ReproduceOptions(scale=1e-6, synthetic=True, rounds=1)
 NAMES = ("data.task", "model", "model.train", "algorithm", "algorithm.select", "algorithm.importance", "privacy")
 
 
-def features(row: Row) -> frozenset[object]:
+def features(row: ExhibitRow) -> frozenset[object]:
     """The settings of a row's run, those that are no numbers with their values; or what is shown of data."""
     words = SMALL.apply(row.runs[0]).settings if row.runs else ()
     pairs = [word.split("=", 1) for word in words]
@@ -37,9 +38,9 @@ def features(row: Row) -> frozenset[object]:
 
 
 @cache
-def chosen() -> dict[str, list[Row]]:
+def chosen() -> dict[str, list[ExhibitRow]]:
     """The rows of each item that are run."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[ExhibitRow]] = {}
     seen: dict[str, set[object]] = {one.paper: set() for one in ITEMS.values()}
     for key, one in ITEMS.items():
         found[key] = []

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from manyeyes.papers import ITEMS, Item
-from manyeyes.papers.comparison import Found, compare
+from manyeyes.papers import ITEMS, Exhibit
+from manyeyes.papers.comparison import ExhibitResults, compare
 from manyeyes.papers.figures import figures
-from manyeyes.papers.plan import How, job, wanted
+from manyeyes.papers.plan import ReproduceOptions, job, select_rows
 from manyeyes.papers.png import png
 from manyeyes.report.chart import Axis, Chart, Series
 
@@ -24,7 +24,13 @@ def write(tmp_path: Path) -> Write:
     """A finished run of an item, with its metric after some rounds."""
 
     def done(
-        item: Item, how: How, name: str, metric: str, values: dict[int, float], seed: int = 0, emd: float = 0
+        item: Exhibit,
+        how: ReproduceOptions,
+        name: str,
+        metric: str,
+        values: dict[int, float],
+        seed: int = 0,
+        emd: float = 0,
     ) -> None:
         run = next(run for run in item.runs if run.name == name)
         folder = job(item, how, run, seed).folder
@@ -38,12 +44,12 @@ def write(tmp_path: Path) -> Write:
     return done
 
 
-def drawn(key: str, how: How) -> list[Chart]:
-    return figures(Found(wanted(ITEMS[key], how), how), {})
+def drawn(key: str, how: ReproduceOptions) -> list[Chart]:
+    return figures(ExhibitResults(select_rows(ITEMS[key], how), how), {})
 
 
 def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path: Path, write: Write) -> None:
-    how = How(rows=("FedAvg + FedVC, K=10",), seeds=2, folder=tmp_path)
+    how = ReproduceOptions(rows=("FedAvg + FedVC, K=10",), seeds=2, folder=tmp_path)
     item = ITEMS["hsu2020.table3"]
     for seed, last in enumerate((0.4, 0.5)):
         write(item, how, "inaturalist-centralised", "accuracy", {0: 0.0, 100: 0.6}, seed)
@@ -61,7 +67,7 @@ def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path:
 
 
 def test_a_bar_has_the_papers_number_as_a_hollow_point(tmp_path: Path, write: Write) -> None:
-    how = How(rows=("iNaturalist-User-120k",), folder=tmp_path)
+    how = ReproduceOptions(rows=("iNaturalist-User-120k",), folder=tmp_path)
     write(ITEMS["hsu2020.table1"], how, "inaturalist-centralised", "accuracy", {0: 0.0, 100: 0.6})
     (chart,) = drawn("hsu2020.table1", how)
     assert [(one.name, one.kind, list(one.y)) for one in chart.series] == [
@@ -72,7 +78,7 @@ def test_a_bar_has_the_papers_number_as_a_hollow_point(tmp_path: Path, write: Wr
 
 
 def test_beside_a_stand_in_there_is_no_number_of_the_paper(tmp_path: Path, write: Write) -> None:
-    how = How(scale=0.1, stand_in=True, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
+    how = ReproduceOptions(scale=0.1, synthetic=True, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
     write(ITEMS["hsu2020.table3"], how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 10: 0.3})
     (chart,) = drawn("hsu2020.table3", how)
     assert [one.name for one in chart.series] == ["FedAvg + FedVC, K=10"]
@@ -81,18 +87,20 @@ def test_beside_a_stand_in_there_is_no_number_of_the_paper(tmp_path: Path, write
 
 
 def test_what_a_smaller_run_is_measured_after_is_not_taken_for_the_papers(tmp_path: Path, write: Write) -> None:
-    how = How(scale=0.1, stand_in=True, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
-    item = wanted(ITEMS["hsu2020.table3"], how)
+    how = ReproduceOptions(scale=0.1, synthetic=True, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
+    item = select_rows(ITEMS["hsu2020.table3"], how)
     write(item, how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 100: 0.3, 500: 0.4})
-    cells = [line.cells() for line in compare(Found(item, how), {})]
+    cells = [line.cells() for line in compare(ExhibitResults(item, how), {})]
     assert [(measure, paper, measured) for _, measure, paper, measured, *_ in cells] == [
         ("accuracy after 1,000 rounds, here 100", "31.3 %", "30"),
         ("accuracy after 2,500 rounds, here 250", "39.7 %", "30 (measured at round 100 of 250)"),
         ("accuracy after 5,000 rounds, here 500", "43.9 %", "40"),
     ]
-    how = How(rounds=2000, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)  # a run that is cut, at its end
+    how = ReproduceOptions(
+        rounds=2000, rows=("FedAvg + FedVC, K=10",), folder=tmp_path
+    )  # a run that is cut, at its end
     write(item, how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 1000: 0.3, 2000: 0.4})
-    assert [line.cells()[1::2] for line in compare(Found(item, how), {})] == [
+    assert [line.cells()[1::2] for line in compare(ExhibitResults(item, how), {})] == [
         ("accuracy after 1,000 rounds", "30", ""),
         ("accuracy after 2,500 rounds, here 2,000", "40", ""),
         ("accuracy after 5,000 rounds, here 2,000", "40", ""),
@@ -101,7 +109,7 @@ def test_what_a_smaller_run_is_measured_after_is_not_taken_for_the_papers(tmp_pa
 
 def test_figure_4_is_the_best_relative_accuracy_against_emd(tmp_path: Path, write: Write) -> None:
     rows = tuple(f"CIFAR-10, FedAvg, K=10, alpha={alpha}" for alpha in ("100", "0"))
-    how = How(rows=rows, grid=("eta_eff_1e-1-left_1e0", "eta_eff_1e-2-left_1e0"), folder=tmp_path)
+    how = ReproduceOptions(rows=rows, grid_filter=("eta_eff_1e-1-left_1e0", "eta_eff_1e-2-left_1e0"), folder=tmp_path)
     item = ITEMS["hsu2020.figure4"]
     write(item, how, "cifar10-centralised", "accuracy", {100: 0.8})
     for alpha, emd, reached in (("100.00", 0.1, (0.5, 0.76)), ("0.00", 1.8, (0.4, 0.2))):
@@ -116,7 +124,7 @@ def test_figure_4_is_the_best_relative_accuracy_against_emd(tmp_path: Path, writ
 
 
 def test_figure_8_has_a_line_for_each_alpha_over_effective_rates(tmp_path: Path, write: Write) -> None:
-    how = How(rows=("CIFAR-10, K=5, E=1, alpha=1,",), grid=("left_1e-1",), folder=tmp_path)
+    how = ReproduceOptions(rows=("CIFAR-10, K=5, E=1, alpha=1,",), grid_filter=("left_1e-1",), folder=tmp_path)
     item = ITEMS["hsu2020.figure8"]
     write(item, how, "cifar10-centralised", "accuracy", {100: 0.8})
     for rate in ("-3", "-2.5", "0"):
@@ -128,7 +136,7 @@ def test_figure_8_has_a_line_for_each_alpha_over_effective_rates(tmp_path: Path,
 
 
 def test_a_figure_without_a_run_is_not_drawn(tmp_path: Path) -> None:
-    assert drawn("fedper.figure2", How(folder=tmp_path)) == []
+    assert drawn("fedper.figure2", ReproduceOptions(folder=tmp_path)) == []
 
 
 @pytest.mark.parametrize("kind", ["line", "points", "bars"])
@@ -144,7 +152,7 @@ def test_a_png_is_one_whatever_is_in_the_chart(kind: str) -> None:
 
 
 def test_bars_that_were_evaluated_before_the_papers_rounds_say_so(tmp_path: Path, write: Write) -> None:
-    how = How(rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
+    how = ReproduceOptions(rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
     write(ITEMS["hsu2020.figure5"], how, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 2400: 0.3, 4800: 0.4})
     (chart,) = drawn("hsu2020.figure5", how)
     assert list(chart.series[0].y) == [0.3]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from manyeyes.papers import ITEMS
+from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.flair import METRICS, run
-from manyeyes.papers.item import Item
-from manyeyes.papers.measure import Final, OfClass
+from manyeyes.papers.metric import ClassMetric, Final
 
 SEED = "seeds/flair-paper.md"
 Tables = Callable[[str, str], list[list[str]]]
@@ -47,12 +47,12 @@ def test_the_per_class_table_is_the_papers(table: Tables) -> None:
         (row.name, measure.label): number.value
         for row in FIGURE4.rows
         for measure, number in row.expected.items()
-        if isinstance(measure, OfClass) and number is not None
+        if isinstance(measure, ClassMetric) and number is not None
     }
 
 
 @pytest.mark.parametrize("item", [ITEMS["flair.figure2"], ITEMS["flair.figure3"]], ids=lambda item: item.key)
-def test_what_is_said_of_the_data_is_said_in_the_paper(item: Item, says: Callable[[str, str, float], bool]) -> None:
+def test_what_is_said_of_the_data_is_said_in_the_paper(item: Exhibit, says: Callable[[str, str, float], bool]) -> None:
     numbers = [number for row in item.rows for number in row.expected.values() if number is not None]
     assert numbers
     assert [number for number in numbers if not says(SEED, number.where, number.value)] == []
@@ -83,7 +83,7 @@ def test_a_setting_is_trained_as_section_5_1_says(setting: str, name: str, value
 def test_the_printed_gaps_of_figure4_are_not_those_of_the_text() -> None:
     """68, 81 and 96 % between recreation and outdoor, says section 5.2; the note of the item says that they are not."""
     ap = {
-        row.name: {m.label: n.value for m, n in row.expected.items() if isinstance(m, OfClass) and n}
+        row.name: {m.label: n.value for m, n in row.expected.items() if isinstance(m, ClassMetric) and n}
         for row in FIGURE4.rows
     }
     gaps = [round(100 * (1 - ap[name]["recreation"] / ap[name]["outdoor"])) for name in ("C-R", "FL-R", "PFL-R")]

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 
 from manyeyes.papers import ITEMS
-from manyeyes.papers.item import Number, Row
-from manyeyes.papers.measure import AfterRounds, Final, Multiple, RoundsTo, WithinBatches
-from manyeyes.papers.statistic import Count
+from manyeyes.papers.exhibit import ExhibitRow, PrintedValue
+from manyeyes.papers.metric import AfterRounds, Final, Multiple, RoundsTo, WithinBatches
+from manyeyes.papers.statistics import Count
 
 SEED = "seeds/hsu2020-paper.md"
 Tables = Callable[[str, str], list[list[str]]]
@@ -25,11 +25,11 @@ def label(name: str, vc: str, ir: str, cohort: str) -> str:
     return name + " + FedVC" * (vc == "✓") + " + FedIR" * (ir == "✓") + f", K={cohort}"
 
 
-def rows(item: str) -> dict[str, Row]:
+def rows(item: str) -> dict[str, ExhibitRow]:
     return {row.name: row for row in ITEMS[f"hsu2020.{item}"].rows}
 
 
-def values(row: Row, measures: list[AfterRounds | WithinBatches]) -> list[str]:
+def values(row: ExhibitRow, measures: list[AfterRounds | WithinBatches]) -> list[str]:
     return [f"{number.value:.1f}" for measure in measures if (number := row.expected[measure]) is not None]
 
 
@@ -55,7 +55,9 @@ def test_table2_is_the_papers(table: Tables) -> None:
         data = line[0] or data
         if line[1] == "Centralized":
             assert [cell for cell in line[2:] if cell] == ["57.9"]
-            assert ours["Centralized"].expected[Final("accuracy")] == Number(57.9, "%", "Table 2, row Centralized")
+            assert ours["Centralized"].expected[Final("accuracy")] == PrintedValue(
+                57.9, "%", "Table 2, row Centralized"
+            )
             continue
         _, name, vc, cohort, *printed = line
         assert values(ours[f"{data}, {label(name, vc, '', cohort)}"], BUDGETS) == printed
@@ -116,7 +118,7 @@ def test_multiples_of_table5_follow_from_its_rounds_but_for_one() -> None:
 
 
 def test_what_is_said_in_sentences_is_said_in_the_paper(says: Callable[[str, str, float], bool]) -> None:
-    quoted: list[Number] = [
+    quoted: list[PrintedValue] = [
         number
         for name, item in ITEMS.items()
         if name.startswith("hsu2020.")

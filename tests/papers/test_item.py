@@ -13,13 +13,13 @@ import pytest
 from hydra import compose, initialize
 from hydra.core.global_hydra import GlobalHydra
 
-from manyeyes.conf.build import build_algorithm, build_augment, build_privacy
-from manyeyes.conf.errors import check_names
-from manyeyes.conf.presets import register
-from manyeyes.data_command import _parser
+from manyeyes.cli.data import _parser
+from manyeyes.config.build import build_algorithm, build_augment, build_privacy
+from manyeyes.config.errors import check_names
+from manyeyes.config.presets import register
 from manyeyes.papers import ITEMS, item
-from manyeyes.papers.item import Number, Run, Store, cells
-from manyeyes.papers.scaling import scale, stand_in
+from manyeyes.papers.exhibit import DatasetRecipe, PrintedValue, RunRecipe, cells
+from manyeyes.papers.scaling import on_synthetic_data, scale
 
 PROMISED = [
     "flair.table1",
@@ -31,11 +31,11 @@ PROMISED = [
 
 
 @cache
-def runs() -> tuple[Run, ...]:
+def runs() -> tuple[RunRecipe, ...]:
     return tuple(dict.fromkeys(run for one in ITEMS.values() for run in one.runs))
 
 
-def covering(candidates: Iterator[Run]) -> list[Run]:
+def covering(candidates: Iterator[RunRecipe]) -> list[RunRecipe]:
     """Runs that have every setting with every value at least once: composing all 3,000 would take minutes."""
     seen: set[str] = set()
     chosen = []
@@ -54,7 +54,7 @@ def hydra() -> Iterator[None]:
         yield
 
 
-def check(run: Run) -> Any:
+def check(run: RunRecipe) -> Any:
     """The settings of a run as `manyeyes run` would read and build them."""
     config = compose("config", overrides=list(run.settings))
     check_names(config)
@@ -102,7 +102,7 @@ def test_every_number_says_where_it_stands() -> None:
 
 def test_a_store_is_prepared_in_one_way() -> None:
     stores = {store for one in ITEMS.values() for store in one.stores}
-    assert len({(store.path, store.words) for store in stores}) == len({store.path for store in stores})
+    assert len({(store.path, store.options) for store in stores}) == len({store.path for store in stores})
 
 
 def test_every_setting_of_every_run_is_one_that_the_command_takes(hydra: None) -> None:
@@ -115,7 +115,7 @@ def test_every_setting_of_every_run_is_one_that_the_command_takes(hydra: None) -
 
 
 def test_every_stand_in_is_one_that_the_command_takes(hydra: None) -> None:
-    for run in covering(scale(stand_in(run), 0.01) for run in runs()):
+    for run in covering(scale(on_synthetic_data(run), 0.01) for run in runs()):
         assert check(run).data.name == "world"
 
 
@@ -147,18 +147,18 @@ def test_bounds_come_first_and_once() -> None:
 @pytest.mark.parametrize(
     ("number", "words", "plain"),
     [
-        (Number(62.0, "%", "", spread=0.3), "62 ± 0.3 %", 0.62),
-        (Number(0.917, "", "", tolerance=0.005), "0.917 (read off a plot, ± 0.005)", 0.917),
-        (Number(50_000, "rounds", "", beyond=True), "> 50,000 rounds", 50_000),
+        (PrintedValue(62.0, "%", "", spread=0.3), "62 ± 0.3 %", 0.62),
+        (PrintedValue(0.917, "", "", tolerance=0.005), "0.917 (read off a plot, ± 0.005)", 0.917),
+        (PrintedValue(50_000, "rounds", "", beyond=True), "> 50,000 rounds", 50_000),
     ],
 )
-def test_a_number_in_words_and_in_our_unit(number: Number, words: str, plain: float) -> None:
+def test_a_number_in_words_and_in_our_unit(number: PrintedValue, words: str, plain: float) -> None:
     assert str(number) == words
     assert number.plain == pytest.approx(plain)
 
 
 def test_a_store_says_how_it_is_made_and_shown() -> None:
-    store = Store("data/x", ("cifar10", "--raw", "my raw"), "fine")
+    store = DatasetRecipe("data/x", ("cifar10", "--raw", "my raw"), "fine")
     assert store.prepare == "manyeyes data prepare cifar10 --raw 'my raw' --out data/x"
     assert store.show == "manyeyes data show data/x --task fine"
 

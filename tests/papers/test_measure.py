@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from manyeyes.papers.measure import (
+from manyeyes.papers.metric import (
     AfterRounds,
+    ClassMetric,
     Final,
     Frequency,
     Multiple,
-    OfClass,
-    OfUsers,
-    Outcome,
     Relative,
     RoundsTo,
+    RunOutcome,
+    UserQuantile,
     WithinBatches,
     scaled,
 )
-from manyeyes.run.events import Event
+from manyeyes.training.trackers import Event
 
 # Accuracy 0.1, 0.2, 0.5, 0.4 after 0, 1, 2, 3 rounds, whose largest clients took 3, 4, 5 batches.
 EVENTS: list[Event] = [
@@ -30,58 +30,58 @@ EVENTS: list[Event] = [
     {"round": 2, "accuracy": 0.5, "batches": 4},
     {"round": 3, "accuracy": 0.4, "batches": 5},
 ]
-OUTCOME = Outcome(EVENTS, bound=0.5)
+OUTCOME = RunOutcome(EVENTS, centralized_baseline=0.5)
 
 
 def test_the_final_value_is_the_last() -> None:
-    assert Final("accuracy").of(OUTCOME) == 0.4
+    assert Final("accuracy").compute(OUTCOME) == 0.4
 
 
 @pytest.mark.parametrize(("rounds", "value"), [(0, 0.1), (2, 0.5), (3, 0.4), (4, None)])
 def test_accuracy_at_a_round_is_none_where_the_run_is_shorter(rounds: int, value: float | None) -> None:
-    assert AfterRounds("accuracy", rounds).of(OUTCOME) == value
+    assert AfterRounds("accuracy", rounds).compute(OUTCOME) == value
 
 
 @pytest.mark.parametrize(("batches", "value"), [(2, 0.1), (3, 0.2), (6, 0.2), (7, 0.5), (12, 0.4), (13, None)])
 def test_accuracy_at_batches_counts_those_of_the_largest_client(batches: int, value: float | None) -> None:
-    assert WithinBatches("accuracy", batches).of(OUTCOME) == value
+    assert WithinBatches("accuracy", batches).compute(OUTCOME) == value
 
 
 def test_relative_accuracy_is_over_the_centralised_one() -> None:
-    assert Relative().of(OUTCOME) == pytest.approx(0.8)
-    assert Relative(1).of(OUTCOME) == pytest.approx(0.4)
-    assert Relative(4).of(OUTCOME) is None
-    assert Relative().of(replace(OUTCOME, bound=None)) is None
+    assert Relative().compute(OUTCOME) == pytest.approx(0.8)
+    assert Relative(1).compute(OUTCOME) == pytest.approx(0.4)
+    assert Relative(4).compute(OUTCOME) is None
+    assert Relative().compute(replace(OUTCOME, bound=None)) is None
 
 
 @pytest.mark.parametrize(("share", "rounds"), [(0.1, 0), (0.3, 1), (0.9, 2), (1.0, 2), (1.1, math.inf)])
 def test_rounds_to_a_relative_accuracy_are_those_before_it_is_first_reached(share: float, rounds: int | None) -> None:
-    assert RoundsTo(share).of(OUTCOME) == rounds
+    assert RoundsTo(share).compute(OUTCOME) == rounds
 
 
 def test_a_multiple_is_of_the_rounds_to_ten_per_cent() -> None:
-    later = Outcome([{"round": 0, "accuracy": 0.0}, *EVENTS[1:]], bound=0.5)
-    assert RoundsTo(0.1).of(later) == 1
-    assert Multiple(0.9).of(later) == 2
-    assert Multiple(1.1).of(later) is None
-    assert Multiple(0.9).of(OUTCOME) is None  # reached before the first round: there is no unit
+    later = RunOutcome([{"round": 0, "accuracy": 0.0}, *EVENTS[1:]], centralized_baseline=0.5)
+    assert RoundsTo(0.1).compute(later) == 1
+    assert Multiple(0.9).compute(later) == 2
+    assert Multiple(1.1).compute(later) is None
+    assert Multiple(0.9).compute(OUTCOME) is None  # reached before the first round: there is no unit
 
 
 def test_the_score_of_a_class_and_how_it_goes_with_its_count() -> None:
-    outcome = Outcome(
+    outcome = RunOutcome(
         [], {"cat": 0.2, "dog": 0.4, "emu": 0.6, "none": 0.0}, {"cat": 10, "dog": 100, "emu": 1000, "none": 0}
     )
-    assert OfClass("dog").of(outcome) == 0.4
-    assert OfClass("fox").of(outcome) is None
-    assert OfClass("none").of(outcome) is None  # nothing that was evaluated has it: its AP is no 0
-    assert Frequency().of(outcome) == pytest.approx(1)  # a class that nobody has is no point of the line
-    assert Frequency().of(Outcome([], {"cat": 0.2}, {"cat": 10})) is None
+    assert ClassMetric("dog").compute(outcome) == 0.4
+    assert ClassMetric("fox").compute(outcome) is None
+    assert ClassMetric("none").compute(outcome) is None  # nothing that was evaluated has it: its AP is no 0
+    assert Frequency().compute(outcome) == pytest.approx(1)  # a class that nobody has is no point of the line
+    assert Frequency().compute(RunOutcome([], {"cat": 0.2}, {"cat": 10})) is None
 
 
 def test_quantiles_of_users() -> None:
-    outcome = Outcome([], user_scores=(0.0, 0.5, 1.0))
-    assert [OfUsers(percent).of(outcome) for percent in (0, 25, 50, 100)] == [0, 0.25, 0.5, 1]
-    assert OfUsers(50).of(Outcome([])) is None
+    outcome = RunOutcome([], user_scores=(0.0, 0.5, 1.0))
+    assert [UserQuantile(percent).compute(outcome) for percent in (0, 25, 50, 100)] == [0, 0.25, 0.5, 1]
+    assert UserQuantile(50).compute(RunOutcome([])) is None
 
 
 def test_a_budget_shrinks_with_the_rounds_and_other_measures_do_not() -> None:
@@ -91,7 +91,7 @@ def test_a_budget_shrinks_with_the_rounds_and_other_measures_do_not() -> None:
     assert scaled(Relative(2500), 0.0001) == Relative(20)
     assert scaled(Relative(10), 0.0001) == Relative(10)
     assert scaled(Relative(), 0.01) == Relative()
-    assert scaled(OfClass("dog"), 0.01) == OfClass("dog")
+    assert scaled(ClassMetric("dog"), 0.01) == ClassMetric("dog")
 
 
 def test_an_outcome_is_read_from_a_run_folder(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_an_outcome_is_read_from_a_run_folder(tmp_path: Path) -> None:
         "class,examples,ap,precision,recall,f1\ncat,3,0.5,1,1,1\ndog,1,0.25,0,0,0\n"
     )
     (tmp_path / "per_user.csv").write_text("user,examples,ap\nann,2,0.75\n")
-    outcome = Outcome.of(tmp_path, bound=0.9)
-    assert Final("macro_ap").of(outcome) == 0.25
+    outcome = RunOutcome.from_folder(tmp_path, bound=0.9)
+    assert Final("macro_ap").compute(outcome) == 0.25
     assert outcome.class_scores == {"cat": 0.5, "dog": 0.25}
     assert outcome.class_counts == {"cat": 3, "dog": 1}
-    assert (outcome.user_scores, outcome.bound) == ((0.75,), 0.9)
+    assert (outcome.user_scores, outcome.centralized_baseline) == ((0.75,), 0.9)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from manyeyes.papers import ITEMS
+from manyeyes.papers.exhibit import RunRecipe
 from manyeyes.papers.fedper import cifar_run as fedper_run
 from manyeyes.papers.fedper import flickr_run
 from manyeyes.papers.flair import run as flair_run
 from manyeyes.papers.hsu2020_runs import cifar_run, landmarks, species
-from manyeyes.papers.item import Run
-from manyeyes.papers.measure import AfterRounds, Relative, scaled
-from manyeyes.papers.scaling import WORLDS, cut, scale, stand_in
+from manyeyes.papers.metric import AfterRounds, Relative, scaled
+from manyeyes.papers.scaling import WORLDS, cut, on_synthetic_data, scale
 
 
-def number(run: Run, name: str) -> int:
+def number(run: RunRecipe, name: str) -> int:
     return int(run.setting(name) or 0)
 
 
@@ -24,7 +24,7 @@ def test_rounds_and_clients_shrink_by_the_factor_and_pixels_by_its_root() -> Non
     assert number(small, "augment.crop") == 112
     assert small.store is not None
     assert small.store.path == small.setting("data.path") == "data/flair_128px"
-    assert small.store.words == ("flair", "--raw", "raw/flair", "--size", "128")
+    assert small.store.options == ("flair", "--raw", "raw/flair", "--size", "128")
 
 
 def test_a_scaled_run_says_what_was_shrunk() -> None:
@@ -71,7 +71,7 @@ def test_a_run_is_cut_at_so_many_rounds() -> None:
 
 
 def test_what_is_learnt_from_does_not_vanish() -> None:
-    small = scale(stand_in(flair_run("FL-F-17")), 1e-6)
+    small = scale(on_synthetic_data(flair_run("FL-F-17")), 1e-6)
     least = {"rounds": 20, "algorithm.cohort": 5, "data.users": 20, "data.size": 32, "augment.crop": 32}
     assert {name: number(small, name) for name in least} == least
 
@@ -88,13 +88,13 @@ def test_no_budget_is_beyond_the_rounds_that_are_left(factor: float) -> None:
 
 def test_nothing_grows() -> None:
     for run in ITEMS["fedper.figure2"].runs:
-        small = scale(stand_in(run), 0.9)
+        small = scale(on_synthetic_data(run), 0.9)
         assert (number(small, "data.users"), number(small, "data.size")) == (10, 32)
 
 
 def test_how_learning_goes_is_left_alone() -> None:
     run = landmarks("all", "FedAvgM", True, 100)
-    small = scale(stand_in(run), 0.01)
+    small = scale(on_synthetic_data(run), 0.01)
     for name in (
         "algorithm.lr",
         "algorithm.batch",
@@ -109,22 +109,22 @@ def test_how_learning_goes_is_left_alone() -> None:
     ("run", "expected"),
     [
         (flair_run("FL-F-1628"), {"data.task": "fine", "data.fine": "1628", "data.split": None}),
-        (cifar_run(10, 0.1, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "10", "data.taste": "0.1"}),
-        (cifar_run(100, 0, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "100", "data.taste": "0.001"}),
+        (cifar_run(10, 0.1, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "10", "data.alpha": "0.1"}),
+        (cifar_run(100, 0, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "100", "data.alpha": "0.001"}),
         (species("geo_3k", "FedAvg", 10, False), {"data.task": "single", "data.users": "135"}),
-        (fedper_run("ResNet34", 4, 2), {"data.split": "within", "data.users": "10", "data.taste": "0.4"}),
+        (fedper_run("ResNet34", 4, 2), {"data.split": "within", "data.users": "10", "data.alpha": "0.4"}),
         (flickr_run("ResNet34", 2), {"data.task": "rating", "data.split": "within", "data.users": "30"}),
     ],
-    ids=lambda one: one.name if isinstance(one, Run) else "",
+    ids=lambda one: one.name if isinstance(one, RunRecipe) else "",
 )
-def test_a_stand_in_is_of_the_same_kind(run: Run, expected: dict[str, str | None]) -> None:
-    made = stand_in(run)
+def test_a_stand_in_is_of_the_same_kind(run: RunRecipe, expected: dict[str, str | None]) -> None:
+    made = on_synthetic_data(run)
     assert (made.setting("data"), made.setting("data.path"), made.store) == ("world", None, None)
     assert {name: made.setting(name) for name in expected} == expected
 
 
 def test_a_stand_in_starts_from_random_weights_and_says_so() -> None:
-    made = stand_in(flair_run("FL-F-17"))
+    made = on_synthetic_data(flair_run("FL-F-17"))
     assert (made.setting("model.weights"), made.setting("model.norm")) == (None, "group")
     assert made.changes == (
         "Stand-in: data/flair is replaced by a procedural world, and pretrained weights by random ones.",

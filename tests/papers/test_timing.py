@@ -6,60 +6,64 @@ from dataclasses import replace
 
 import pytest
 
-from manyeyes.papers.comparison import Line
-from manyeyes.papers.item import Number
-from manyeyes.papers.measure import AfterRounds, Final, Measure, Multiple, Outcome, Relative, RoundsTo, WithinBatches
-from manyeyes.papers.timing import Between, Early, Lag, lag, told
-from manyeyes.run.events import Event
+from manyeyes.papers.comparison import ComparedNumber
+from manyeyes.papers.exhibit import PrintedValue
+from manyeyes.papers.metric import AfterRounds, Final, Metric, Multiple, Relative, RoundsTo, RunOutcome, WithinBatches
+from manyeyes.papers.timing import BeforeBudget, BetweenEvaluations, EvaluationGap, describe, evaluation_gap
+from manyeyes.training.trackers import Event
 
 # Evaluated after 0, 4 and 8 rounds, of 3 batches each.
 SCORES = {0: 0.0, 4: 0.2, 8: 0.6}
 EVENTS: list[Event] = [
     {"round": r} | ({"batches": 3} if r else {}) | ({"accuracy": SCORES[r]} if r in SCORES else {}) for r in range(9)
 ]
-OUTCOME = Outcome(EVENTS, bound=1.0)
+OUTCOME = RunOutcome(EVENTS, centralized_baseline=1.0)
 
 
 @pytest.mark.parametrize(
     ("measure", "late"),
     [
         (AfterRounds("accuracy", 4), None),
-        (AfterRounds("accuracy", 7), Early(4, 7)),
+        (AfterRounds("accuracy", 7), BeforeBudget(4, 7)),
         (AfterRounds("accuracy", 9), None),  # the run is shorter: nothing is measured
-        (Relative(5), Early(4, 5)),
+        (Relative(5), BeforeBudget(4, 5)),
         (Relative(), None),
         (Final("accuracy"), None),
         (WithinBatches("accuracy", 12), None),
         (WithinBatches("accuracy", 14), None),  # four rounds took 12, and a fifth would be too many
-        (WithinBatches("accuracy", 23), Early(4, 7)),
-        (RoundsTo(0.5), Between(4, 8)),
+        (WithinBatches("accuracy", 23), BeforeBudget(4, 7)),
+        (RoundsTo(0.5), BetweenEvaluations(4, 8)),
         (RoundsTo(0.9), None),  # it is never reached
-        (Multiple(0.5), Between(0, 4)),  # in whose unit more is unknown
+        (Multiple(0.5), BetweenEvaluations(0, 4)),  # in whose unit more is unknown
         (Multiple(0.1), None),
     ],
 )
-def test_an_evaluation_that_is_not_when_it_should_be_is_found(measure: Measure, late: Lag | None) -> None:
-    assert lag(measure, OUTCOME) == late
+def test_an_evaluation_that_is_not_when_it_should_be_is_found(measure: Metric, late: EvaluationGap | None) -> None:
+    assert evaluation_gap(measure, OUTCOME) == late
 
 
 def test_what_is_reached_at_the_next_round_or_before_the_first_is_exact() -> None:
-    every = Outcome([{"round": 0, "accuracy": 0.1}, {"round": 1, "accuracy": 0.2, "batches": 1}], bound=1)
-    assert lag(RoundsTo(0.2), every) is None
-    assert lag(RoundsTo(0.1), every) is None
+    every = RunOutcome(
+        [{"round": 0, "accuracy": 0.1}, {"round": 1, "accuracy": 0.2, "batches": 1}], centralized_baseline=1
+    )
+    assert evaluation_gap(RoundsTo(0.2), every) is None
+    assert evaluation_gap(RoundsTo(0.1), every) is None
 
 
 def test_seeds_that_differ_are_told_by_the_farthest() -> None:
-    assert told([None, None]) == ""
-    assert told([Early(1990, 2000)]) == "measured at round 1,990 of 2,000"
-    assert told([Early(1990, 2000)] * 2) == "measured at round 1,990 of 2,000"
-    assert told([Early(1990, 2000), None, Early(1995, 2001)]) == "measured up to 10 rounds before"
-    assert told([Between(410, 420)]) == "reached between rounds 410 and 420"
-    assert told([Between(410, 420), Between(400, 410)]) == "reached up to 9 rounds before"
+    assert describe([None, None]) == ""
+    assert describe([BeforeBudget(1990, 2000)]) == "measured at round 1,990 of 2,000"
+    assert describe([BeforeBudget(1990, 2000)] * 2) == "measured at round 1,990 of 2,000"
+    assert describe([BeforeBudget(1990, 2000), None, BeforeBudget(1995, 2001)]) == "measured up to 10 rounds before"
+    assert describe([BetweenEvaluations(410, 420)]) == "reached between rounds 410 and 420"
+    assert describe([BetweenEvaluations(410, 420), BetweenEvaluations(400, 410)]) == "reached up to 9 rounds before"
 
 
 def test_what_was_measured_a_tenth_of_the_rounds_away_is_not_compared() -> None:
-    line = Line("one", AfterRounds("accuracy", 1000), Number(50, "%", ""), (0.505,), lags=(Early(900, 1000),))
+    line = ComparedNumber(
+        "one", AfterRounds("accuracy", 1000), PrintedValue(50, "%", ""), (0.505,), lags=(BeforeBudget(900, 1000),)
+    )
     assert line.cells()[3:] == ("50.5 (measured at round 900 of 1,000)", "+0.5", "yes")
-    far = replace(line, lags=(Early(899, 1000),), chosen="lr_1")
+    far = replace(line, lags=(BeforeBudget(899, 1000),), chosen="lr_1")
     assert far.cells()[3:] == ("50.5 (lr_1; measured at round 899 of 1,000, too far to compare)", "", "")
     assert replace(far, real=False).cells()[3] == "50.5 (lr_1; measured at round 899 of 1,000)", "nor is anything else"

@@ -15,24 +15,24 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 from scipy.stats import wasserstein_distance
 
-from manyeyes.data.inhabitants import sizes
-from manyeyes.data.world import World, make
+from manyeyes.core.population import MultiLabels, Population, SingleLabels
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
+from manyeyes.data.synthetic.users import sizes
 from manyeyes.metrics import emd, mean_emd
-from manyeyes.population import MultiLabels, Population, SingleLabels
 from manyeyes.report import population as report
-from manyeyes.report.population import cumulative_share, held_by_largest, holders_of_half, part, pixel_skew, show
+from manyeyes.report.population import cumulative_share, held_by_largest, holders_of_half, pixel_skew, show, split_stats
 
 
 def of(labels: list[Any], users: list[Any], classes: tuple[str, ...] = ("a", "b", "c"), **columns: Any) -> Population:
     images = np.random.default_rng(0).integers(0, 256, (len(users), 4, 4, 3), np.uint8)
     multi = isinstance(labels[0], list)
-    made = MultiLabels.of(labels, classes) if multi else SingleLabels(np.array(labels), classes)
-    return Population.of(images, made, users, **{k: np.array(v) for k, v in columns.items()})
+    made = MultiLabels.from_lists(labels, classes) if multi else SingleLabels(np.array(labels), classes)
+    return Population.from_arrays(images, made, users, **{k: np.array(v) for k, v in columns.items()})
 
 
 @pytest.fixture(scope="module")
 def world() -> Population:
-    return make(World(users=60, size=32, photos=0), processes=1)
+    return make_synthetic(SyntheticImages(users=60, size=32, images_per_user=0), processes=1)
 
 
 def test_cumulative_share_starts_with_the_largest_user() -> None:
@@ -52,7 +52,7 @@ def test_equal_users_show_no_skew() -> None:
 
 def test_counts_over_users_and_labels() -> None:
     # p = (1/2, 1/2, 0); the first user's q is (2/3, 1/3, 0), at 1/3; the second's (0, 1, 0), at 1.
-    found = part("", of([0, 0, 1, 1], [7, 7, 7, 9]))
+    found = split_stats("", of([0, 0, 1, 1], [7, 7, 7, 9]))
     assert found.sizes_U.tolist() == [3, 1]
     assert found.labels_C.tolist() == [2, 2, 0]
     assert found.holders_C.tolist() == [1, 2, 0]
@@ -63,7 +63,7 @@ def test_counts_over_users_and_labels() -> None:
 
 def test_of_several_labels_an_image_frequencies_count_and_users_without_any_are_left_out() -> None:
     # p = (2/3, 1/3, 0); q of user 0 is (1/2, 1/2, 0), at 1/3, with two labels; of user 1 (1, 0, 0), at 2/3, with one.
-    found = part("", of([[0, 1], [0], []], [0, 1, 2]))
+    found = split_stats("", of([[0, 1], [0], []], [0, 1, 2]))
     np.testing.assert_allclose(found.emd_U, [1 / 3, 2 / 3])
     assert found.mean_emd == pytest.approx((2 * (1 / 3) + 2 / 3) / 3)
     assert found.classes_U.tolist() == [2, 1, 0]
@@ -73,7 +73,7 @@ def test_of_several_labels_an_image_frequencies_count_and_users_without_any_are_
 @given(st.lists(st.tuples(st.integers(0, 5), st.sets(st.integers(0, 6), min_size=1)), min_size=1, max_size=40))
 def test_emd_of_pairs_is_that_of_the_whole_table(examples: list[tuple[int, set[int]]]) -> None:
     people = of([list(labels) for _, labels in examples], [user for user, _ in examples], tuple("abcdefg"))
-    found = part("", people)
+    found = split_stats("", people)
     np.testing.assert_allclose(found.emd_U, emd(people.histograms()), atol=1e-12)
     assert found.mean_emd == pytest.approx(mean_emd(people.histograms()))
 
@@ -88,7 +88,7 @@ def test_splits_come_in_their_usual_order_after_the_whole() -> None:
 def test_two_plain_users_are_half_their_difference_from_the_mean() -> None:
     images = np.full((2, 4, 4, 3), 10, np.uint8)
     images[1] = 30  # half of the mean histogram's mass must move 20 levels
-    found = pixel_skew(Population.of(images, SingleLabels(np.zeros(2, int), ("a",)), [0, 1]))
+    found = pixel_skew(Population.from_arrays(images, SingleLabels(np.zeros(2, int), ("a",)), [0, 1]))
     assert found is not None
     np.testing.assert_allclose(found.actual, [10, 10], rtol=1e-5)
 
@@ -125,7 +125,7 @@ def test_users_who_share_one_camera_look_as_if_dealt_at_random_and_others_do_not
     labels = SingleLabels(np.zeros(1000, int), ("a",))
     noise = rng.integers(0, 100, (1000, 1, 1, 1)) + np.zeros((1000, 4, 4, 3), int)
     own = noise + rng.integers(0, 150, 200)[users][:, None, None, None]
-    same, unlike = (pixel_skew(Population.of(i.astype(np.uint8), labels, users)) for i in (noise, own))
+    same, unlike = (pixel_skew(Population.from_arrays(i.astype(np.uint8), labels, users)) for i in (noise, own))
     assert same is not None and unlike is not None
     assert np.median(same.actual) == pytest.approx(np.median(same.real_sizes), rel=0.15)
     assert np.median(unlike.actual) > 1.5 * np.median(unlike.real_sizes)
@@ -158,7 +158,7 @@ def test_flair_sized_population_is_shown_within_a_minute_looking_at_few_images(t
     labels = MultiLabels(np.arange(count + 1) * 4, four.ravel(), classes)
     images = Lazy(count, 64)
     split = np.repeat(rng.choice(["train", "val", "test"], len(each), p=[0.8, 0.1, 0.1]), each)
-    people = Population.of(images, labels, np.repeat(np.arange(len(each)), each), split=split)
+    people = Population.from_arrays(images, labels, np.repeat(np.arange(len(each)), each), split=split)
     start = time.perf_counter()
     show(people, "large", tmp_path)
     assert time.perf_counter() - start < 60
@@ -204,7 +204,7 @@ def test_the_contact_sheet_has_images_of_few_middling_and_many(world: Population
     assert [title.split(", ")[1].split(":")[0] for title in titles] == [
         *["few images"] * 4, *["a middling number of images"] * 4, *["many images"] * 4,
     ]  # fmt: skip
-    assert any(title.endswith(f": 6 of {world.sizes.max()} shown") for title in titles)
+    assert any(title.endswith(f": 6 of {world.num_examples.max()} shown") for title in titles)
     assert shown[0].alt.split(" by user ")[0] in world.classes
     assert np.asarray(Pillow.open(io.BytesIO(shown[0].data))).shape == world.image_shape
 
@@ -212,7 +212,7 @@ def test_the_contact_sheet_has_images_of_few_middling_and_many(world: Population
 @pytest.fixture
 def svg_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the PNGs, which take half of the time and show the same."""
-    real = report.rendered
+    real = report.render
     monkeypatch.setattr(report, "rendered", lambda figure, kind: real(figure, "svg") if kind == "svg" else b"")
 
 

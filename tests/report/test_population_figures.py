@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from manyeyes.report import population_figures as figures
-from manyeyes.report.figures import Drawing, rendered
+from manyeyes.report.figures import CaptionedFigure, render
 
 
-def every(count: int) -> dict[str, Drawing]:
+def every(count: int) -> dict[str, CaptionedFigure]:
     """Each figure, of so many users and classes."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 5000, count)
@@ -30,13 +30,13 @@ def every(count: int) -> dict[str, Drawing]:
 @pytest.mark.parametrize("count", [1, 17, 1628])
 def test_every_figure_is_a_picture_of_modest_size(count: int) -> None:
     for name, drawing in every(count).items():
-        svg = rendered(drawing.figure, "svg")
+        svg = render(drawing.figure, "svg")
         assert ElementTree.fromstring(svg).tag.endswith("svg"), name
         assert len(svg) < 300_000, name
 
 
 def test_png_is_png() -> None:
-    assert rendered(every(1)["quantity"].figure, "png").startswith(b"\x89PNG")
+    assert render(every(1)["quantity"].figure, "png").startswith(b"\x89PNG")
 
 
 def test_the_title_says_how_much_the_largest_hold() -> None:

@@ -15,9 +15,9 @@ import pytest
 from manyeyes.papers import ITEMS
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, groups
-from manyeyes.report.picture import ticks
 from manyeyes.report.report import write
-from manyeyes.report.runs import find, load
+from manyeyes.report.runs import find_runs, load_run
+from manyeyes.report.svg import ticks
 
 Made = Callable[..., Path]
 
@@ -35,7 +35,7 @@ def shown(reader: Callable[[str], Any], tmp_path: Path) -> Callable[..., str]:
 
     def show(*folders: Path, **options: Any) -> str:
         out = tmp_path / "page.html"
-        write(find([str(folder) for folder in folders]), out, **options)
+        write(find_runs([str(folder) for folder in folders]), out, **options)
         read = reader(out.read_text())
         for _, attributes in read.tags:
             assert not {"src", "srcset", "action", "onclick", "onload"} & set(attributes)
@@ -57,7 +57,7 @@ def test_a_real_run_has_every_part(command: Callable[..., Any], tiny: tuple[str,
     assert "20 simulated" in text
     assert "replace one user" in text
     assert "the operating system" in text
-    assert "reference" in text or "ranks" in text  # the engine that auto took
+    assert "reference" in text or "multiprocess" in text  # the engine that auto took
     names = {path.stem for path in Path("figures").iterdir()}
     assert {"curves", "classes", "users", "class_counts", "user_sizes", "skew", "epsilon", "images_a_second"} <= names
     for path in Path("figures").glob("*.svg"):
@@ -82,7 +82,7 @@ def test_runs_that_differ_by_their_seed_are_a_mean_and_a_band(made_run: Made) ->
     one = made_run("fedavg_0", {"seed": 0}, [0.1, 0.2])
     two = made_run("fedavg_1", {"seed": 1}, [0.1, 0.4])
     three = made_run("other", {"seed": 0, "rounds": 9}, [0.5, 0.6])
-    runs = find([str(one), str(two), str(three)])
+    runs = find_runs([str(one), str(two), str(three)])
     assert [(group.name, len(group.runs)) for group in groups(runs)] == [("fedavg", 2), ("other", 1)]
     lines = explorer(runs)["groups"]
     assert [line["name"] for line in lines] == ["fedavg (2 seeds)", "other"]
@@ -91,12 +91,12 @@ def test_runs_that_differ_by_their_seed_are_a_mean_and_a_band(made_run: Made) ->
     assert low == pytest.approx([0.1, 0.3 - 0.02**0.5], abs=1e-5)  # deviation of 0.2 and 0.4 is sqrt(0.02)
     assert high == pytest.approx([0.1, 0.3 + 0.02**0.5], abs=1e-5)
     empty = made_run("fedavg_2", {"seed": 2}, [], finished=False)
-    assert explorer(find([str(one), str(two), str(empty)]))["groups"] == lines[:1]
+    assert explorer(find_runs([str(one), str(two), str(empty)]))["groups"] == lines[:1]
 
 
 def test_a_seed_that_was_run_twice_counts_once(made_run: Made) -> None:
     seeds = {"a_0": 0, "a_1": 1, "b_0": 0, "b_1": 1, "again": 0}
-    runs = find([str(made_run(name, {"seed": seed}, [0.1, 0.2])) for name, seed in seeds.items()])
+    runs = find_runs([str(made_run(name, {"seed": seed}, [0.1, 0.2])) for name, seed in seeds.items()])
     assert [(group.name, len(group.runs)) for group in groups(runs)] == [("a", 2), ("b", 2), ("again", 1)]
 
 
@@ -108,12 +108,12 @@ def test_a_seed_on_its_way_is_not_in_the_mean_over_seeds(made_run: Made, shown: 
 
 def test_groups_whose_runs_are_named_by_seed_first_have_names_of_their_own(made_run: Made) -> None:
     every = [("s0/low", 0, 1), ("s0/high", 0, 9), ("s1/low", 1, 1), ("s1/high", 1, 9)]
-    runs = find([str(made_run(name, {"seed": seed, "lr": lr}, [0.1, 0.2])) for name, seed, lr in every])
+    runs = find_runs([str(made_run(name, {"seed": seed, "lr": lr}, [0.1, 0.2])) for name, seed, lr in every])
     assert [line["name"] for line in explorer(runs)["groups"]] == ["s0/low (2 seeds)", "s0/high (2 seeds)"]
 
 
 def test_curves_can_be_drawn_over_what_was_spent(made_run: Made) -> None:
-    (line,) = explorer([load(made_run("a", {}, [0.1, 0.2, 0.3]))])["groups"]
+    (line,) = explorer([load_run(made_run("a", {}, [0.1, 0.2, 0.3]))])["groups"]
     assert line["over"] == {"round": [0, 1, 2], "batches": [0, 4, 8], "images": [0, 60, 120], "seconds": [0, 0.5, 1]}
     assert line["metrics"]["images_a_second"] == [[1, 2], [120, 120]]
 
@@ -124,14 +124,14 @@ def test_of_many_rounds_the_spikes_stay_and_the_page_is_small(made_run: Made, tm
     lines[2345] = lines[2345].replace('"train_loss": 1.0', '"train_loss": 77.0')
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     out = tmp_path / "page.html"
-    write([load(folder, str(number)) for number in range(20)], out)
+    write([load_run(folder, str(number)) for number in range(20)], out)
     assert out.stat().st_size < 4_000_000
     assert data(out)["charts"]["train_loss"]["series"][0]["y"].count(77) == 1
     values = [line["metrics"]["train_loss"][1] for line in data(out)["explorer"]["groups"]]
     assert all(max(some) == 77 and len(some) <= 1100 for some in values)
     few = [line if number < 9 else line.replace('"train_loss"', '"other"') for number, line in enumerate(lines)]
     (folder / "metrics.jsonl").write_text("\n".join(few) + "\n")
-    write([load(folder, str(number)) for number in range(20)], out)
+    write([load_run(folder, str(number)) for number in range(20)], out)
     assert len(data(out)["explorer"]["groups"][0]["metrics"]["train_loss"][1]) == 8, "fewer values than stretches"
 
 
@@ -139,7 +139,7 @@ def test_names_from_outside_cannot_write_the_page(made_run: Made, tmp_path: Path
     bad = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     folder = made_run("a", {"data.name": bad}, [0.1, 0.2], classes=[bad, "b"])
     out = tmp_path / "page.html"
-    write(find([f"{bad}={folder}"]), out)
+    write(find_runs([f"{bad}={folder}"]), out)
     text = out.read_text()
     assert "<script>alert" not in text and "<img" not in text
     assert [script.get("type") for script in reader(text).all("script")] == ["application/json", None, None]
@@ -202,22 +202,22 @@ def test_the_table_of_runs_has_the_settings_that_differ(made_run: Made, shown: C
 def test_a_folder_of_runs_is_all_of_them_named_by_what_differs(made_run: Made, tmp_path: Path) -> None:
     for number in (10, 2):
         made_run(f"sweep/{number}", {"algorithm.lr": number, "folder": str(number)}, [0.1])
-    assert [run.name for run in find([str(tmp_path / "sweep")])] == ["lr 2", "lr 10"]
+    assert [run.name for run in find_runs([str(tmp_path / "sweep")])] == ["lr 2", "lr 10"]
 
 
 def test_names_and_folders_may_have_equal_signs(made_run: Made) -> None:
     folder = made_run("lr=0.1", {}, [0.1])
     words = [str(folder), f"a={folder}", f"lr=1={folder}"]
-    assert [find([word])[0].name for word in words] == ["lr=0.1", "a", "lr=1"]
+    assert [find_runs([word])[0].name for word in words] == ["lr=0.1", "a", "lr=1"]
     with pytest.raises(ValueError, match=r"^nowhere is no folder"):
-        find(["a=nowhere"])
+        find_runs(["a=nowhere"])
 
 
 def test_adapted_users_are_a_line_of_their_own(made_run: Made, tmp_path: Path) -> None:
     folder = made_run("a", {}, [0.1])
     (folder / "per_user.csv").write_text("user,examples,accuracy,adapted\nu,1,0.5,1.0\nv,3,0.0,0.5\n")
     out = tmp_path / "page.html"
-    write([load(folder)], out)
+    write([load_run(folder)], out)
     lines = data(out)["charts"]["users"]["series"]
     assert [(line["name"], line["y"], line.get("dashed")) for line in lines] == [
         ("a", [0, 0.5], None),
@@ -230,21 +230,25 @@ def test_how_many_users_were_scored_is_no_share(made_run: Made, tmp_path: Path) 
     scores = {"user_scored": 20.0, "adapted_user_scored": 20.0, "adapted_user_mean": 0.5, "adapted_examples": 80.0}
     (folder / "metrics.jsonl").write_text(json.dumps({"round": 0, "accuracy": 0.1, **scores}) + "\n")
     out = tmp_path / "page.html"
-    write([load(folder)], out)
+    write([load_run(folder)], out)
     assert [each["key"] for each in data(out)["explorer"]["metrics"]] == ["accuracy", "adapted_user_mean"]
 
 
 def test_a_name_that_is_no_text_does_not_stop_the_figures(made_run: Made, tmp_path: Path) -> None:
-    run = load(made_run("a", {}, [0.125]), "run \udcff")
+    run = load_run(made_run("a", {}, [0.125]), "run \udcff")
     write([run], tmp_path / "page.html", figures=tmp_path / "f")
     assert "run \N{REPLACEMENT CHARACTER},0,0.125" in (tmp_path / "f/curves.csv").read_text(encoding="utf-8")
 
 
 def test_figures_hold_the_numbers(made_run: Made, tmp_path: Path) -> None:
-    write([load(made_run("a", {}, [0.125, 0.5], classes=["x", "y,z"]))], tmp_path / "page.html", figures=tmp_path / "f")
+    write(
+        [load_run(made_run("a", {}, [0.125, 0.5], classes=["x", "y,z"]))],
+        tmp_path / "page.html",
+        figures=tmp_path / "f",
+    )
     rows = list(csv.reader((tmp_path / "f/curves.csv").open()))
     assert rows == [["series", "rounds", "accuracy"], ["a", "0", "0.125"], ["a", "1", "0.5"]]
-    write([load(made_run("long", {}, [0.5] * 2500))], tmp_path / "page.html", figures=tmp_path / "long")
+    write([load_run(made_run("long", {}, [0.5] * 2500))], tmp_path / "page.html", figures=tmp_path / "long")
     assert len((tmp_path / "long/curves.csv").read_text().splitlines()) == 2501  # more than the page draws
     rows = list(csv.reader((tmp_path / "f/classes.csv").open()))
     assert rows[2] == ["a", "y,z", "2", "0.5"]
@@ -300,7 +304,7 @@ def test_ticks_are_round() -> None:
 def test_a_still_picture_has_long_names_upwards_deviations_and_hollow_signs() -> None:
     names = tuple(f"FedAvgM + FedVC + FedIR, K={number}" for number in range(6))
     bars = Series("measured", range(6), [0.5] * 6, [0.4] * 6, [0.6] * 6, kind="bars")
-    paper = Series("paper", range(6), [0.5] * 6, kind="points", dashed=True, colour=1)
+    paper = Series("paper", range(6), [0.5] * 6, kind="points", dashed=True, color=1)
     short, tall = (Chart("key", "", Axis("", names=x), Axis(""), [bars, paper], "") for x in (tuple("abcdef"), names))
     drawn = tall.svg()
     assert [name in drawn for name in names] == [True] * 6

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from manyeyes.report.report import write
-from manyeyes.report.runs import find
+from manyeyes.report.runs import find_runs
 
 FIRST = "#explorer figure"
 SERIES = f"{FIRST} path.me-line"
@@ -25,7 +25,7 @@ def report(made_run: Callable[..., Path], tmp_path: Path) -> Path:
         made_run("other", {"seed": 0, "lr": 1}, [r / 100 for r in range(51)]),
     ]
     out = tmp_path / "page.html"
-    write(find([str(folder) for folder in folders]), out)
+    write(find_runs([str(folder) for folder in folders]), out)
     return out
 
 
@@ -157,7 +157,7 @@ def test_a_phone_scrolls_only_downwards(page: Any) -> None:
 
 def test_a_long_name_is_no_wider_than_a_phone(browser_page: Any, made_run: Callable[..., Path], tmp_path: Path) -> None:
     runs = [made_run("a" * 200, {"seed": 0}, [0.1, 0.2]), made_run("b", {"seed": 0, "lr": 1}, [0.1, 0.2])]
-    write(find([str(folder) for folder in runs]), tmp_path / "page.html")
+    write(find_runs([str(folder) for folder in runs]), tmp_path / "page.html")
     browser_page.set_viewport_size({"width": 375, "height": 700})
     browser_page.goto((tmp_path / "page.html").as_uri())
     assert browser_page.evaluate("document.documentElement.scrollWidth") <= 375

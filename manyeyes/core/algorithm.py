@@ -1,0 +1,277 @@
+"""A federated algorithm: one component for each slot, and the protocol that each slot's components follow.
+
+A round is Algorithm 1 of Hsu, Qi and Brown, "Federated Visual Classification with Real-World Data Distribution"
+(2020): sample clients, train locally, aggregate, step the server (`manyeyes.core.round`). Axes: K clients, S steps,
+B examples per batch, C classes, P trainable parameters, W shared values (P, then live BatchNorm statistics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from manyeyes.core.guarantee import check_private
+from manyeyes.core.population import Floats, Ints, Population
+
+if TYPE_CHECKING:
+    from manyeyes.core.engine import CohortResult, RoundContext
+    from manyeyes.core.plan import RoundPlan
+
+OptState = tuple[Tensor, ...]  # what a client optimizer carries from step to step
+
+
+class Sampler(Protocol):
+    """Which clients take part in a round."""
+
+    def sample(self, population: Population, rng: np.random.Generator) -> Ints:
+        """Return the positions of the sampled users in the population [K]."""
+
+
+class Batching(Protocol):
+    """Which examples a client trains on, and in which batches."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+    def batches(self, num_held: int, rng: np.random.Generator) -> Ints:
+        """Return positions 0..num_held-1 in training order [S, B]; -1 pads the last batch."""
+
+    def num_examples(self, num_held: int) -> int:
+        """Return n_k, the number of examples that a client with `num_held` examples counts as."""
+
+    def phases(self, num_steps: int) -> Ints | None:
+        """Return which part of the model trains in each step [S] (`plan.Phase`); None: always everything."""
+
+
+class ClientOptimizer(Protocol):
+    """How a client steps: a pure function of flat vectors [P], or of several clients' at once [K, P]."""
+
+    @property
+    def max_grad_norm(self) -> float:
+        """The bound on the norm of each gradient; 0 for none."""
+
+    @property
+    def persist_state(self) -> bool:
+        """Whether the optimizer state is carried from round to round."""
+
+    def learning_rate(self, round: int) -> float:
+        """Return the learning rate of round 0, 1, ..."""
+
+    def init(self, theta: Tensor) -> OptState: ...
+
+    def step(self, theta: Tensor, grad: Tensor, opt_state: OptState, lr: float | Tensor) -> tuple[Tensor, OptState]: ...
+
+
+class ClientWeighting(Protocol):
+    """How much a client counts: the update is sum(weights * updates) / normalizer."""
+
+    def weights(
+        self, algorithm: Algorithm, num_examples_K: Ints, num_steps_K: Ints, round: int
+    ) -> NDArray[np.float64]: ...
+
+    def normalizer(self, algorithm: Algorithm, num_examples_K: Ints, num_steps_K: Ints, round: int) -> float: ...
+
+
+class ServerOptimizer(Protocol):
+    """How the server steps, given the update theta_t - theta of the clients."""
+
+    def init(self, theta: Tensor) -> dict[str, Tensor]: ...
+
+    def step(
+        self, theta: Tensor, update: Tensor, state: dict[str, Tensor], round: int
+    ) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+
+class ExampleWeighting(Protocol):
+    """How much an example counts in the loss."""
+
+    def class_weights(self, client_counts: Ints, population_counts: Ints) -> Floats:
+        """Return the weight of an example of each class [C]."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServerStep:
+    """What the server knows when a correction takes part in its step."""
+
+    theta_before: Tensor  # [P]
+    theta_after: Tensor  # after the server optimizer
+    update: Tensor  # the aggregated theta_t - theta
+    uploads: Tensor | None  # sum of what the accepted clients uploaded for the correction
+    num_sampled: int
+    num_accepted: int
+    num_clients: int  # users of the population
+
+
+class Correction(Protocol):
+    """What is added to each local gradient g: gradient_scale * g + proximal_strength * (theta - theta_t) + offset."""
+
+    @property
+    def gradient_scale(self) -> float: ...
+
+    @property
+    def proximal_strength(self) -> float: ...
+
+    @property
+    def needs_full_gradient(self) -> bool:
+        """Whether it needs the gradient of all of a client's examples at theta_t."""
+
+    @property
+    def uploads(self) -> bool:
+        """Whether clients upload more than their update."""
+
+    @property
+    def downloads(self) -> bool:
+        """Whether clients receive the correction's server state."""
+
+    def init(self, theta: Tensor) -> Tensor | None:
+        """Return the correction's server state."""
+
+    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor | None: ...
+
+    def client_update(
+        self,
+        correction_state: Tensor | None,
+        client_state: Tensor | None,
+        update: Tensor,
+        steps_times_lr: float,
+        full_gradient: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the client's new state and what it uploads."""
+
+    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor | None, Tensor]:
+        """Return the new server state and the new theta: `step.theta_after`, or what the correction makes of it."""
+
+
+class PersonalLayers(Protocol):
+    """Which layers stay with the client."""
+
+    def parameter_names(self, module: nn.Module) -> set[str]:
+        """Return the names of their parameters and buffers."""
+
+
+class Privacy(Protocol):
+    """A mechanism that bounds what the trained model reveals of a user."""
+
+    @property
+    def reproducible_noise(self) -> bool:
+        """Whether the noise follows from the run's seed."""
+
+    @property
+    def covered(self) -> Mapping[str, tuple[type, ...]]:
+        """The classes that the guarantee holds for, by slot, in the slots that see more than one user's data."""
+
+    def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> Privacy:
+        """Return the mechanism with what follows from a run's users and rounds."""
+
+    def init(self) -> dict[str, Tensor]:
+        """Return the mechanism's server state."""
+
+    def clipping_norm(self, privacy_state: dict[str, Tensor]) -> float:
+        """Return the bound on the norm of each update of the round."""
+
+    def privatize(
+        self,
+        result: CohortResult,
+        plan: RoundPlan,
+        context: RoundContext,
+        privacy_state: dict[str, Tensor],
+        noise_seed: int,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean update with noise [W], and the new server state."""
+
+    def epsilon_spent(self, rounds: int, privacy_state: dict[str, Tensor]) -> float: ...
+
+    def max_rounds(self, rounds: int) -> int:
+        """Return how many of `rounds` rounds the budget allows."""
+
+    def describe(self) -> str:
+        """Return the guarantee in words, for a report."""
+
+
+class PersonalModel(Protocol):
+    """A model of each client's own, which trains on the same batches as the shared one and is never sent."""
+
+    @property
+    def correction(self) -> Correction:
+        """What ties it to the server's weights."""
+
+    @property
+    def personal_layers(self) -> PersonalLayers:
+        """All layers of the model."""
+
+
+class Adaptation(Protocol):
+    """What a client does with the shared model before it is evaluated on that client's own examples."""
+
+    def local_algorithm(self, algorithm: Algorithm) -> Algorithm:
+        """Return the algorithm of a round in which every client trains all layers for itself."""
+
+
+class Compressor(Protocol):
+    """How a client's update is encoded for the upload."""
+
+    @property
+    def error_feedback(self) -> bool:
+        """Whether the client keeps what encoding lost, and adds it to its next update."""
+
+    def num_bytes(self, num_elements: int) -> int:
+        """Return the size of an encoded update."""
+
+    def encode(self, update_N: Tensor, rng: np.random.Generator) -> dict[str, Tensor]: ...
+
+    def decode(self, arrays: dict[str, Tensor], num_elements: int) -> Tensor: ...
+
+
+class Aggregator(Protocol):
+    """How the clients' updates become one, where that is not their weighted sum."""
+
+    def init(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return the aggregator's server state."""
+
+    def aggregate(
+        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the update [W] of the accepted clients, and the new state."""
+
+
+class Loss(Protocol):
+    """The training loss: pure tensor code, so that engines can vectorize and capture it."""
+
+    def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each example [B]; targets are class ids [B] or multi-hot rows [B, C]."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The components. Any combination is legal unless a component says that it is meaningless (`validate`)."""
+
+    sampler: Sampler
+    batching: Batching
+    client_optimizer: ClientOptimizer
+    client_weighting: ClientWeighting
+    server_optimizer: ServerOptimizer
+    example_weighting: ExampleWeighting | None = None  # None: all examples count the same
+    correction: Correction | None = None
+    personal_layers: PersonalLayers | None = None
+    privacy: Privacy | None = None
+    personal_model: PersonalModel | None = None
+    adaptation: Adaptation | None = None
+    compressor: Compressor | None = None  # None: updates travel as float32
+    aggregator: Aggregator | None = None  # None: the weighted mean
+    loss: Loss | None = None  # None: cross-entropy, or binary cross-entropy with several labels per image
+
+    def validate(self, population: Population) -> None:
+        """Raise a ValueError for a combination that makes no sense: every component is asked before round 1."""
+        for slot in fields(self):
+            incompatibility = getattr(getattr(self, slot.name), "incompatibility", None)
+            if incompatibility is not None and (reason := incompatibility(self, population)):
+                raise ValueError(reason)
+        check_private(self)  # last: what components say can add refusals and take none away
+
+
+SLOTS: tuple[str, ...] = tuple(slot.name for slot in fields(Algorithm))

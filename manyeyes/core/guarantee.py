@@ -1,0 +1,81 @@
+"""The privacy guarantee of a round: only the noised sum of clipped updates leaves it, whatever the components do.
+
+The mechanism (`Algorithm.privacy`) is the one trusted component. `check_private` refuses components before round 1;
+`check_plan` and `private_update` check what the components made of the round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from manyeyes.core.algorithm import Algorithm, Privacy
+    from manyeyes.core.engine import CohortResult, RoundContext
+    from manyeyes.core.plan import RoundPlan
+
+NORM_RTOL = 1e-3  # how much longer than its clips a sum of clipped updates may seem by rounding
+SLOTS_THAT_SEE_OTHERS = ("sampler", "client_weighting", "example_weighting", "compressor")
+
+
+def check_private(algorithm: Algorithm) -> None:
+    """Refuse components that the privacy guarantee does not cover, whatever they say of themselves.
+
+    Types are compared exactly: a subclass may do anything.
+    """
+    if algorithm.privacy is None:
+        return
+    if algorithm.aggregator is not None:
+        raise ValueError(
+            f"privacy adds noise to the sum of clipped updates, and aggregator={type(algorithm.aggregator).__name__} "
+            "would replace that sum: set aggregator=none."
+        )
+    for slot in SLOTS_THAT_SEE_OTHERS:
+        component, covered = getattr(algorithm, slot), algorithm.privacy.covered.get(slot, ())
+        if component is not None and not any(type(component) is kind for kind in covered):
+            names = ", ".join(kind.__name__ for kind in covered)
+            raise ValueError(
+                f"privacy has no guarantee for {slot}={type(component).__module__}.{type(component).__qualname__}: "
+                + (f"set {slot} to {names} of manyeyes.components." if names else f"set {slot}=none.")
+            )
+    correction = algorithm.correction
+    if correction is not None and (correction.uploads or correction.init(torch.zeros(0)) is not None):
+        raise ValueError(
+            f"privacy protects only updates, and correction={type(correction).__name__} keeps more at the server: use "
+            "a correction without uploads and server state."
+        )
+
+
+def check_plan(plan: RoundPlan) -> None:
+    """Refuse a plan in which a client counts for more than one."""
+    for client in plan.clients:
+        if client.weight != 1:
+            raise ValueError(
+                f"privacy needs a weight of 1 for every client, and a client weighs {client.weight:g}: "
+                "set client_weighting=uniform."
+            )
+    if len({client.client_id for client in plan.clients}) < len(plan.clients):
+        raise ValueError(
+            "privacy needs each client at most once per round, and the plan has one twice: set sampler=poisson."
+        )
+
+
+def private_update(
+    privacy: Privacy,
+    result: CohortResult,
+    plan: RoundPlan,
+    context: RoundContext,
+    privacy_state: dict[str, Tensor],
+    noise_seed: int,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the noised mean update [W]; the sum must be within its clips, and zero where no noise is added."""
+    total = result.update_W
+    if context.personal_mask is not None:
+        total = total.masked_fill(context.personal_mask, 0)
+    max_norm = int(result.accepted_K.sum()) * context.clipping_norm if result.accepted_K.any() else 0.0
+    if not float(torch.linalg.vector_norm(total)) <= max_norm * (1 + NORM_RTOL):
+        raise RuntimeError("the engine returned a sum of updates that is longer than privacy's clip allows")
+    return privacy.privatize(replace(result, update_W=total), plan, context, privacy_state, noise_seed)

@@ -1,0 +1,77 @@
+"""State between rounds: the server's, the clients', and the metrics that a round reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from manyeyes.core.algorithm import Algorithm
+
+ClientState = dict[str, Tensor]
+ClientStates = Mapping[int, ClientState]  # by client id
+MutableClientStates = MutableMapping[int, ClientState]
+
+BYTES_PER_FLOAT = 4
+PERSONAL_MODEL_PREFIX = "personal_model/"  # of the names under which a client keeps the state of its personal model
+
+
+class DivergenceError(RuntimeError):
+    """Training produced weights that are not finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """What the server keeps between rounds."""
+
+    round: int
+    weights: Tensor  # [W]
+    opt_state: dict[str, Tensor]
+    correction_state: Tensor | None
+    privacy_state: dict[str, Tensor] = field(default_factory=dict)
+    aggregator_state: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RoundMetrics:
+    """What is reported of a round."""
+
+    round: int
+    train_loss: float
+    update_norm: float  # mean over the accepted clients
+    num_clients: int
+    num_images: int  # examples trained on
+    max_client_batches: int  # with privacy, which reveals no single client's: the mean client's
+    rejected_clients: tuple[str, ...]  # names of the clients whose update was not accepted
+    rejection_reasons: Mapping[str, str] = field(default_factory=dict)  # by name, where it is not "not finite"
+    epsilon: float | None = None  # spent so far
+    clipping_norm: float | None = None
+    bytes_up: int = 0  # by all clients: updates, and what a correction uploads
+    bytes_down: int = 0  # to all clients: weights, and what a correction's clients receive
+
+
+def init_state(algorithm: Algorithm, weights: Tensor, num_trainable: int) -> ServerState:
+    """Return the server state before round 1."""
+    theta = weights[:num_trainable]
+    return ServerState(
+        round=0,
+        weights=weights,
+        opt_state=algorithm.server_optimizer.init(theta),
+        correction_state=None if algorithm.correction is None else algorithm.correction.init(theta),
+        privacy_state={} if algorithm.privacy is None else algorithm.privacy.init(),
+        aggregator_state={} if algorithm.aggregator is None else algorithm.aggregator.init(weights),
+    )
+
+
+def communication_cost(algorithm: Algorithm, num_shared: int, num_trainable: int) -> tuple[int, int]:
+    """Return the bytes that one client uploads and downloads in a round."""
+    correction, compressor = algorithm.correction, algorithm.compressor
+    up = BYTES_PER_FLOAT * num_shared if compressor is None else compressor.num_bytes(num_shared)
+    down = BYTES_PER_FLOAT * num_shared
+    if correction is not None and correction.uploads:
+        up += BYTES_PER_FLOAT * num_trainable
+    if correction is not None and correction.downloads and correction.init(torch.zeros(0)) is not None:
+        down += BYTES_PER_FLOAT * num_trainable
+    return up, down

@@ -1,0 +1,55 @@
+"""A ready Flower app: a folder that `flwr run` takes, with the settings in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from manyeyes.flower.config import FederationConfig
+from manyeyes.io.atomic import write_text
+
+PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "federated"
+version = "1.0.0"
+description = "A model trained by many people's photos, which stay where they are"
+license = "Apache-2.0"
+dependencies = ["manyeyes[flower]"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "manyeyes"
+
+[tool.flwr.app.components]
+serverapp = "federated.server_app:app"
+clientapp = "federated.client_app:app"
+
+[tool.flwr.app.config]
+{config}"""
+SERVER = '"""The server."""\n\nfrom manyeyes.flower.server import build_server\n\napp = build_server()\n'
+CLIENT = '"""A client."""\n\nfrom manyeyes.flower.client import build_client\n\napp = build_client()\n'
+
+
+def write_app(folder: Path, rules: FederationConfig) -> None:
+    """Write the app; a folder that already holds something is refused."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: choose a new folder")
+    (folder / "federated").mkdir(parents=True)
+    lines = [
+        f"# {f.metadata['meaning']}\n{f.name} = {_toml(getattr(rules, f.name))}\n" for f in fields(FederationConfig)
+    ]
+    write_text(folder / "federated" / "__init__.py", "")
+    write_text(folder / "federated" / "server_app.py", SERVER)
+    write_text(folder / "federated" / "client_app.py", CLIENT)
+    write_text(folder / "pyproject.toml", PROJECT.format(config="".join(lines)))
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -1,0 +1,72 @@
+"""Efficiency: what a model reached for its rounds and batches (Hsu et al. 2020, section 6 and table 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from manyeyes.metrics.arrays import Floats, Ints, as_array, as_ints
+
+
+def relative_accuracy(federated: float, centralized: float) -> float:
+    """Acc_federated / Acc_centralised."""
+    if not centralized > 0:
+        raise ValueError(f"the centralised accuracy is {centralized}: give one above 0")
+    return federated / centralized
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Evaluations of one run: after how many rounds, the value, and the batches spent until then.
+
+    A round costs the local batches of its largest client, a proxy for time, since the others run beside it.
+    """
+
+    rounds_E: Ints
+    values_E: Floats
+    cumulative_batches_R: Ints  # batches after 0, 1, ... rounds
+
+    @staticmethod
+    def from_points(rounds: Any, values: Any, batches: Any) -> Curve:
+        """Evaluations after `rounds` [E] gave `values` [E]; round r of R had a largest client of `batches[r]` [R]."""
+        values_E = as_array(values).astype(np.float64)
+        rounds_E = as_ints("rounds", rounds, as_array(rounds).size)
+        batches_R = as_ints("batches", batches, as_array(batches).size)
+        if values_E.shape != rounds_E.shape:
+            raise ValueError(f"values has shape {values_E.shape} but rounds {rounds_E.shape}: give one for each round")
+        if len(rounds_E) and (rounds_E[0] < 0 or np.any(np.diff(rounds_E) <= 0)):
+            raise ValueError(f"rounds is {rounds_E.tolist()}: give each evaluation once, in order, counted from 0")
+        if len(rounds_E) and rounds_E[-1] > len(batches_R):
+            raise ValueError(f"rounds ends at {rounds_E[-1]} but batches has {len(batches_R)} rounds: give all of them")
+        if np.any(batches_R < 0):
+            raise ValueError(f"batches has {batches_R.min()}: give the local batches of the largest client, 0 or more")
+        return Curve(rounds_E, values_E, np.concatenate([[0], np.cumsum(batches_R)]).astype(np.int64))
+
+    def value_at_round(self, round: int) -> float | None:
+        """The latest evaluation within so many rounds; None if the run is shorter, or was not evaluated by then."""
+        return self._latest(self.rounds_E <= round) if 0 <= round < len(self.cumulative_batches_R) else None
+
+    def value_at_batches(self, batches: int) -> float | None:
+        """The latest evaluation within so many batches; None if the run spent less, or was not evaluated by then."""
+        return (
+            self._latest(self.cumulative_batches_R[self.rounds_E] <= batches)
+            if batches <= self.cumulative_batches_R[-1]
+            else None
+        )
+
+    def rounds_to(self, target: float) -> int | None:
+        """Rounds before the first evaluation at or above the target; None if there is none."""
+        reached = np.flatnonzero(self.values_E >= target)
+        return int(self.rounds_E[reached[0]]) if len(reached) else None
+
+    def batches_to(self, target: float) -> int | None:
+        """Batches before the first evaluation at or above the target; None if there is none."""
+        rounds = self.rounds_to(target)
+        return None if rounds is None else int(self.cumulative_batches_R[rounds])
+
+    def _latest(self, within_E: Any) -> float | None:
+        """Evaluations are in order, so those within are the first ones."""
+        count = int(np.sum(within_E))
+        return float(self.values_E[count - 1]) if count else None

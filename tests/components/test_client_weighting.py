@@ -1,0 +1,80 @@
+"""How much a client counts, against the formulas of FedAvg and FedNova."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manyeyes.algorithms import fednova
+from manyeyes.components import SGD, Adam, FedNovaWeighting, ProximalTerm, WeightByExamples, WeightUniformly
+from manyeyes.components.client_weighting import normalization_factors
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.population import Population, SingleLabels
+
+SIZES, STEPS = np.array([6, 1, 3]), np.array([4, 1, 2])
+PEOPLE = Population.from_arrays(np.zeros((1, 1, 1, 3), np.uint8), SingleLabels(np.zeros(1, np.int64), ("any",)), [0])
+
+
+def nova(lr: float, momentum: float, mu: float) -> Algorithm:
+    algorithm = fednova(lr=lr, momentum=momentum)
+    return replace(algorithm, correction=ProximalTerm(mu)) if mu else algorithm
+
+
+def walk_weights(lr: float, momentum: float, mu: float, steps: int) -> list[float]:
+    """a_k: how far each step's gradient carries to the end, found by giving that step alone a gradient of 1."""
+    carried = []
+    for alone in range(steps):
+        position, velocity = 0.0, 0.0
+        for step in range(steps):
+            velocity = momentum * velocity + (step == alone) + mu * position
+            position -= lr * velocity
+        carried.append(-position / lr)
+    return carried
+
+
+def share(weigh: WeightByExamples | WeightUniformly | FedNovaWeighting, algorithm: Algorithm) -> np.ndarray:
+    """What each client's update is multiplied by in the end."""
+    return weigh.weights(algorithm, SIZES, STEPS, 0) / weigh.normalizer(algorithm, SIZES, STEPS, 0)
+
+
+def test_by_examples_is_n_k_over_n() -> None:
+    np.testing.assert_allclose(share(WeightByExamples(), fednova()), [0.6, 0.1, 0.3])
+
+
+def test_equally_is_one_over_k() -> None:
+    np.testing.assert_allclose(share(WeightUniformly(), fednova()), [1 / 3] * 3)
+
+
+def test_by_walk_is_tau_eff_p_over_tau() -> None:
+    tau_eff = 0.6 * 4 + 0.1 * 1 + 0.3 * 2
+    np.testing.assert_allclose(share(FedNovaWeighting(), fednova()), tau_eff * np.array([0.6 / 4, 0.1 / 1, 0.3 / 2]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 12), st.floats(0, 0.95), st.sampled_from([0.0, 0.3, 2.0]))
+def test_length_of_a_walk_is_the_sum_of_its_weights(steps: int, momentum: float, mu: float) -> None:
+    found = normalization_factors(nova(0.1, momentum, mu), np.array([steps]), 0)
+    np.testing.assert_allclose(found, [sum(walk_weights(0.1, momentum, mu, steps))], rtol=1e-9)
+
+
+@pytest.mark.parametrize("mu", [10.0, 20.0])
+def test_by_walk_refuses_a_walk_that_turns_back(mu: float) -> None:
+    assert FedNovaWeighting().incompatibility(nova(0.1, 0.0, mu), PEOPLE) is not None
+
+
+def test_by_walk_refuses_momentum_kept_between_rounds() -> None:
+    assert (
+        FedNovaWeighting().incompatibility(
+            replace(fednova(), client_optimizer=SGD(0.1, momentum=0.9, persist_state=True)), PEOPLE
+        )
+        is not None
+    )
+
+
+def test_by_walk_refuses_adam() -> None:
+    assert FedNovaWeighting().incompatibility(replace(fednova(), client_optimizer=Adam(0.1)), PEOPLE) is not None
+    assert FedNovaWeighting().incompatibility(fednova(), PEOPLE) is None

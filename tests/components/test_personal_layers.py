@@ -1,0 +1,131 @@
+"""Personal layers by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from manyeyes.components import HeadLayers, MatchingLayers, NormLayers
+from manyeyes.models import MODELS, build_model
+
+
+@pytest.mark.parametrize(
+    ("patterns", "kept"),
+    [
+        (("fc.*",), {"fc.weight", "fc.bias"}),
+        (("*.bias",), {"conv1.bias", "fc.bias"}),
+        (("conv?.*", "fc.bias"), {"conv1.weight", "conv1.bias", "fc.bias"}),
+        (("*",), {"conv1.weight", "conv1.bias", "fc.weight", "fc.bias"}),
+    ],
+)
+def test_keeps_the_layers_that_match_any_pattern(patterns: tuple[str, ...], kept: set[str]) -> None:
+    module = nn.Module()
+    module.conv1, module.fc = nn.Conv2d(3, 2, 1), nn.Linear(2, 2)
+    assert MatchingLayers(patterns).parameter_names(module) == kept
+
+
+@pytest.mark.parametrize("patterns", [("FC.*",), ("fc.*", "conv2.*"), ("fc",)])
+def test_a_pattern_that_matches_nothing_is_refused_beside_others_too(patterns: tuple[str, ...]) -> None:
+    module = nn.Module()
+    module.conv1, module.fc = nn.Conv2d(3, 2, 1), nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=rf"no layer of the model matches '{patterns[-1]}': .* conv1.weight"):
+        MatchingLayers(patterns).parameter_names(module)
+
+
+def test_a_lone_pattern_is_refused() -> None:
+    with pytest.raises(ValueError, match="put it in a list"):
+        MatchingLayers("fc.*")  # type: ignore[arg-type]
+
+
+def test_patterns_in_a_list_are_the_same_layers_as_in_a_tuple() -> None:
+    listed = MatchingLayers(["fc.*"])  # type: ignore[arg-type]
+    assert {listed, MatchingLayers(("fc.*",))} == {listed}  # engines remember what is personal by the part itself
+
+
+HEADS = {  # what FedPer's baseline counts, and what we count alike
+    "resnet34": [
+        ("fc",),
+        ("fc", "layer4.2"),
+        ("fc", "layer4.2", "layer4.1"),
+        ("fc", "layer4.2", "layer4.1", "layer4.0"),
+    ],
+    "resnet18": [
+        ("fc",),
+        ("fc", "layer4.1"),
+        ("fc", "layer4.1", "layer4.0"),
+        ("fc", "layer4.1", "layer4.0", "layer3.1"),
+    ],
+    "mobilenet_v1": [("fc",), ("fc", "blocks.12"), ("fc", "blocks.12", "blocks.11")],
+    "mobilenet_v2": [("classifier",), ("classifier", "features.18"), ("classifier", "features.18", "features.17")],
+    "lenet": [("fc3",), ("fc3", "fc2"), ("fc3", "fc2", "fc1")],
+    "linear": [("fc",)],
+}
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_is_the_last_blocks_whole_with_their_statistics(name: str, norm: str) -> None:
+    module = build_model(name, 5, norm=norm)
+    for number, blocks in enumerate(HEADS[name], 1):
+        kept = HeadLayers(number).parameter_names(module)
+        assert kept == {key for key in module.state_dict() if key.startswith(tuple(f"{block}." for block in blocks))}
+
+
+def test_a_bottleneck_is_a_layer_of_the_head() -> None:
+    kept = HeadLayers(2).parameter_names(build_model("mobilenet_v2", 5, bottleneck=8))
+    assert kept == {"classifier.1.weight", "classifier.1.bias", "bottleneck.weight", "bottleneck.bias"}
+
+
+def test_every_model_has_a_head() -> None:
+    assert all(HeadLayers(1).parameter_names(build_model(name, 5)) for name in MODELS)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (nn.Linear(2, 2), "Linear does not say what its head is: name its layers with Layers"),
+        (build_model("linear", 5), r"a head of 2 layers is asked of a model that has 1 for it \(fc\): ask for fewer"),
+    ],
+)
+def test_a_head_that_is_not_there_is_refused(module: nn.Module, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        HeadLayers(2).parameter_names(module)
+
+
+def own_head(head: object) -> nn.Module:
+    module = nn.Module()
+    module.conv, module.fc, module.scale = nn.Conv2d(3, 2, 1), nn.Linear(2, 2), nn.Parameter(torch.ones(1))
+    module.head = head
+    return module
+
+
+def test_a_head_may_count_a_bare_parameter() -> None:
+    assert HeadLayers(2).parameter_names(own_head(("fc", "scale"))) == {"fc.weight", "fc.bias", "scale"}
+
+
+@pytest.mark.parametrize(
+    ("head", "sentence"),
+    [
+        (nn.Linear(2, 2), "Module does not say what its head is"),  # as a timm model's classifier
+        ("fc", "Module does not say what its head is"),
+        (("fc", "cnov"), "Module counts 'cnov' to its head and has no layer of that name"),
+    ],
+)
+def test_a_head_that_would_be_sent_is_refused(head: object, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        HeadLayers(2).parameter_names(own_head(head))
+
+
+def test_norms_are_every_norm_with_its_statistics_and_nothing_else() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
+    kept = {f"1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert NormLayers().parameter_names(module) == kept | {"2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "frozen_batch"])
+def test_norms_of_a_resnet(norm: str) -> None:
+    module = build_model("resnet18", 5, norm=norm)
+    assert {
+        name for name in module.state_dict() if "bn" in name or "downsample.1" in name
+    } == NormLayers().parameter_names(module)

@@ -1,0 +1,40 @@
+"""Learning-rate schedules against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from manyeyes.components import Schedule
+
+BY_HAND = [
+    (Schedule(), [1, 1, 1]),
+    (Schedule(warmup=4), [0.25, 0.5, 0.75, 1, 1]),
+    (Schedule("polynomial", rounds=4), [1, 0.75, 0.5, 0.25, 0, 0]),
+    (Schedule("polynomial", rounds=4, power=2), [1, 0.5625, 0.25, 0.0625, 0]),
+    (Schedule("polynomial", rounds=6, warmup=2, final=0.2), [0.5, 1, 1, 0.8, 0.6, 0.4, 0.2, 0.2]),
+    (Schedule("cosine", rounds=4), [1, 0.8535533905932737, 0.5, 0.14644660940672627, 0, 0]),
+    (Schedule("cosine", rounds=3, warmup=1, final=0.1), [1, 1, 0.55, 0.1]),
+]
+
+
+@pytest.mark.parametrize(("schedule", "factors"), BY_HAND)
+def test_factor_of_each_round(schedule: Schedule, factors: list[float]) -> None:
+    assert [schedule.factor(round) for round in range(len(factors))] == pytest.approx(factors, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [
+        ({"kind": "linear"}, "linear"),
+        ({"warmup": -1}, "warm-up"),
+        ({"power": 0.0}, "power"),
+        ({"power": float("nan")}, "power"),
+        ({"final": -0.1}, "final"),
+        ({"final": 1.5}, "final"),
+        ({"kind": "cosine"}, "0 rounds"),
+        ({"kind": "polynomial", "rounds": 5, "warmup": 5}, "5 rounds"),
+    ],
+)
+def test_refuses_what_is_no_schedule(numbers: dict[str, float], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Schedule(**numbers)

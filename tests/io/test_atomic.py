@@ -1,0 +1,31 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from manyeyes.io.atomic import atomic_write, write_text
+
+
+def test_text_is_written_as_utf8(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "größe\n")
+    assert (tmp_path / "a.txt").read_bytes() == b"gr\xc3\xb6\xc3\x9fe\n"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+
+    def half(beside: Path) -> None:
+        beside.write_text("ne")
+        raise error
+
+    with pytest.raises(type(error)):
+        atomic_write(path, half)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]

@@ -1,0 +1,134 @@
+"""Local training computed in NumPy float64 on a linear softmax model, beside the package's own.
+
+Only the random draws (who takes part, which rows) are the package's; every gradient, step, weight and state is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.plan import ClientPlan, RoundPlan, plan_round
+from manyeyes.core.population import MultiLabels, Population, SingleLabels
+from manyeyes.core.round import run_round
+from manyeyes.core.state import RoundMetrics, init_state
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.reference import ReferenceEngine
+from manyeyes.models.flat import FlatModel
+
+Vector = NDArray[np.float64]
+Slope = Callable[[Vector, NDArray[np.int64], Any], Vector]
+SEED = 3
+LR = 0.1
+CLASSES = ("cat", "dog", "owl")
+LABELS_BY_USER = (
+    [0, 1, 2, 0, 1, 2, 2],
+    [0, 1, 0],
+    [2, 1, 2, 0, 0],
+    [1],
+    [0, 2, 1, 1, 0, 2],
+)  # 1 has no owl, 3 only dogs
+LABELS = np.concatenate(LABELS_BY_USER)
+SIZES = np.array([len(labels) for labels in LABELS_BY_USER])
+OWNERS = np.repeat(np.arange(5), SIZES)
+# several labels an image, or none, repeated over the images
+TAGS: tuple[list[int], ...] = ([0], [0, 2], [], [1, 2], [0, 1, 2], [1])
+HOT = np.array([[c in TAGS[i % 6] for c in range(3)] for i in range(22)], float)
+IMAGES = np.random.default_rng(1).integers(0, 256, (22, 2, 2, 3), dtype=np.uint8)
+SEEN = ((IMAGES / 255 - 0.5) / 0.25).transpose(0, 3, 1, 2).reshape(22, 12)  # channels first, as a module flattens
+THETA = np.random.default_rng(2).normal(0, 0.1, 39).astype(np.float32).astype(np.float64)
+PEOPLE = Population.from_arrays(IMAGES, SingleLabels(LABELS, CLASSES), OWNERS)
+TAGGED = Population.from_arrays(IMAGES, MultiLabels.from_lists([TAGS[i % 6] for i in range(22)], CLASSES), OWNERS)
+
+
+class Game:
+    """The package's run of an algorithm, one round at a time."""
+
+    def __init__(self, algorithm: Algorithm, people: Population = PEOPLE) -> None:
+        algorithm.validate(people)
+        module = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+        flat = FlatModel(module)
+        flat.write(torch.tensor(THETA, dtype=torch.float32))
+        self.algorithm, self.people = algorithm, people
+        self.engine = ReferenceEngine(flat, people, Preprocess(), torch.device("cpu"))
+        self.state = init_state(algorithm, flat.read(), flat.num_trainable)
+        self.clients: dict[int, dict[str, torch.Tensor]] = {}
+
+    def plan(self) -> RoundPlan:
+        """What the next round will do."""
+        return plan_round(self.algorithm, self.people, SEED, self.state.round)
+
+    def play(self) -> RoundMetrics:
+        self.state, report = run_round(self.algorithm, self.state, self.people, self.engine, self.clients, SEED)
+        return report
+
+    def assert_at(self, theta: Vector) -> None:
+        np.testing.assert_allclose(self.state.weights.numpy(), theta, rtol=0, atol=1e-6)
+
+
+def softmax_slope(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) -> Vector:
+    """The gradient of sum(w l) / sum(w), l the cross-entropy; 0 where nothing weighs anything."""
+    logits = SEEN[rows] @ theta[:36].reshape(3, 12).T + theta[36:]
+    chance = np.exp(logits - logits.max(1, keepdims=True))
+    chance /= chance.sum(1, keepdims=True)
+    return _back(chance - np.eye(3)[LABELS[rows]], rows, weights)
+
+
+def sigmoid_slope(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) -> Vector:
+    """The same for the binary cross-entropy, averaged over classes."""
+    logits = SEEN[rows] @ theta[:36].reshape(3, 12).T + theta[36:]
+    return _back((1 / (1 + np.exp(-logits)) - HOT[rows]) / 3, rows, weights)
+
+
+def _back(errors: Vector, rows: NDArray[np.int64], weights: Any) -> Vector:
+    weights = np.broadcast_to(weights, len(rows))
+    if weights.sum() == 0:
+        return np.zeros(39)
+    errors = errors * (weights / weights.sum())[:, None]
+    return np.concatenate([(errors.T @ SEEN[rows]).ravel(), errors.sum(0)])
+
+
+def walk(
+    theta: Vector,
+    client: ClientPlan,
+    lr: float = LR,
+    *,
+    slope: Slope = softmax_slope,
+    example_weight: Callable[[NDArray[np.int64]], Any] = lambda rows: 1.0,
+    momentum: float = 0.0,
+    decay: float = 0.0,
+    clip: float = np.inf,
+    scale: float = 1.0,
+    pull: float = 0.0,
+    shift: Any = 0.0,
+    velocity: Any = 0.0,
+) -> tuple[Vector, Vector]:
+    """A client's weights and velocity after local SGD over its planned rows."""
+    begin = theta
+    for row in client.example_indices_SB:
+        batch = row[row >= 0]
+        gradient = slope(theta, batch, example_weight(batch))
+        gradient = gradient * min(1.0, clip / float(np.linalg.norm(gradient))) if gradient.any() else gradient
+        gradient = scale * gradient + pull * (theta - begin) + shift + decay * theta
+        velocity = momentum * velocity + gradient
+        theta = theta - lr * velocity
+    return theta, velocity
+
+
+def importance(wanted: Vector, user: int) -> Callable[[NDArray[np.int64]], Vector]:
+    """p(y) / q(y) of a user's rows, whatever classes the user lacks."""
+    share = np.bincount(LABELS_BY_USER[user], minlength=3) / SIZES[user]
+    return lambda rows: (wanted / np.where(share, share, 1))[LABELS[rows]]
+
+
+def pseudo_gradient(theta: Vector, plan: RoundPlan, **how: Any) -> Vector:
+    """sum_k n_k / n (theta_t - theta_k)."""
+    sizes = np.array([SIZES[c.user] for c in plan.clients])
+    updates = np.array([theta - walk(theta, c, **how)[0] for c in plan.clients])
+    return sizes / sizes.sum() @ updates

@@ -1,0 +1,38 @@
+"""Runs of a second, and what they leave in their folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.population import Population
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.training.result import Result
+from manyeyes.training.trackers import read
+from manyeyes.training.train import train
+
+CROPS = Preprocess(crop=6, pad=1, flip_horizontal=True)
+
+
+def run(people: Population, algorithm: Algorithm, folder: Path | None = None, **settings: Any) -> Result:
+    settings = {"rounds": 4, "evaluate_every": 2, "checkpoint_seconds": 0, "progress": False, **settings}
+    return train(people, settings.pop("model", "linear"), algorithm, folder=folder, **settings)
+
+
+def timeless(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run without what the clock wrote."""
+    return [
+        {name: value for name, value in event.items() if name != "seconds"} for event in read(folder / "metrics.jsonl")
+    ]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
