@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from manyeyes.cli.parser import Parser
-from manyeyes.io.atomic import atomic_write, void, write_text
+from manyeyes.io.atomic import write_bytes, write_text
 from manyeyes.report.figures import render
 from manyeyes.report.users import UserScores, draw, load, markdown, table
 
@@ -31,7 +31,7 @@ def users(words: list[str]) -> int:
         )
     Console(width=140).print(table(found))
     picture = render(draw(found), given.out.suffix.lstrip(".") or "png")
-    atomic_write(given.out, lambda beside: void(beside.write_bytes(picture)))
+    write_bytes(given.out, picture)
     write_text(given.out.with_suffix(".md"), markdown(found))
     print(f"{given.out} and {given.out.with_suffix('.md')}")
     return 0

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
-from manyeyes.io.atomic import atomic_write, write_text
+from manyeyes.io.atomic import write_bytes, write_text
 from manyeyes.papers.comparison import ComparedNumber, ExhibitResults
 from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.numbers import table
@@ -40,7 +39,7 @@ def write(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart
         path = place.with_name(f"{place.name}_{chart.key}")
         write_text(path.with_name(f"{path.name}.csv"), chart.csv())
         write_text(path.with_name(f"{path.name}.svg"), chart.svg())
-        atomic_write(path.with_name(f"{path.name}.png"), partial(_write, png(chart)))
+        write_bytes(path.with_name(f"{path.name}.png"), png(chart))
     write_text(place.with_name(f"{place.name}.csv"), table(lines, found.options.tag))
     write_text(place.with_name(f"{place.name}.html"), html(found, lines, charts))
     path = place.with_name(f"{place.name}.md")
@@ -87,10 +86,6 @@ class Commands:
 
 def _own(name: str) -> str:
     return files("manyeyes.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _write(data: bytes, path: Path) -> None:
-    path.write_bytes(data)
 
 
 def markdown(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]) -> str:

@@ -14,7 +14,7 @@ from rich.table import Table as TerminalTable
 
 from manyeyes.core import rng as chance
 from manyeyes.core.population import Ints, Population
-from manyeyes.io.atomic import atomic_write, void, write_text
+from manyeyes.io.atomic import write_bytes, write_text
 from manyeyes.report import population_figures as figures
 from manyeyes.report.figures import CaptionedFigure, render
 from manyeyes.report.page import Charts, Image, Section, Table, page, printable
@@ -126,8 +126,8 @@ def show(population: Population, name: str, out: Path) -> str:
     charts = {}
     for stem, drawing in _drawings(population, found, pixels).items():
         svg, png = (render(drawing.figure, kind) for kind in ("svg", "png"))
-        _write(out / f"{stem}.svg", svg)
-        _write(out / f"{stem}.png", png)
+        write_bytes(out / f"{stem}.svg", svg)
+        write_bytes(out / f"{stem}.png", png)
         charts[stem] = (Image(svg, "svg+xml", f"Chart: {drawing.title}."), drawing.caption)
     height, width, _ = population.image_shape
     kind = "any number of classes an image" if population.labels.multi else "one class an image"
@@ -246,10 +246,6 @@ def _terminal(head: str, found: list[SplitStats], pixels: PixelSkew | None, out:
     with console.capture() as captured:
         console.print(table, markup=False)
     return "\n".join([head, captured.get().rstrip("\n"), *lines])
-
-
-def _write(path: Path, data: bytes) -> None:
-    atomic_write(path, lambda beside: void(beside.write_bytes(data)))
 
 
 def _usual_order(split: str) -> tuple[int, str]:

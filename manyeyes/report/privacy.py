@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 
 from manyeyes.components.validation import require_int, require_positive
-from manyeyes.io.atomic import atomic_write, void, write_text
+from manyeyes.io.atomic import write_bytes, write_text
 from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant
 from manyeyes.privacy.calibration import PrivacyGuarantee, Simulation, min_noise_multiplier
 from manyeyes.report import privacy_figures as figures
@@ -65,8 +65,8 @@ def show(found: PrivacyPlan, out: Path) -> str:
     charts = []
     for stem, drawing in _drawings(found).items():
         svg, png = (render(drawing.figure, kind) for kind in ("svg", "png"))
-        _write(out / f"{stem}.svg", svg)
-        _write(out / f"{stem}.png", png)
+        write_bytes(out / f"{stem}.svg", svg)
+        write_bytes(out / f"{stem}.png", png)
         charts.append((Image(svg, "svg+xml", f"Chart: {drawing.title}."), drawing.caption))
     lead = found.simulation.describe(found.promise.delta)
     tables = [_glance(found), _rounds(found), *([_cohorts_table(found)] if len(found.noise) > 1 else [])]
@@ -183,7 +183,3 @@ def _printed(table: Table) -> str:
     with console.capture() as captured:
         console.print(lines, markup=False)
     return captured.get().rstrip("\n")
-
-
-def _write(path: Path, data: bytes) -> None:
-    atomic_write(path, lambda beside: void(beside.write_bytes(data)))

@@ -18,8 +18,9 @@ import torch
 import yaml
 
 from manyeyes.core.state import DivergenceError
-from manyeyes.io.atomic import acquire_lock, write_text
+from manyeyes.io.atomic import write_text
 from manyeyes.io.cpu_info import cpu_name
+from manyeyes.io.locks import acquire_lock
 from manyeyes.training import checkpoint as checkpoints
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.revision import revision

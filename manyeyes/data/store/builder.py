@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from manyeyes.data.store.chunks import Chunk
-from manyeyes.io.atomic import atomic_write, void
+from manyeyes.io.atomic import write_text
 
 VERSION = 1  # of the format; a store of another is not opened
 IMAGES = {"raw": "images.npy", "jpeg": "images.jpegs"}
@@ -63,7 +63,7 @@ class StoreBuilder:
         self.done = [line for line in lines[1:] if line["end"] <= self.images.stat().st_size]
         os.truncate(self.images, self.end)  # first, as it makes room on a disk that is full
         text = "".join(json.dumps(line) + "\n" for line in [self.metadata, *self.done])
-        atomic_write(self.wal, lambda beside: void(beside.write_text(text)))
+        write_text(self.wal, text)
 
     def add(self, chunk: Chunk) -> None:
         """Put a chunk behind the others; it counts when its bytes are on the disk."""
