@@ -7,6 +7,7 @@ from manyeyes.components.client_weighting import FedNovaWeighting, WeightByExamp
 from manyeyes.components.compressors import BF16, Int8, TopK
 from manyeyes.components.corrections import FedDynCorrection, MimeLiteMomentum, ProximalTerm, ScaffoldCorrection
 from manyeyes.components.example_weighting import ImportanceReweighting
+from manyeyes.components.losses import BinaryCrossEntropy, CrossEntropy, Focal, LabelSmoothing
 from manyeyes.components.personal_layers import HeadLayers, MatchingLayers, NormLayers
 from manyeyes.components.personal_models import Ditto, FineTune
 from manyeyes.components.samplers import AllClients, Centralized, PoissonSampler, SizeWeightedSampler, UniformSampler
@@ -19,16 +20,20 @@ __all__ = [
     "Adam",
     "AdaptiveServer",
     "AllClients",
+    "BinaryCrossEntropy",
     "Centralized",
+    "CrossEntropy",
     "Ditto",
     "EpochBatching",
     "FedDynCorrection",
     "FedNovaWeighting",
     "FineTune",
+    "Focal",
     "HeadLayers",
     "ImportanceReweighting",
     "Int8",
     "Krum",
+    "LabelSmoothing",
     "MatchingLayers",
     "Median",
     "MimeLiteMomentum",

@@ -1,0 +1,101 @@
+"""Training losses: one value for each example, as pure tensor code that engines can vectorize, capture and compile.
+
+Targets are class ids (int64 [B]) or, with several labels per image, multi-hot rows (float [B, C]). With several labels
+every class is a binary problem of its own, and an example's loss is the mean over the classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from manyeyes.components.validation import require_at_least, require_fraction
+from manyeyes.core.algorithm import Algorithm, Loss
+from manyeyes.core.population import Population
+from manyeyes.core.registry import option, register
+
+EPS = 1e-12  # smallest base of the focal factor, whose slope is infinite at 0 for a gamma below 1
+
+
+@register("loss", "cross_entropy")
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy of the softmax, for one label per image."""
+
+    def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs_BC, targets, reduction="none")
+
+    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
+        if population.labels.multi:
+            return (
+                "loss=cross_entropy needs one label per image and the data has several: use loss=binary_cross_entropy."
+            )
+        return None
+
+
+@register("loss", "binary_cross_entropy")
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Mean binary cross-entropy over the classes, for several labels per image."""
+
+    def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(outputs_BC, targets, reduction="none").mean(1)
+
+    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
+        if not population.labels.multi:
+            return (
+                "loss=binary_cross_entropy needs several labels per image and the data has one: use loss=cross_entropy."
+            )
+        return None
+
+
+@register("loss", "label_smoothing")
+@dataclass(frozen=True)
+class LabelSmoothing:
+    """Cross-entropy with smoothed targets (Szegedy et al. 2016): (1 - s) y + s / C for one label per image.
+
+    With several labels per image each class is smoothed by itself: (1 - s) y + s / 2.
+    """
+
+    smoothing: float = option(0.1, "share of the target that is spread evenly over the classes, in [0, 1)")
+
+    def __post_init__(self) -> None:
+        require_fraction("loss.smoothing", self.smoothing)
+
+    def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
+        if targets.dim() == 1:
+            return F.cross_entropy(outputs_BC, targets, reduction="none", label_smoothing=self.smoothing)
+        targets = targets * (1 - self.smoothing) + self.smoothing / 2
+        return F.binary_cross_entropy_with_logits(outputs_BC, targets, reduction="none").mean(1)
+
+
+@register("loss", "focal")
+@dataclass(frozen=True)
+class Focal:
+    """Focal loss (Lin et al. 2017): cross-entropy times (1 - p)^gamma, where p is the probability of the true label.
+
+    With several labels per image the factor is that of each class. The class weight alpha of the paper is left out:
+    `example_weighting` weights classes.
+    """
+
+    gamma: float = option(2.0, "focus on hard examples; 0 is cross-entropy")
+
+    def __post_init__(self) -> None:
+        require_at_least("loss.gamma", self.gamma, 0)
+
+    def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
+        if targets.dim() == 1:
+            return self._focus(F.cross_entropy(outputs_BC, targets, reduction="none"))
+        return self._focus(F.binary_cross_entropy_with_logits(outputs_BC, targets, reduction="none")).mean(1)
+
+    def _focus(self, losses: Tensor) -> Tensor:
+        """Return the losses -log(p) times (1 - p)^gamma."""
+        return (-torch.expm1(-losses)).clamp_min(EPS) ** self.gamma * losses
+
+
+def default_loss(multi: bool) -> Loss:
+    """Return the loss of an algorithm that names none."""
+    return BinaryCrossEntropy() if multi else CrossEntropy()
