@@ -24,7 +24,8 @@ from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.checkpoint import load
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.run_folder import RunFolder, environment
+from manyeyes.training.environment import environment
+from manyeyes.training.run_folder import RunFolder
 
 
 class LiveNorm(nn.BatchNorm2d):

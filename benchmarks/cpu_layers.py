@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from manyeyes.models.fast.cpu import optimize_for_cpu
-from manyeyes.training.run_folder import environment
+from manyeyes.training.environment import environment
 
 TIMES = 15
 CONVOLUTIONS = [  # images, channels, side, rows of the kernel

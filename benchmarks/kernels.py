@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from manyeyes.engines.compiling import compiled, compiling
 from manyeyes.engines.precision import arithmetic
 from manyeyes.models.fast.cuda import optimize_for_cuda
-from manyeyes.training.run_folder import environment
+from manyeyes.training.environment import environment
 
 TIMES = 20
 

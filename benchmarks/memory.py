@@ -31,7 +31,7 @@ from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.run_folder import environment
+from manyeyes.training.environment import environment
 
 MODELS = ("lenet", "resnet18", "mobilenet_v2")
 WAYS = ("kept", "given back")

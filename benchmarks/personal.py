@@ -22,9 +22,9 @@ from pathlib import Path
 
 from manyeyes.config.run import RESUME_OVERRIDES
 from manyeyes.papers.fedper import MODELS, cifar_run, flickr_run
+from manyeyes.training.environment import environment
+from manyeyes.training.events import read_events
 from manyeyes.training.processes import Train, run_parallel
-from manyeyes.training.run_folder import environment
-from manyeyes.training.trackers import read
 
 NAMES = {word: name for name, word in MODELS.items()}
 EPOCHS = 4  # of a round, and of fine-tuning
@@ -65,7 +65,7 @@ class Job:
         folder = self.folder(out)
         if not (folder / "checkpoint.safetensors").exists():
             return [*self.words(store, out), *extra]
-        played = int(read(folder / "metrics.jsonl")[-1]["round"])
+        played = int(read_events(folder / "metrics.jsonl")[-1]["round"])
         if played > self.rounds:
             raise ValueError(f"{folder} has {played} rounds, more than {self.rounds}: choose another --out")
         if played == self.rounds and (folder / "model.safetensors").exists():
@@ -85,7 +85,7 @@ def play(job: Job, store: Path, out: Path, extra: list[str], train: Train) -> li
     if wrong:  # the others go on
         print(f"{folder}: {wrong}", file=sys.stderr)
         return []
-    events = read(folder / "metrics.jsonl")
+    events = read_events(folder / "metrics.jsonl")
     seconds = statistics.median(event["seconds"] for event in events[1:])
     rows = []
     for method in ("FedPer",) if job.fedper else ("FedAvg", "FedAvg, fine-tuned"):

@@ -24,7 +24,7 @@ from manyeyes.engines.gpu.buffers import PlanBuffers
 from manyeyes.engines.gpu.scheduling import StepRange, cut, make_groups
 from manyeyes.engines.load_balancing import balance
 from manyeyes.engines.select import MAX_VMAP_WIDTH, VMAP_STREAMS, streams_for
-from manyeyes.training.run_folder import environment
+from manyeyes.training.environment import environment
 
 CASES = {  # work, users, clients, and whether clients run side by side
     "50 clients of 5 images": ("crowd", 100, 50, True),

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from manyeyes.io.cpu_info import cpu_name
-from manyeyes.training.trackers import read
+from manyeyes.training.events import read_events
 
 WORK = {
     "even": ("data.users=200", "data.images_per_user=50", "algorithm.cohort=20"),
@@ -46,7 +46,7 @@ def seconds(work: str, ranks: int, rounds: int) -> list[float]:
         )
         if done.returncode:
             sys.exit(done.stderr)
-        return [float(event["seconds"]) for event in read(Path(folder, "run", "metrics.jsonl"))[1 + WARM :]]
+        return [float(event["seconds"]) for event in read_events(Path(folder, "run", "metrics.jsonl"))[1 + WARM :]]
 
 
 def main() -> None:

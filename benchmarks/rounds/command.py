@@ -24,7 +24,7 @@ from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.engines.precision import choose_precision
 from manyeyes.engines.select import ENGINES, choose_device
 from manyeyes.io.atomic import write_text
-from manyeyes.training.run_folder import environment
+from manyeyes.training.environment import environment
 
 PEERS = tuple(name for name in RUNNERS if name != "ours")
 DEFAULT = {"cpu": ["small"], "cuda": ["hsu", "pflcifar"]}

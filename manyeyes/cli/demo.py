@@ -27,9 +27,9 @@ from manyeyes.report.comparison import compare, markdown, table
 from manyeyes.report.figures import draw_curves
 from manyeyes.report.report import write
 from manyeyes.report.runs import find_runs
+from manyeyes.training.events import read_events
 from manyeyes.training.result import curve
 from manyeyes.training.run_folder import unused_path
-from manyeyes.training.trackers import read
 from manyeyes.training.train import train
 
 WORLD = SyntheticImages(users=600, size=32, coarse=10, fine=100, alpha=1.0, class_imbalance=0.5)
@@ -66,7 +66,7 @@ def demo(words: list[str]) -> int:
     with ProcessPoolExecutor(min(2, os.cpu_count() or 1), multiprocessing.get_context("spawn")) as pool:
         runs = {name: pool.submit(_play, name, place) for name, place in places.items()}
         _watch(runs, places)
-    curves = {name: curve(read(place / "metrics.jsonl"), "accuracy") for name, place in places.items()}
+    curves = {name: curve(read_events(place / "metrics.jsonl"), "accuracy") for name, place in places.items()}
     bound = float(curves.pop(BOUND).values_E[-1])
     compared = {name: curves[name] for name in ("FedAvg", "FedAvgM", "FedVC + FedIR")}
 
@@ -106,7 +106,9 @@ def _watch(runs: Mapping[str, Future[None]], places: Mapping[str, Path]) -> None
         lines = {name: progress.add_task(name, total=algorithms()[name][1], facts="") for name in runs}
         while wait(runs.values(), timeout=0.5).not_done:
             for name, line in lines.items():
-                events = read(places[name] / "metrics.jsonl") if (places[name] / "metrics.jsonl").exists() else []
+                events = (
+                    read_events(places[name] / "metrics.jsonl") if (places[name] / "metrics.jsonl").exists() else []
+                )
                 seen = [event["accuracy"] for event in events if "accuracy" in event]
                 if seen and len(events) > 1:
                     speed = events[-1]["images"] / events[-1]["seconds"]

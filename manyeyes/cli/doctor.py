@@ -14,7 +14,7 @@ from rich.table import Table
 from manyeyes import __version__
 from manyeyes.engines.select import choose_device, describe_engine
 from manyeyes.io.cpu_info import cpu_name
-from manyeyes.training.run_folder import package_version
+from manyeyes.training.environment import package_version
 
 EXTRAS = {  # a package of each, and what it is for
     "tensorboard": ("track", "curves in TensorBoard (track=tensorboard)"),

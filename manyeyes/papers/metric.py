@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from manyeyes.metrics import Curve, relative_accuracy
+from manyeyes.training.events import Event, read_events
 from manyeyes.training.result import curve
-from manyeyes.training.trackers import Event, read
 
 LEAST = 20  # rounds, or batches of a budget, that are left however small a run is made
 FIRST = 0.1  # the relative accuracy whose rounds are the unit of table 5's multiples (Hsu et al. 2020)
@@ -34,7 +34,7 @@ class RunOutcome:
         classes = _table(folder / "per_class.csv")
         try:
             return RunOutcome(
-                read(folder / "metrics.jsonl"),
+                read_events(folder / "metrics.jsonl"),
                 {row[0]: float(row[2]) for row in classes},
                 {row[0]: int(row[1]) for row in classes},
                 tuple(float(row[2]) for row in _table(folder / "per_user.csv")),

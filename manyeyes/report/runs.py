@@ -16,7 +16,7 @@ import yaml
 from manyeyes.report.record import RunRecord, differing, is_number
 from manyeyes.training.dataset_stats import NAME as CENSUS
 from manyeyes.training.dataset_stats import is_valid
-from manyeyes.training.trackers import Event
+from manyeyes.training.events import Event
 
 FILES = ("config.yaml", "environment.json", "metrics.jsonl")  # any of these makes a folder a run's
 

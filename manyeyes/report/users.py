@@ -15,7 +15,7 @@ from rich.table import Table
 from manyeyes.config.overrides import resume_command
 from manyeyes.metrics import PerUser
 from manyeyes.report.figures import COLORS, new_axes
-from manyeyes.training.trackers import read
+from manyeyes.training.events import read_events
 
 ADAPTED = ", adapted"  # after the name of a run: with the models that its clients have made their own
 NAMES = {"accuracy": "accuracy", "ap": "average precision"}
@@ -46,7 +46,7 @@ def load(folder: Path) -> dict[str, UserScores]:
 def _read(folder: Path, path: Path) -> dict[str, UserScores]:
     with path.open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
-    last = next(event for event in reversed(read(folder / "metrics.jsonl")) if "user_scored" in event)
+    last = next(event for event in reversed(read_events(folder / "metrics.jsonl")) if "user_scored" in event)
     counts = np.array([int(row[1]) for row in rows], np.int64)
     found = {}
     for column, name in zip(range(2, len(head)), ("", ADAPTED), strict=False):

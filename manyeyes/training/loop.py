@@ -25,13 +25,13 @@ from manyeyes.engines.evaluation import Evaluator, LocalEvaluator, Score
 from manyeyes.engines.prefetch import ImagePrefetcher
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import RunConfig
+from manyeyes.training.events import Event
 from manyeyes.training.interrupt import Interrupt, Interrupted
 from manyeyes.training.model_selection import LOSS, BestModel, loss
 from manyeyes.training.personalized_evaluation import evaluate_personalized as adapt
 from manyeyes.training.progress import progress_bar
 from manyeyes.training.recorder import Recorder
 from manyeyes.training.result import headline, results
-from manyeyes.training.trackers import Event
 
 
 class PlanSource(Protocol):

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyeyes.metrics import Accuracy, MultiLabelScores
+from manyeyes.training.events import Event
 from manyeyes.training.tensors import write_tensors
-from manyeyes.training.trackers import Event
 
 BLOCK = 4096  # examples whose losses are computed at a time
 LOSS = "best_on_loss"  # of the model that is there, in the events of rounds that were evaluated

@@ -9,8 +9,9 @@ from manyeyes.core.state import ServerState
 from manyeyes.training import checkpoint as checkpoints
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
+from manyeyes.training.events import Event, MetricsFile, read_events
 from manyeyes.training.run_folder import RunFolder
-from manyeyes.training.trackers import TRACKERS, Event, MetricsFile, Tracker, read
+from manyeyes.training.trackers import TRACKERS, Tracker
 
 
 class Recorder(Protocol):
@@ -56,7 +57,7 @@ class FolderRecorder:
         self.path = folder.path
         self._folder, self._fingerprint = folder, fingerprint
         self._metrics = MetricsFile(folder.metrics, found.metrics_bytes if found else 0)
-        self.events = read(folder.metrics)
+        self.events = read_events(folder.metrics)
         done = found.state.round if found else 0
         self._trackers: list[Tracker] = [TRACKERS[name](folder.path, done + 1) for name in trackers]
 

@@ -12,7 +12,7 @@ from torch import nn
 from manyeyes.core.population import Population
 from manyeyes.io.atomic import write_text
 from manyeyes.metrics import Accuracy, Curve, MultiLabelScores
-from manyeyes.training.trackers import Event
+from manyeyes.training.events import Event
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +15,10 @@ import yaml
 
 from manyeyes.core.state import DivergenceError
 from manyeyes.io.atomic import write_text
-from manyeyes.io.cpu_info import cpu_name
 from manyeyes.io.locks import acquire_lock
 from manyeyes.training import checkpoint as checkpoints
 from manyeyes.training.checkpoint import Checkpoint
-from manyeyes.training.revision import revision
+from manyeyes.training.environment import environment
 
 
 @dataclass
@@ -109,27 +104,3 @@ def unused_path(path: Path) -> Path:
     """A folder that nothing has taken: `path`, or with a number where two runs begin in the same second."""
     names = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in count(1))
     return next(name for name in names if not name.exists())
-
-
-def environment() -> dict[str, Any]:
-    """Versions, machine and revision: what a person needs to repeat a run."""
-    packages = ("manyeyes", "torch", "numpy", "hydra-core", "safetensors")
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "processor": cpu_name(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": {name: found for name in packages if (found := package_version(name))},
-        "revision": revision(Path(__file__).parents[1]),
-        "command": sys.argv,
-    }
-
-
-def package_version(package: str) -> str | None:
-    """The installed version of a package, if it is there."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-Event = dict[str, Any]
+from manyeyes.training.events import Event, scalars
 
 
 class Tracker(Protocol):
@@ -17,30 +16,6 @@ class Tracker(Protocol):
     def write(self, event: Event) -> None: ...
 
     def close(self) -> None: ...
-
-
-class MetricsFile:
-    """Appends events; `end` is how far the file is known to be on disk."""
-
-    def __init__(self, path: Path, keep: int = 0) -> None:
-        """Continue a file after its first `keep` bytes: later lines belong to rounds that will be played again."""
-        if keep and path.stat().st_size < keep:
-            raise ValueError(f"{path} is shorter than its checkpoint says: bring it back, or start the run anew")
-        self._file = path.open("ab")
-        self._file.truncate(keep)
-
-    def write(self, event: Event) -> None:
-        self._file.write(json.dumps(event).encode() + b"\n")
-        self._file.flush()
-
-    def sync(self) -> int:
-        """Bring all lines to disk and say how many bytes they are."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._file.tell()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class TensorBoard:
@@ -54,7 +29,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_from)
 
     def write(self, event: Event) -> None:
-        for name, value in numbers(event).items():
+        for name, value in scalars(event).items():
             self._writer.add_scalar(name, value, event["round"])
 
     def close(self) -> None:
@@ -75,7 +50,7 @@ class MLflow:
         mlflow.start_run(run_name=folder.name)
 
     def write(self, event: Event) -> None:
-        self._mlflow.log_metrics(numbers(event), step=event["round"])
+        self._mlflow.log_metrics(scalars(event), step=event["round"])
 
     def close(self) -> None:
         self._mlflow.end_run()
@@ -92,7 +67,7 @@ class WeightsAndBiases:
         self._run = wandb.init(dir=str(folder), name=folder.name)
 
     def write(self, event: Event) -> None:
-        self._run.log(numbers(event), step=event["round"])
+        self._run.log(scalars(event), step=event["round"])
 
     def close(self) -> None:
         self._run.finish()
@@ -103,14 +78,3 @@ TRACKERS: dict[str, Callable[[Path, int], Tracker]] = {
     "mlflow": MLflow,
     "wandb": WeightsAndBiases,
 }
-
-
-def numbers(event: Event) -> dict[str, float]:
-    """What of an event can be drawn over rounds."""
-    return {name: value for name, value in event.items() if name != "round" and isinstance(value, int | float)}
-
-
-def read(path: Path) -> list[Event]:
-    """All whole lines of a metrics file; a line cut by a crash is not one."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [json.loads(line) for line in lines]

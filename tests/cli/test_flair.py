@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from manyeyes.cli import flair as flair_command
-from manyeyes.training.trackers import read
+from manyeyes.training.events import read_events
 
 README = Path(__file__).resolve().parents[2] / "shared" / "seeds" / "flair-baseline-readme.md"
 SMALL = ("num_clients_per_round=2", "num_rounds=1", "evaluation_frequency=1", "client.batch_size=8")
@@ -105,7 +105,7 @@ def test_the_readmes_command_on_a_stand_in(command: Any, tmp_path: Path, fine: s
     words = ("pretrained=false", f"dataset.use_fine_grained_labels={fine}")
     found = command("flair", *words, *SMALL, *HERE, "folder=here")
     assert (found.code, found.err) == (0, "")
-    last = read(tmp_path / "here" / "metrics.jsonl")[-1]
+    last = read_events(tmp_path / "here" / "metrics.jsonl")[-1]
     assert {"macro_ap", "micro_ap", "best_round"} <= set(last)
     assert yaml.safe_load((tmp_path / "here" / "config.yaml").read_text())["data"]["path"] == "data/flair"
 

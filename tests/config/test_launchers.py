@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from manyeyes.training.trackers import read
+from manyeyes.training.events import read_events
 
 
 @pytest.mark.parametrize(
@@ -36,5 +36,5 @@ def test_a_launcher_runs_every_run_of_a_sweep_and_one_that_fails_is_told_and_sto
     assert "epochs" in said
     assert not (tmp_path / "sweep" / "0" / "model.safetensors").exists()
     for number in (1, 2):
-        assert len(read(tmp_path / "sweep" / str(number) / "metrics.jsonl")) == 2
+        assert len(read_events(tmp_path / "sweep" / str(number) / "metrics.jsonl")) == 2
         assert (tmp_path / "sweep" / str(number) / "model.safetensors").exists()

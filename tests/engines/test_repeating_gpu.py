@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyeyes.training.trackers import read
+from manyeyes.training.events import read_events
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,6 +57,8 @@ def test_a_run_of_small_batches_repeats_in_another_process_beside_other_work(tmp
     run(tmp_path / "alone")
     with busy_gpu():
         run(tmp_path / "beside")
-    one, other = ([e["train_loss"] for e in read(tmp_path / n / "metrics.jsonl")[1:]] for n in ("alone", "beside"))
+    one, other = (
+        [e["train_loss"] for e in read_events(tmp_path / n / "metrics.jsonl")[1:]] for n in ("alone", "beside")
+    )
     assert one == other
     assert (tmp_path / "alone/model.safetensors").read_bytes() == (tmp_path / "beside/model.safetensors").read_bytes()

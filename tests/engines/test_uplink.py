@@ -24,7 +24,7 @@ from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.trackers import read
+from manyeyes.training.events import read_events
 from manyeyes.training.train import train
 from tests.engines.multiprocess_runs import NEEDS_WORKERS
 
@@ -111,10 +111,10 @@ def test_a_run_tells_the_bytes_of_every_round(
     numbers = (32 * 32 * 3 + 1) * 10
     for name, up in (("none", 4 * numbers), ("bf16", 2 * numbers), ("int8", numbers + 4 * 31), ("topk", 8 * 308)):
         assert command("run", *tiny, "rounds=1", f"compress={name}", f"folder={name}").code == 0
-        event = read(tmp_path / name / "metrics.jsonl")[1]
+        event = read_events(tmp_path / name / "metrics.jsonl")[1]
         assert (event["bytes_up"], event["bytes_down"]) == (4 * up, 4 * 4 * numbers)
     assert command("run", *tiny, "rounds=1", "algorithm=centralized", "folder=one").code == 0
-    assert "bytes_up" not in read(tmp_path / "one" / "metrics.jsonl")[1]
+    assert "bytes_up" not in read_events(tmp_path / "one" / "metrics.jsonl")[1]
 
 
 def test_wrong_words_are_one_sentence(command: Callable[..., Any], tiny: tuple[str, ...]) -> None:

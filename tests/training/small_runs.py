@@ -11,8 +11,8 @@ from torch import Tensor
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.training.events import read_events
 from manyeyes.training.result import Result
-from manyeyes.training.trackers import read
 from manyeyes.training.train import train
 
 CROPS = Preprocess(crop=6, pad=1, flip_horizontal=True)
@@ -26,7 +26,8 @@ def run(people: Population, algorithm: Algorithm, folder: Path | None = None, **
 def timeless(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run without what the clock wrote."""
     return [
-        {name: value for name, value in event.items() if name != "seconds"} for event in read(folder / "metrics.jsonl")
+        {name: value for name, value in event.items() if name != "seconds"}
+        for event in read_events(folder / "metrics.jsonl")
     ]
 
 

@@ -17,7 +17,7 @@ from manyeyes.core.population import Population
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.training import checkpoint
-from manyeyes.training.trackers import read
+from manyeyes.training.events import read_events
 from tests.training.small_runs import run
 
 GROWING = fedavg(cohort_size=3, batch_size=2, lr=1e3, weight_decay=1.0)  # a step multiplies the weights by 1 - 1000
@@ -39,7 +39,7 @@ def test_a_client_whose_update_is_not_finite_is_left_out_counted_and_named(
     spoil_user(monkeypatch, 4)
     names = np.array(["ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal"])
     run(replace(people, names=names), fedavg(cohort_size=6), tmp_path, rounds=2)
-    assert [event.get("left_out") for event in read(tmp_path / "metrics.jsonl")] == [None, ["eve"], ["eve"]]
+    assert [event.get("left_out") for event in read_events(tmp_path / "metrics.jsonl")] == [None, ["eve"], ["eve"]]
     lines = [f"round {round}: the update of user eve was not finite and is left out\n" for round in (1, 2)]
     assert capsys.readouterr().err == "".join(lines)
 
@@ -62,7 +62,7 @@ def test_a_run_that_diverges_stops_with_a_sentence_and_keeps_its_last_good_state
     ):
         run(people, GROWING, tmp_path, rounds=50, evaluate_every=0, checkpoint_seconds=1000)
     kept = checkpoint.load(tmp_path / "checkpoint.safetensors", torch.device("cpu")).state
-    assert kept.round == read(tmp_path / "metrics.jsonl")[-1]["round"] > 0
+    assert kept.round == read_events(tmp_path / "metrics.jsonl")[-1]["round"] > 0
     assert torch.isfinite(kept.weights).all()
 
 

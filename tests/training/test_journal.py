@@ -9,9 +9,9 @@ import torch
 from manyeyes.core.state import ServerState
 from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
+from manyeyes.training.events import read_events
 from manyeyes.training.recorder import FolderRecorder, InMemoryRecorder
 from manyeyes.training.run_folder import RunFolder
-from manyeyes.training.trackers import read
 
 STATE = ServerState(1, torch.rand(3), {}, None)
 
@@ -51,4 +51,4 @@ def test_a_continued_journal_drops_the_events_after_its_checkpoint(tmp_path: Pat
     journal.close()
     again = FolderRecorder(folder, (), "abc", checkpoint.load(folder.checkpoint, torch.device("cpu")))
     again.close()
-    assert again.events == read(folder.metrics) == [{"round": 0}]
+    assert again.events == read_events(folder.metrics) == [{"round": 0}]

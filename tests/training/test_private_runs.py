@@ -25,9 +25,9 @@ from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip, LocalDP
 from manyeyes.training import loop as playing
 from manyeyes.training.checkpoint import load
 from manyeyes.training.client_state import ClientStateStore
+from manyeyes.training.events import read_events
 from manyeyes.training.result import Result
 from manyeyes.training.run_folder import RunFolder
-from manyeyes.training.trackers import read
 from manyeyes.training.train import train
 
 CPU = torch.device("cpu")
@@ -177,7 +177,7 @@ def test_statistics_that_stay_with_clients_are_not_noisy(people: Population) -> 
 def test_what_was_spent_is_in_the_log_the_checkpoint_and_the_privacy_file(people: Population, tmp_path: Path) -> None:
     privacy = CentralDP(epsilon=0, noise_multiplier=2.0, delta=DELTA, clip=Clip(0.7))
     result = run(people, private(privacy), tmp_path)
-    events = read(tmp_path / "metrics.jsonl")[1:]
+    events = read_events(tmp_path / "metrics.jsonl")[1:]
     assert [event["epsilon"] for event in events] == pytest.approx([by_hand(2.0, rounds) for rounds in range(1, 7)])
     assert {event["clip"] for event in events} == {0.7}
     state = load(tmp_path / "checkpoint.safetensors", CPU).state
@@ -235,7 +235,7 @@ def test_flairs_settings_run_from_the_command_to_the_privacy_file(
     assert told["epsilon"] == pytest.approx(2.0, rel=1e-4)
     assert "The noise is that of 20 users a round, simulated with 4" in told["promise"]
     assert "clipped near the 0.1 quantile of their lengths, from 0.1 on" in told["promise"]
-    events = read(tmp_path / "out" / "metrics.jsonl")
+    events = read_events(tmp_path / "out" / "metrics.jsonl")
     assert events[-1]["epsilon"] == told["epsilon"]
     assert "clip: 0.1" in (tmp_path / "out" / "config.yaml").read_text()
     assert "macro_ap" in events[-1]
@@ -249,7 +249,7 @@ def test_a_private_run_is_continued_by_the_command(
     assert command("run", *fixed, "folder=parts", "rounds=3").code == 0
     found = command("run", "resume=parts", "rounds=6")
     assert found.code == 0, found.err
-    straight, parts = (read(tmp_path / name / "metrics.jsonl") for name in ("straight", "parts"))
+    straight, parts = (read_events(tmp_path / name / "metrics.jsonl") for name in ("straight", "parts"))
     assert [event.get("epsilon") for event in parts] == [event.get("epsilon") for event in straight]
 
 

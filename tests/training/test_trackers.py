@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from manyeyes.training.trackers import TRACKERS, MetricsFile, TensorBoard, numbers, read
+from manyeyes.training.events import MetricsFile, read_events, scalars
+from manyeyes.training.trackers import TRACKERS, TensorBoard
 
 
 def test_events_come_back_in_order(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_events_come_back_in_order(tmp_path: Path) -> None:
     for event in events:
         file.write(event)
     file.close()
-    assert read(tmp_path / "m") == events
+    assert read_events(tmp_path / "m") == events
 
 
 def test_sync_says_how_many_bytes_are_on_disk(tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ def test_sync_says_how_many_bytes_are_on_disk(tmp_path: Path) -> None:
 
 def test_a_line_cut_by_a_crash_is_not_an_event(tmp_path: Path) -> None:
     (tmp_path / "m").write_text('{"round": 0}\n{"rou')
-    assert read(tmp_path / "m") == [{"round": 0}]
+    assert read_events(tmp_path / "m") == [{"round": 0}]
 
 
 def test_what_follows_the_kept_bytes_is_cut(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_what_follows_the_kept_bytes_is_cut(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path / "m", len(first))
     file.write({"round": 1, "again": True})
     file.close()
-    assert read(tmp_path / "m") == [{"round": 0}, {"round": 1, "again": True}]
+    assert read_events(tmp_path / "m") == [{"round": 0}, {"round": 1, "again": True}]
 
 
 def test_a_file_shorter_than_its_checkpoint_says_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -49,10 +50,10 @@ def test_a_file_shorter_than_its_checkpoint_says_is_refused_and_left_alone(tmp_p
 
 
 def test_only_numbers_are_drawn() -> None:
-    assert numbers({"round": 3, "loss": 0.5, "clients": 4, "left_out": ["ann"]}) == {"loss": 0.5, "clients": 4}
+    assert scalars({"round": 3, "loss": 0.5, "clients": 4, "left_out": ["ann"]}) == {"loss": 0.5, "clients": 4}
 
 
-def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
+def drawn(folder: Path, name: str) -> list[tuple[int, float]]:
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     return [(point.step, point.value) for point in events.Scalars(name)]
@@ -63,7 +64,7 @@ def test_tensorboard_holds_the_curve(tmp_path: Path) -> None:
     for round, value in enumerate((0.25, 0.5, 0.75)):
         board.write({"round": round, "accuracy": value})
     board.close()
-    assert scalars(tmp_path, "accuracy") == [(0, 0.25), (1, 0.5), (2, 0.75)]
+    assert drawn(tmp_path, "accuracy") == [(0, 0.25), (1, 0.5), (2, 0.75)]
 
 
 def test_tensorboard_forgets_rounds_that_are_played_again(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_tensorboard_forgets_rounds_that_are_played_again(tmp_path: Path) -> Non
     after = TensorBoard(tmp_path, 2)  # the checkpoint was of round 1
     after.write({"round": 2, "accuracy": 0.5})
     after.close()
-    assert scalars(tmp_path, "accuracy") == [(0, 0.25), (1, 0.25), (2, 0.5)]
+    assert drawn(tmp_path, "accuracy") == [(0, 0.25), (1, 0.25), (2, 0.5)]
 
 
 @pytest.mark.parametrize(
