@@ -33,7 +33,7 @@ from manyeyes.core.state import DivergenceError
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.models.flat import FlatModel
-from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP
+from manyeyes.privacy.mechanisms import CentralDP
 from manyeyes.report.figures import COLORS, logarithmic, new_axes, render
 
 WORLD = me.SyntheticImages(users=6400, size=32, coarse=10, fine=50)  # with as many photos a user as FLAIR's
@@ -68,7 +68,9 @@ class Way:
         )  # as FLAIR's, in small
         if self.kind == "open":
             return fedadam
-        privacy = CentralDP(0.0, noise_multiplier=0.001, clip=AdaptiveClip(0.1, 0.1), reproducible_noise=True)
+        privacy = CentralDP(
+            0.0, noise_multiplier=0.001, clipping_norm=0.1, target_quantile=0.1, reproducible_noise=True
+        )
         if self.kind != "clipped":
             privacy = replace(privacy, epsilon=2.0, noise_multiplier=0.0, noise_cohort_size=int(self.kind))
         return replace(fedadam, privacy=privacy)

@@ -53,7 +53,7 @@ from manyeyes.data.repartition import repartition
 from manyeyes.data.store import reader as store
 from manyeyes.engines.distributed import dist_info, shutdown
 from manyeyes.models.flat import FlatModel
-from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip, LocalDP
+from manyeyes.privacy.mechanisms import CentralDP, LocalDP
 from tests.golden import Record, record, save
 
 ROOT = Path(__file__).parent.parent
@@ -360,11 +360,16 @@ def python(*words: str, cwd: Path) -> None:
 
 YOGI = AdaptiveServer("yogi", 0.03, schedule=Schedule("cosine", rounds=3, warmup=1))
 ADAM = AdaptiveServer("adam", 0.01, bias_correction=True, schedule=Schedule("polynomial", rounds=4, power=2.0))
-CENTRAL = CentralDP(epsilon=8.0, clip=Clip(0.3), reproducible_noise=True)
+CENTRAL = CentralDP(epsilon=8.0, clipping_norm=0.3, reproducible_noise=True)
 ADAPTIVE = CentralDP(
-    epsilon=0.0, noise_multiplier=0.7, clip=AdaptiveClip(0.1), noise_cohort_size=8, reproducible_noise=True
+    epsilon=0.0,
+    noise_multiplier=0.7,
+    clipping_norm=0.1,
+    target_quantile=0.5,
+    noise_cohort_size=8,
+    reproducible_noise=True,
 )
-LOCAL = LocalDP(noise_multiplier=0.1, clip=0.5, reproducible_noise=True)
+LOCAL = LocalDP(noise_multiplier=0.1, clipping_norm=0.5, reproducible_noise=True)
 ZOOM = me.Preprocess(crop=24, scale=(0.2, 0.9), flip_horizontal=True)
 CROP = me.Preprocess(crop=28, pad=2, flip_horizontal=True, flip_vertical=True)
 FULL = partial(make, "fedvc", virtual_client_size=16, cohort_size=2, lr=0.01)  # no batch of one photo

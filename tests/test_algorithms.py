@@ -81,7 +81,7 @@ def test_bias_corrected_server_adam_is_torch_adam_on_the_pseudo_gradient() -> No
     server = AdaptiveServer("adam", lr=0.02, beta1=0.8, beta2=0.95, tau=1e-3, bias_correction=True)
     game = Game(replace(fedavg(cohort_size=3, batch_size=3, lr=LR), server_optimizer=server))
     theta = torch.tensor(THETA, requires_grad=True)
-    adam = torch.optim.Adam([theta], lr=0.02, betas=(0.8, 0.95), eps=1e-3)
+    adam = torch.optim.Adam([theta], lr=0.02, beta1=0.8, beta2=0.95, eps=1e-3)
     for _ in range(4):
         theta.grad = torch.tensor(pseudo_gradient(theta.detach().numpy(), game.plan()))
         adam.step()

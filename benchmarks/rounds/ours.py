@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.rounds.case import Case, Played
 from benchmarks.rounds.works import Workload
 from manyeyes.components import WeightUniformly
-from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP
+from manyeyes.privacy.mechanisms import CentralDP
 from manyeyes.training.train import train
 
-PRIVATE = CentralDP(epsilon=0, noise_multiplier=1.0, clip=AdaptiveClip(norm=0.1, target_quantile=0.1))
+PRIVATE = CentralDP(epsilon=0, noise_multiplier=1.0, clipping_norm=0.1, target_quantile=0.1)
 
 
 def play(case: Case, work: Workload) -> Played:

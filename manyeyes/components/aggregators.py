@@ -1,7 +1,7 @@
-"""How the clients' updates become one, where some of them may be wrong on purpose; without, they are summed by weight.
+"""How the clients' updates become one where some may be malicious; without an aggregator they are summed by weight.
 
-Each part looks at every client's update [K, W]: memory grows with the cohort, which the sum's does not. Coordinates
-are worked through in pieces, so nothing else of that size is made.
+Every rule looks at each client's update [K, W]: memory grows with the cohort, which the weighted sum's does not.
+Coordinates are processed in blocks, so that nothing else of that size is made.
 """
 
 from __future__ import annotations
@@ -13,122 +13,196 @@ import torch
 from torch import Tensor
 
 from manyeyes.components.client_weighting import WeightUniformly
-from manyeyes.components.validation import require_int
+from manyeyes.components.numerics import l2_norms
+from manyeyes.components.validation import require_int, require_positive
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
 
-MAX_SORTED_ELEMENTS = 2**22  # numbers that are sorted or compared at once
+MAX_SORTED_ELEMENTS = 2**22  # values that are sorted or compared at once
+EPS = 1e-12
+State = dict[str, Tensor]
 
 
 @register("aggregator", "median")
 @dataclass(frozen=True)
 class Median:
-    """The median of each coordinate (Yin et al. 2018): right while fewer than half of the clients are wrong."""
+    """The median of each coordinate (Yin et al. 2018): robust while fewer than half of the clients are malicious."""
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _refuse(algorithm, "the median")
+        return _incompatibility(algorithm, "median")
 
-    def init(self, weights: Tensor) -> dict[str, Tensor]:
+    def init(self, weights: Tensor) -> State:
         return {}
 
     def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        clients = len(updates_KW)
-        return _middle(updates_KW, (clients - 1) // 2), state
+        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
+    ) -> tuple[Tensor, State]:
+        return _trimmed_mean(updates_KW, (len(updates_KW) - 1) // 2), state
 
 
 @register("aggregator", "trimmed_mean")
 @dataclass(frozen=True)
 class TrimmedMean:
-    """The mean of each coordinate without the `share` lowest and the `share` highest (Yin et al. 2018)."""
+    """The mean of each coordinate without its lowest and highest values (Yin et al. 2018)."""
 
-    trim_fraction: float = 0.1
+    trim_fraction: float = option(0.1, "fraction of the clients cut off at each end")
 
     def __post_init__(self) -> None:
         if not 0 <= self.trim_fraction < 0.5:
             raise ValueError(
-                f"the trimmed share is {self.trim_fraction}: it is cut off at both ends, so give one below 0.5"
+                f"aggregator.trim_fraction={self.trim_fraction} is cut off at both ends: choose at least 0 and below 0.5."
             )
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _refuse(algorithm, "the trimmed mean")
+        return _incompatibility(algorithm, "trimmed_mean")
 
-    def init(self, weights: Tensor) -> dict[str, Tensor]:
+    def init(self, weights: Tensor) -> State:
         return {}
 
     def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        return _middle(updates_KW, int(self.trim_fraction * len(updates_KW))), state
+        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
+    ) -> tuple[Tensor, State]:
+        return _trimmed_mean(updates_KW, int(self.trim_fraction * len(updates_KW))), state
 
 
 @register("aggregator", "krum")
 @register("aggregator", "multi_krum", num_selected=5)
 @dataclass(frozen=True)
 class Krum:
-    """The update nearest to its neighbours, or the mean of the `chosen` nearest ones (Blanchard et al. 2017).
+    """The update closest to its neighbors, or the mean of the `num_selected` closest (Blanchard et al. 2017).
 
-    An update's score is the sum of its squared distances to the K - f - 2 others that are nearest, where f clients may
-    be wrong; the least score wins.
+    The score of an update is the sum of its squared distances to the K - f - 2 nearest others, where f clients may be
+    malicious; the lowest scores win.
     """
 
-    num_malicious: int = 1  # f
-    num_selected: int = 1  # above 1: multi-Krum
+    num_malicious: int = option(1, "clients of a round that may be malicious (f)")
+    num_selected: int = option(1, "updates that are averaged; above 1: multi-Krum")
 
     def __post_init__(self) -> None:
-        require_int("Krum's wrong clients", self.num_malicious, 0)
-        require_int("Krum's chosen clients", self.num_selected, 1)
+        require_int("aggregator.num_malicious", self.num_malicious, 0)
+        require_int("aggregator.num_selected", self.num_selected, 1)
 
     @property
     def min_clients(self) -> int:
-        """How many clients it takes: Krum's promise needs 2 f + 3."""
+        """The clients that a round needs: Krum's guarantee holds from 2 f + 3 on."""
         return max(2 * self.num_malicious + 3, self.num_selected)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        clients = getattr(algorithm.sampler, "cohort_size", len(population.user_ids))
-        if clients < self.min_clients:
+        cohort_size = getattr(algorithm.sampler, "cohort_size", len(population.user_ids))
+        if cohort_size < self.min_clients:
             return (
-                f"Krum that withstands {self.num_malicious} wrong clients and chooses {self.num_selected} needs {self.min_clients} a "
-                f"round, and the cohort is {clients}: choose a larger one"
+                f"aggregator=krum with num_malicious={self.num_malicious} and num_selected={self.num_selected} needs "
+                f"{self.min_clients} clients per round, and the cohort has {cohort_size}: choose a larger cohort."
             )
-        return _refuse(algorithm, "Krum")
+        return _incompatibility(algorithm, "krum")
 
-    def init(self, weights: Tensor) -> dict[str, Tensor]:
+    def init(self, weights: Tensor) -> State:
         return {}
 
     def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         best = self.scores(updates_KW).argsort(stable=True)[: self.num_selected]
         return updates_KW[best].mean(0), state
 
     def scores(self, updates_KW: Tensor) -> Tensor:
-        """Of each client; where many were left out, over as many neighbours as there are."""
-        clients = len(updates_KW)
-        squares = updates_KW.new_zeros(clients, clients, dtype=torch.float64)
-        for piece in _pieces(updates_KW):
-            squares += torch.cdist(piece, piece, compute_mode="donot_use_mm_for_euclid_dist").double() ** 2
-        neighbours = max(clients - self.num_malicious - 2, 1)
-        return squares.sort(1).values[:, 1 : 1 + neighbours].sum(1)  # the nearest is the update itself
+        """Return the score of each update [K]; where clients were rejected, over the neighbors that remain."""
+        num_clients = len(updates_KW)
+        squared_KK = updates_KW.new_zeros(num_clients, num_clients, dtype=torch.float64)
+        for block in _blocks(updates_KW):
+            squared_KK += torch.cdist(block, block, compute_mode="donot_use_mm_for_euclid_dist").double() ** 2
+        num_neighbors = max(num_clients - self.num_malicious - 2, 1)
+        return squared_KK.sort(1).values[:, 1 : 1 + num_neighbors].sum(1)  # the nearest is the update itself
 
 
-def _middle(updates_KW: Tensor, cut: int) -> Tensor:
-    """The mean of each coordinate without its `cut` lowest and highest."""
-    kept = slice(cut, len(updates_KW) - cut)
-    return torch.cat([piece.sort(0).values[kept].mean(0) for piece in _pieces(updates_KW)])
+@register("aggregator", "centered_clipping")
+@dataclass(frozen=True)
+class CenteredClipping:
+    """Updates clipped around the last round's aggregate v: v <- v + mean_k (u_k - v) min(1, radius / ||u_k - v||).
+
+    Karimireddy et al. 2021, "Learning from history for Byzantine robust optimization", Algorithm 2.
+    """
+
+    radius: float = option(10.0, "norm at which a difference from the center is clipped")
+    iterations: int = option(1, "clipping steps per round")
+
+    def __post_init__(self) -> None:
+        require_positive("aggregator.radius", self.radius)
+        require_int("aggregator.iterations", self.iterations, 1)
+
+    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
+        return _incompatibility(algorithm, "centered_clipping")
+
+    def init(self, weights: Tensor) -> State:
+        return {"center": torch.zeros_like(weights)}
+
+    def aggregate(
+        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
+    ) -> tuple[Tensor, State]:
+        center = state["center"]
+        for _ in range(self.iterations):
+            differences_KW = updates_KW - center
+            scale_K = (self.radius / l2_norms(differences_KW).clamp_min(EPS)).clamp_max(1)
+            center = center + (differences_KW * scale_K[:, None]).mean(0)
+        return center, {"center": center}
 
 
-def _pieces(updates_KW: Tensor) -> Iterator[Tensor]:
+@register("aggregator", "geometric_median")
+@dataclass(frozen=True)
+class GeometricMedian:
+    """The point with the smallest weighted sum of distances to the updates, by smoothed Weiszfeld iterations.
+
+    RFA, Pillutla et al. 2022, "Robust aggregation for federated learning", Algorithm 2. Clients keep their weights.
+    """
+
+    iterations: int = option(8, "Weiszfeld iterations per round")
+    smoothing: float = option(1e-6, "least distance that divides a weight")
+
+    def __post_init__(self) -> None:
+        require_int("aggregator.iterations", self.iterations, 1)
+        require_positive("aggregator.smoothing", self.smoothing)
+
+    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
+        return _core_incompatibility(algorithm, "geometric_median")
+
+    def init(self, weights: Tensor) -> State:
+        return {}
+
+    def aggregate(
+        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
+    ) -> tuple[Tensor, State]:
+        alpha_K = (weights_K / weights_K.sum()).to(updates_KW)
+        median = alpha_K @ updates_KW
+        for _ in range(self.iterations):
+            beta_K = alpha_K / l2_norms(updates_KW - median).clamp_min(self.smoothing)
+            median = beta_K @ updates_KW / beta_K.sum()
+        return median, state
+
+
+def _trimmed_mean(updates_KW: Tensor, num_cut: int) -> Tensor:
+    """Return the mean of each coordinate without its `num_cut` lowest and highest values."""
+    middle = slice(num_cut, len(updates_KW) - num_cut)
+    return torch.cat([block.sort(0).values[middle].mean(0) for block in _blocks(updates_KW)])
+
+
+def _blocks(updates_KW: Tensor) -> Iterator[Tensor]:
     yield from updates_KW.split(max(1, MAX_SORTED_ELEMENTS // len(updates_KW)), 1)
 
 
-def _refuse(algorithm: Algorithm, name: str) -> str | None:
+def _incompatibility(algorithm: Algorithm, name: str) -> str | None:
     if algorithm.client_weighting != WeightUniformly():
-        return f"{name} counts every client alike, or a lie about its size would count: set weigh to equally"
+        return (
+            f"aggregator={name} counts every client the same, or a false number of examples would count: "
+            "set client_weighting=uniform."
+        )
+    return _core_incompatibility(algorithm, name)
+
+
+def _core_incompatibility(algorithm: Algorithm, name: str) -> str | None:
     if algorithm.correction is not None and algorithm.correction.uploads:
-        return f"{type(algorithm.correction).__name__} sums what clients report beside updates: {name} cannot guard it"
+        correction = type(algorithm.correction).__name__
+        return f"correction={correction} sums what clients upload beyond updates, which aggregator={name} cannot guard."
     if algorithm.privacy is not None:
-        return f"the noise of privacy is made for a sum, and {name} is none: leave one of them out"
+        return f"privacy adds noise to a sum, and aggregator={name} is not one: set aggregator=none or privacy=none."
     return None

@@ -12,85 +12,90 @@ from manyeyes.components.validation import require_int
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import PERSONAL, SHARED
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
 
 
 @register("batching", "epochs")
 @dataclass(frozen=True)
 class EpochBatching:
-    """E passes over a client's examples, each in a new order; a large client draws `limit` of them anew each round.
+    """Passes over a client's examples, each in a new random order.
 
-    With `head`, so many passes before these move the personal layers alone, and these the others alone: FedRep.
+    With `max_examples`, a larger client draws that many of its examples in each round. With `head_epochs`, that many
+    passes train only the personal layers first, and the `epochs` passes then train only the others (FedRep).
     """
 
-    epochs: int
-    batch_size: int
-    max_examples: int = 0  # 0: all
-    head_epochs: int = 0
+    epochs: int = option(1, "passes over a client's examples per round")
+    batch_size: int = option(64, "examples per local step")
+    max_examples: int = option(0, "at most this many of a client's examples, drawn again each round; 0: all")
+    head_epochs: int = option(0, "FedRep: passes that train only the personal layers, before the others")
 
     def __post_init__(self) -> None:
         require_int("epochs", self.epochs, 1)
-        require_int("batch", self.batch_size, 1)
-        require_int("limit", self.max_examples, 0)
-        require_int("head epochs", self.head_epochs, 0)
+        require_int("batch_size", self.batch_size, 1)
+        require_int("max_examples", self.max_examples, 0)
+        require_int("head_epochs", self.head_epochs, 0)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        if self.head_epochs and algorithm.personal_layers is None:
-            return "head epochs train the personal layers alone, and no layers are personal: name some"
-        if self.head_epochs and not isinstance(algorithm.client_optimizer, SGD):
-            return "the two parts of FedRep take steps of their own, which local Adam counts together: use local SGD"
-        if self.head_epochs and (
-            isinstance(algorithm.client_weighting, FedNovaWeighting)
-            or (algorithm.correction and algorithm.correction.uploads)
-        ):
-            return "FedNova, SCAFFOLD and Mime-lite take every step to move every layer, and head epochs do not"
+        if not self.head_epochs:
+            return None
+        if algorithm.personal_layers is None:
+            return "head_epochs train only the personal layers, and no layer is personal: set personal_layers."
+        if not isinstance(algorithm.client_optimizer, SGD):
+            return "head_epochs need client_optimizer=sgd: Adam would count the steps of both phases together."
+        if isinstance(algorithm.client_weighting, FedNovaWeighting):
+            return "client_weighting=fednova assumes that every step trains every layer: set head_epochs=0."
+        if algorithm.correction is not None and algorithm.correction.uploads:
+            name = type(algorithm.correction).__name__
+            return f"correction={name} assumes that every step trains every layer: set head_epochs=0."
         return None
 
     def num_examples(self, num_held: int) -> int:
         return min(num_held, self.max_examples or num_held)
 
     def batches(self, num_held: int, rng: np.random.Generator) -> Ints:
-        chosen = rng.choice(num_held, self.num_examples(num_held), replace=False)
-        passes = padding(self.head_epochs + self.epochs, len(chosen), self.batch_size)
-        for order in passes[:, : len(chosen)]:
-            order[:] = chosen
-            rng.shuffle(order)
-        return passes.reshape(-1, self.batch_size)
+        selected = rng.choice(num_held, self.num_examples(num_held), replace=False)
+        epochs_EN = padded_epochs(self.head_epochs + self.epochs, len(selected), self.batch_size)
+        for order_N in epochs_EN[:, : len(selected)]:
+            order_N[:] = selected
+            rng.shuffle(order_N)
+        return epochs_EN.reshape(-1, self.batch_size)
 
-    def phases(self, steps: int) -> Ints | None:
-        alone = steps // (self.head_epochs + self.epochs) * self.head_epochs
-        return np.repeat([PERSONAL, SHARED], [alone, steps - alone]) if self.head_epochs else None
+    def phases(self, num_steps: int) -> Ints | None:
+        if not self.head_epochs:
+            return None
+        head_steps = num_steps // (self.head_epochs + self.epochs) * self.head_epochs
+        return np.repeat([PERSONAL, SHARED], [head_steps, num_steps - head_steps])
 
 
 @register("batching", "virtual_client")
 @dataclass(frozen=True)
 class VirtualClientBatching:
-    """The same number of examples for every client: drawn without replacement if it holds so many, else with.
+    """The same number of examples for every client: the virtual clients of FedVC (Hsu et al. 2020, section 5.3).
 
-    The virtual clients of FedVC (Hsu et al. 2020, section 5.3).
+    They are drawn without replacement by clients that hold enough examples, and with replacement by the others.
     """
 
-    virtual_client_size: int
-    batch_size: int
+    virtual_client_size: int = option(256, "FedVC: examples of every client per round")
+    batch_size: int = option(64, "examples per local step")
 
     def __post_init__(self) -> None:
-        require_int("examples", self.virtual_client_size, 1)
-        require_int("batch", self.batch_size, 1)
+        require_int("virtual_client_size", self.virtual_client_size, 1)
+        require_int("batch_size", self.batch_size, 1)
 
     def num_examples(self, num_held: int) -> int:
         return self.virtual_client_size
 
     def batches(self, num_held: int, rng: np.random.Generator) -> Ints:
-        rows = padding(1, self.virtual_client_size, self.batch_size)
-        rows[0, : self.virtual_client_size] = rng.choice(
-            num_held, self.virtual_client_size, replace=num_held < self.virtual_client_size
-        )
-        return rows.reshape(-1, self.batch_size)
+        positions_EN = padded_epochs(1, self.virtual_client_size, self.batch_size)
+        with_replacement = num_held < self.virtual_client_size
+        drawn = rng.choice(num_held, self.virtual_client_size, replace=with_replacement)
+        positions_EN[0, : self.virtual_client_size] = drawn
+        return positions_EN.reshape(-1, self.batch_size)
 
-    def phases(self, steps: int) -> None:
+    def phases(self, num_steps: int) -> None:
         return None
 
 
-def padding(passes: int, length: int, batch: int) -> Ints:
-    """-1 in whole batches, with room for so many examples in each pass."""
-    return np.full((passes, -(-length // batch) * batch), -1, np.int64)
+def padded_epochs(num_epochs: int, num_examples: int, batch_size: int) -> Ints:
+    """Return an array of -1 with whole batches for each epoch."""
+    return np.full((num_epochs, -(-num_examples // batch_size) * batch_size), -1, np.int64)

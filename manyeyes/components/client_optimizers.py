@@ -1,4 +1,4 @@
-"""How a client steps: pure functions of flat vectors [P], or of several side by side [K, P]."""
+"""How a client steps: pure functions of flat vectors [P], or of several clients' at once [K, P]."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from torch import Tensor
 from manyeyes.components.numerics import l2_norms
 from manyeyes.components.schedule import Schedule
 from manyeyes.components.validation import require_at_least, require_fraction, require_positive
+from manyeyes.core.algorithm import OptState
 from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import ALL, PERSONAL
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
 
-OptState = tuple[Tensor, ...]
+LR_HELP = "local learning rate"
+WEIGHT_DECAY_HELP = "local weight decay, added to the gradient"
+MAX_GRAD_NORM_HELP = "bound on the norm of each local gradient; 0: none"
+PERSIST_STATE_HELP = "carry the local optimizer's state from round to round"
+SCHEDULE_HELP = "local learning rate over rounds"
 
 
 @register("client_optimizer", "sgd")
@@ -23,15 +28,15 @@ OptState = tuple[Tensor, ...]
 class SGD:
     """theta <- theta - lr v, with v <- momentum v + g + weight_decay theta."""
 
-    lr: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    max_grad_norm: float = 0.0  # bound on the norm of each gradient; 0: none
-    persist_state: bool = False  # carry the momentum from round to round
-    schedule: Schedule = Schedule()
+    lr: float = option(0.01, LR_HELP)
+    momentum: float = option(0.0, "local momentum")
+    weight_decay: float = option(0.0, WEIGHT_DECAY_HELP)
+    max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP)
+    persist_state: bool = option(False, PERSIST_STATE_HELP)
+    schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
-        _check(self.lr, self.weight_decay, self.max_grad_norm)
+        _check_common(self.lr, self.weight_decay, self.max_grad_norm)
         require_fraction("momentum", self.momentum)
 
     def learning_rate(self, round: int) -> float:
@@ -52,20 +57,21 @@ class SGD:
 @register("client_optimizer", "adam")
 @dataclass(frozen=True)
 class Adam:
-    """Adam with bias correction (Kingma and Ba 2015); weight decay is added to the gradient."""
+    """Adam with bias correction (Kingma and Ba 2015)."""
 
-    lr: float
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    max_grad_norm: float = 0.0
-    persist_state: bool = False
-    schedule: Schedule = Schedule()
+    lr: float = option(0.001, LR_HELP)
+    beta1: float = option(0.9, "decay of the mean of gradients")
+    beta2: float = option(0.999, "decay of the mean of squared gradients")
+    eps: float = option(1e-8, "added to the root of the squared mean")
+    weight_decay: float = option(0.0, WEIGHT_DECAY_HELP)
+    max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP)
+    persist_state: bool = option(False, PERSIST_STATE_HELP)
+    schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
-        _check(self.lr, self.weight_decay, self.max_grad_norm)
-        require_fraction("beta1", self.betas[0])
-        require_fraction("beta2", self.betas[1])
+        _check_common(self.lr, self.weight_decay, self.max_grad_norm)
+        require_fraction("beta1", self.beta1)
+        require_fraction("beta2", self.beta2)
         require_positive("eps", self.eps)
 
     def learning_rate(self, round: int) -> float:
@@ -77,12 +83,11 @@ class Adam:
     def step(self, theta: Tensor, grad: Tensor, opt_state: OptState, lr: float | Tensor) -> tuple[Tensor, OptState]:
         if self.weight_decay:
             grad = grad + self.weight_decay * theta
-        beta1, beta2 = self.betas
-        mean = beta1 * opt_state[0] + (1 - beta1) * grad
-        square = beta2 * opt_state[1] + (1 - beta2) * grad**2
+        mean = self.beta1 * opt_state[0] + (1 - self.beta1) * grad
+        square = self.beta2 * opt_state[1] + (1 - self.beta2) * grad**2
         count = opt_state[2] + 1
-        size = (square / _grown(beta2, count)).sqrt() + self.eps
-        return theta - lr * (mean / _grown(beta1, count)) / size, (mean, square, count)
+        scale = (square / _bias_correction(self.beta2, count)).sqrt() + self.eps
+        return theta - lr * (mean / _bias_correction(self.beta1, count)) / scale, (mean, square, count)
 
 
 def local_step(
@@ -94,30 +99,32 @@ def local_step(
     opt_state: OptState,
     phase: Tensor | None = None,
 ) -> tuple[Tensor, OptState]:
-    """One local step of every algorithm: clip the gradient, correct it, step; `only` says what of the model moves."""
-    moves = None if phase is None else trained_mask(context, phase)[..., : theta.shape[-1]]
-    if moves is not None:
-        grad = grad * moves
-    if context.client_optimizer.max_grad_norm:
-        length = l2_norms(grad)[..., None]
-        grad = grad * (
-            context.client_optimizer.max_grad_norm / length.clamp_min(context.client_optimizer.max_grad_norm)
-        )
+    """Take one local step of any algorithm: clip the gradient, correct it, step.
+
+    `phase` says which part of the model trains in this step; the rest, optimizer state included, does not move.
+    """
+    optimizer = context.client_optimizer
+    mask = None if phase is None else trained_mask(context, phase)[..., : theta.shape[-1]]
+    if mask is not None:
+        grad = grad * mask
+    if optimizer.max_grad_norm:
+        norm = l2_norms(grad)[..., None]
+        grad = grad * (optimizer.max_grad_norm / norm.clamp_min(optimizer.max_grad_norm))
     if context.correction is not None:
         grad = corrected_grad(context, theta, server_theta, grad, offset)
-    stepped, slid = context.client_optimizer.step(theta, grad, opt_state, context.lr)
-    if moves is None:
-        return stepped, slid
-    stay = tuple(torch.where(moves, new, old) for new, old in zip(slid, opt_state, strict=True))
-    return torch.where(moves, stepped, theta), stay
+    new_theta, new_state = optimizer.step(theta, grad, opt_state, context.lr)
+    if mask is None:
+        return new_theta, new_state
+    masked_state = tuple(torch.where(mask, new, old) for new, old in zip(new_state, opt_state, strict=True))
+    return torch.where(mask, new_theta, theta), masked_state
 
 
 def trained_mask(context: RoundContext, phase: Tensor) -> Tensor:
-    """True where a number moves in a step [W], or in the steps of several clients [K, W]."""
+    """Return where the weights train in a step [W], or in the steps of several clients [K, W]."""
     if context.personal_mask is None:
         raise ValueError(
-            "algorithm.draw moves a part of the model alone at some steps (its `only`), and no layer is personal: set "
-            "algorithm.personal, or return None from `only`"
+            "batching trains a part of the model alone in some steps (its `phases`), and no layer is personal: set "
+            "personal_layers, or return None from `phases`."
         )
     phase = phase[..., None]
     return (phase == ALL) | ((phase == PERSONAL) == context.personal_mask)
@@ -126,22 +133,25 @@ def trained_mask(context: RoundContext, phase: Tensor) -> Tensor:
 def corrected_grad(
     context: RoundContext, theta: Tensor, server_theta: Tensor, grad: Tensor, offset: Tensor | None
 ) -> Tensor:
-    """scale * g + pull * (theta - theta_t) + shift; the last two on personal layers only where these are tied."""
-    assert context.correction is not None, "there is no correction to apply"
-    extra = torch.zeros_like(grad) if offset is None else offset
+    """Return gradient_scale * g + proximal_strength * (theta - theta_t) + offset.
+
+    The last two terms act on personal layers only with `correct_personal_layers`.
+    """
+    assert context.correction is not None, "corrected_grad is called only with a correction"
+    terms = torch.zeros_like(grad) if offset is None else offset
     if context.correction.proximal_strength:
-        extra = extra + context.correction.proximal_strength * (theta - server_theta)
+        terms = terms + context.correction.proximal_strength * (theta - server_theta)
     if context.personal_mask is not None and not context.correct_personal_layers:
-        extra = extra * ~context.personal_mask[: extra.shape[-1]]
-    return context.correction.gradient_scale * grad + extra
+        terms = terms * ~context.personal_mask[: terms.shape[-1]]
+    return context.correction.gradient_scale * grad + terms
 
 
-def _grown(beta: float, count: Tensor) -> Tensor:
-    """1 - beta^count, exact in float32 too where beta is near 1."""
+def _bias_correction(beta: float, count: Tensor) -> Tensor:
+    """Return 1 - beta^count, exact in float32 also where beta is near 1."""
     return -torch.expm1(count * (math.log(beta) if beta else -math.inf))
 
 
-def _check(lr: float, weight_decay: float, clip: float) -> None:
+def _check_common(lr: float, weight_decay: float, max_grad_norm: float) -> None:
     require_positive("lr", lr)
-    require_at_least("weight decay", weight_decay, 0)
-    require_at_least("clip", clip, 0)
+    require_at_least("weight_decay", weight_decay, 0)
+    require_at_least("max_grad_norm", max_grad_norm, 0)

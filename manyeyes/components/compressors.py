@@ -1,4 +1,4 @@
-"""How an update is packed before it is sent: typed arrays on the way, the same number of floats at the other end."""
+"""How a client's update is encoded for the upload: typed arrays on the wire, the same number of floats after it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from manyeyes.components.validation import require_int
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
 
-STEPS = 127  # of an int8, on each side of 0
+INT8_STEPS = 127  # on each side of 0
 
 
 @register("compressor", "bf16")
 @dataclass(frozen=True)
 class BF16:
-    """Every number rounded to the nearest bf16: half the bytes, 8 bits of mantissa."""
+    """Every value rounded to the nearest bf16: half the bytes, 8 bits of mantissa."""
 
     error_feedback = False
 
@@ -36,28 +36,28 @@ class BF16:
 @register("compressor", "int8")
 @dataclass(frozen=True)
 class Int8:
-    """Every number as a step of -127..127 of its chunk's own scale, up or down by chance so that the mean is right.
+    """Every value as a step of -127..127 of its block's scale, rounded up or down at random.
 
     Unbiased, as QSGD (Alistarh et al. 2017): x = s (l + f) becomes s (l + 1) with probability f, else s l.
     """
 
-    block_size: int = 1024  # numbers that share a scale, which is a float32
+    block_size: int = option(1024, "values that share a float32 scale")
     error_feedback = False
 
     def __post_init__(self) -> None:
-        require_int("int8's chunk", self.block_size, 1)
+        require_int("compressor.block_size", self.block_size, 1)
 
     def num_bytes(self, num_elements: int) -> int:
         return num_elements + 4 * math.ceil(num_elements / self.block_size)
 
     def encode(self, update_N: Tensor, rng: np.random.Generator) -> dict[str, Tensor]:
-        numbers = len(update_N)
-        chunks = F.pad(update_N, (0, -numbers % self.block_size)).view(-1, self.block_size)
-        scales = chunks.abs().amax(1) / STEPS
-        steps = (chunks / scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).view(-1)[:numbers]
-        low = steps.floor()
-        dice = torch.from_numpy(rng.random(numbers, np.float32)).to(update_N.device)
-        values = (low + (dice < steps - low)).clamp(-STEPS, STEPS)
+        num_elements = len(update_N)
+        blocks = F.pad(update_N, (0, -num_elements % self.block_size)).view(-1, self.block_size)
+        scales = blocks.abs().amax(1) / INT8_STEPS
+        steps = (blocks / scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).view(-1)[:num_elements]
+        lower = steps.floor()
+        uniforms = torch.from_numpy(rng.random(num_elements, np.float32)).to(update_N.device)
+        values = (lower + (uniforms < steps - lower)).clamp(-INT8_STEPS, INT8_STEPS)
         return {"values": values.to(torch.int8), "scales": scales}
 
     def decode(self, arrays: dict[str, Tensor], num_elements: int) -> Tensor:
@@ -67,29 +67,29 @@ class Int8:
 @register("compressor", "topk")
 @dataclass(frozen=True)
 class TopK:
-    """The largest numbers and their places; the rest is owed, and added to what the client sends next time.
+    """The values of largest magnitude with their indices; the client adds the rest to its next update.
 
-    Error feedback (Stich et al. 2018, "Sparsified SGD with memory"): what is owed is kept by the client.
+    Error feedback (Stich et al. 2018, "Sparsified SGD with memory"): the residual stays with the client.
     """
 
-    fraction: float = 0.01
+    fraction: float = option(0.01, "fraction of the values that is sent")
     error_feedback = True
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"top-k's share is {self.fraction}: it must be above 0 and at most 1")
+            raise ValueError(f"compressor.fraction is {self.fraction}: it must be above 0 and at most 1.")
 
-    def _num_sent(self, numbers: int) -> int:
-        return math.ceil(self.fraction * numbers)
+    def _num_sent(self, num_elements: int) -> int:
+        return math.ceil(self.fraction * num_elements)
 
     def num_bytes(self, num_elements: int) -> int:
         return 8 * self._num_sent(num_elements)
 
     def encode(self, update_N: Tensor, rng: np.random.Generator) -> dict[str, Tensor]:
-        places = update_N.abs().topk(self._num_sent(len(update_N)), sorted=False).indices.sort().values
-        return {"places": places.to(torch.int32), "values": update_N[places]}
+        indices = update_N.abs().topk(self._num_sent(len(update_N)), sorted=False).indices.sort().values
+        return {"indices": indices.to(torch.int32), "values": update_N[indices]}
 
     def decode(self, arrays: dict[str, Tensor], num_elements: int) -> Tensor:
         received = arrays["values"].new_zeros(num_elements)
-        received[arrays["places"].long()] = arrays["values"]
+        received[arrays["indices"].long()] = arrays["values"]
         return received

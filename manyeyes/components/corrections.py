@@ -1,4 +1,4 @@
-"""What is added to each local gradient g: scale * g + pull * (theta - theta_t) + shift."""
+"""What is added to each local gradient g: gradient_scale * g + proximal_strength * (theta - theta_t) + offset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from manyeyes.components.server_optimizers import ServerSGD
 from manyeyes.components.validation import require_fraction, require_positive
 from manyeyes.core.algorithm import Algorithm, ServerStep
 from manyeyes.core.population import Population
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
 
 
 @register("correction", "proximal")
@@ -21,7 +21,7 @@ from manyeyes.core.registry import register
 class ProximalTerm:
     """FedProx: a pull of strength mu back to the server's weights (Li et al. 2020)."""
 
-    mu: float = 0.01
+    mu: float = option(0.01, "strength of the proximal term (FedProx)")
     gradient_scale = 1.0
     needs_full_gradient = False
     uploads = False
@@ -68,7 +68,8 @@ class ScaffoldCorrection:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if not isinstance(algorithm.client_optimizer, SGD) or algorithm.client_optimizer.momentum:
             return (
-                "SCAFFOLD reads a client's mean gradient off its steps, which only plain SGD allows: set momentum to 0"
+                "correction=scaffold takes a client's mean gradient from its steps, which only plain SGD allows: "
+                "set client_optimizer=sgd with momentum=0."
             )
         return None
 
@@ -76,7 +77,7 @@ class ScaffoldCorrection:
         return torch.zeros_like(theta)
 
     def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor:
-        assert correction_state is not None
+        assert correction_state is not None, "SCAFFOLD has a server control variate"
         return correction_state if client_state is None else correction_state - client_state
 
     def client_update(
@@ -87,13 +88,13 @@ class ScaffoldCorrection:
         steps_times_lr: float,
         full_gradient: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """c_k <- c_k - c + (theta_t - theta) / (steps * lr); the change is reported. A rate of 0 tells nothing new."""
-        assert correction_state is not None
+        """Return c_k <- c_k - c + (theta_t - theta) / (steps * lr), and its change; with lr 0 nothing changes."""
+        assert correction_state is not None, "SCAFFOLD has a server control variate"
         change = update / steps_times_lr - correction_state if steps_times_lr else torch.zeros_like(correction_state)
         return (change if client_state is None else client_state + change), change
 
     def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor, Tensor]:
-        """c <- c + (1 / N) sum of changes."""
+        """Return c <- c + (1 / N) sum of changes."""
         assert correction_state is not None and step.uploads is not None, "SCAFFOLD has state and uploads"
         return correction_state + step.uploads / step.num_clients, step.theta_after
 
@@ -101,39 +102,40 @@ class ScaffoldCorrection:
 @register("correction", "mimelite")
 @dataclass(frozen=True)
 class MimeLiteMomentum:
-    """Mime-lite with momentum: every local step is (1 - beta) g + beta m, with m the server's, fixed for the round.
+    """Mime-lite with momentum: local steps along (1 - beta) g + beta m, with the server's m fixed for the round.
 
-    After it, m <- beta m + (1 - beta) times the mean of the clients' whole gradients at theta_t (Karimireddy et al.
+    After it, m <- beta m + (1 - beta) times the mean of the clients' full gradients at theta_t (Karimireddy et al.
     2021, "Breaking the centralized barrier", Algorithm 1).
     """
 
-    momentum: float = 0.9
+    momentum: float = option(0.9, "Mime-lite's momentum (beta)")
     proximal_strength = 0.0
     needs_full_gradient = True
     uploads = True
     downloads = True
 
     def __post_init__(self) -> None:
-        require_fraction("Mime's beta", self.momentum)
+        require_fraction("correction.momentum", self.momentum)
 
     @property
     def gradient_scale(self) -> float:
         return 1 - self.momentum
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        if not isinstance(algorithm.client_optimizer, SGD) or algorithm.client_optimizer.momentum:
-            return "Mime-lite brings its own momentum: use local SGD with momentum 0"
-        if not isinstance(algorithm.server_optimizer, ServerSGD) or algorithm.server_optimizer.momentum:
-            return "Mime-lite applies its momentum in the clients: use server SGD with momentum 0"
+        client, server = algorithm.client_optimizer, algorithm.server_optimizer
+        if not isinstance(client, SGD) or client.momentum:
+            return "correction=mimelite brings its own momentum: set client_optimizer=sgd with momentum=0."
+        if not isinstance(server, ServerSGD) or server.momentum:
+            return "correction=mimelite applies its momentum in the clients: set server_optimizer=sgd with momentum=0."
         if algorithm.personal_layers is not None:
-            return "Mime-lite's momentum lives with the server and personal layers do not: choose one of them"
+            return "correction=mimelite keeps its momentum at the server: set personal_layers=none."
         return None
 
     def init(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta)
 
     def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor:
-        assert correction_state is not None
+        assert correction_state is not None, "Mime-lite has server momentum"
         return self.momentum * correction_state
 
     def client_update(
@@ -144,24 +146,25 @@ class MimeLiteMomentum:
         steps_times_lr: float,
         full_gradient: Tensor | None,
     ) -> tuple[None, Tensor]:
-        assert full_gradient is not None
+        assert full_gradient is not None, "Mime-lite needs the full gradient"
         return None, full_gradient
 
     def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor, Tensor]:
         assert correction_state is not None and step.uploads is not None, "Mime-lite has state and uploads"
-        mean_gradient = step.uploads / step.num_accepted
-        return self.momentum * correction_state + (1 - self.momentum) * mean_gradient, step.theta_after
+        new_momentum = self.momentum * correction_state + (1 - self.momentum) * step.uploads / step.num_accepted
+        return new_momentum, step.theta_after
 
 
 @register("correction", "feddyn")
 @dataclass(frozen=True)
 class FedDynCorrection:
-    """FedDyn (Acar et al. 2021, Algorithm 1): g + alpha (theta - theta_t) - h_k, with h_k <- h_k - alpha (theta_k - theta_t).
+    """FedDyn (Acar et al. 2021, Algorithm 1): g + alpha (theta - theta_t) - h_k.
 
-    The server keeps h <- h - alpha / N sum_k (theta_k - theta_t) and steps to mean_k theta_k - h / alpha.
+    A client keeps h_k <- h_k - alpha (theta_k - theta_t). The server keeps h <- h - alpha / N times the sum of
+    theta_k - theta_t, and steps to the mean of theta_k - h / alpha.
     """
 
-    alpha: float = 0.01
+    alpha: float = option(0.01, "strength of FedDyn's regularization")
     gradient_scale = 1.0
     needs_full_gradient = False
     uploads = False

@@ -11,34 +11,33 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from manyeyes.components.validation import require_int
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
 
 
 @register("personal_layers", "matching")
 @dataclass(frozen=True)
 class MatchingLayers:
-    """The layers whose names match a pattern; `fc.*` names the statistics of a BatchNorm in `fc` too.
+    """The layers whose names match a pattern; `fc.*` includes the statistics of a BatchNorm in `fc`.
 
-    A pattern that matches nothing is refused: what it was meant for would be sent.
+    A pattern that matches nothing is refused: the layers that it was meant for would be sent.
     """
 
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] = option((), "name patterns, such as [fc.*]")
 
     def __post_init__(self) -> None:
         if isinstance(self.patterns, str):
-            raise ValueError(
-                f"personal layers are a list of name patterns, and got {self.patterns!r}: put it in a list"
-            )
-        object.__setattr__(self, "patterns", tuple(self.patterns))  # a list cannot name the mask that it stands for
+            raise ValueError(f"personal_layers.patterns is {self.patterns!r}: give a list of name patterns.")
+        object.__setattr__(self, "patterns", tuple(self.patterns))  # hashable, as masks are cached by it
         if not self.patterns:
-            raise ValueError("personal layers need at least one name pattern, such as 'fc.*'")
+            raise ValueError("personal_layers.patterns is empty: give at least one name pattern, such as [fc.*].")
 
     def parameter_names(self, module: nn.Module) -> set[str]:
-        names = _tensors(module)
+        names = _tensor_names(module)
         for pattern in self.patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(
-                    f"no layer of the model matches {pattern!r}: its parameters are called like {', '.join(names[-4:])}"
+                    f"personal_layers.patterns: no layer of the model matches {pattern!r}; its parameters have names "
+                    f"such as {', '.join(names[-4:])}."
                 )
         return {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.patterns)}
 
@@ -46,32 +45,34 @@ class MatchingLayers:
 @register("personal_layers", "head")
 @dataclass(frozen=True)
 class HeadLayers:
-    """The last layers, counted as the FedPer baseline does: the classifier is 1, each block before it one more.
+    """The last layers, counted as in the FedPer baseline: the classifier is 1, each block before it one more.
 
-    A model says in its `head` what these are, from the classifier on; a name in it that it does not have is refused:
-    what it was meant for would be sent.
+    A model lists its layers in its attribute `head`, from the classifier backwards.
     """
 
-    num_layers: int = 1
+    num_layers: int = option(1, "layers of the head, the classifier first")
 
     def __post_init__(self) -> None:
-        require_int("head layers", self.num_layers, 1)
+        require_int("personal_layers.num_layers", self.num_layers, 1)
 
     def parameter_names(self, module: nn.Module) -> set[str]:
-        blocks: Any = getattr(module, "head", ())
-        listed = isinstance(blocks, tuple | list) and all(isinstance(block, str) for block in blocks)
-        if not listed or not blocks:  # others' models have a layer of that name
-            raise ValueError(f"{type(module).__name__} does not say what its head is: name its layers with Layers(...)")
-        if self.num_layers > len(blocks):
+        name = type(module).__name__
+        head: Any = getattr(module, "head", ())
+        is_list = isinstance(head, tuple | list) and all(isinstance(layer, str) for layer in head)
+        if not is_list or not head:  # in other libraries' models, `head` is a layer
             raise ValueError(
-                f"a head of {self.num_layers} layers is asked of a model that has {len(blocks)} for it "
-                f"({', '.join(blocks)}): ask for fewer"
+                f"personal_layers=head: {name} does not list its head: use personal_layers=matching with patterns."
             )
-        known = {name for name, _ in module.named_modules()} | set(_tensors(module))
-        for block in blocks[: self.num_layers]:
-            if block not in known:
-                raise ValueError(f"{type(module).__name__} counts {block!r} to its head and has no layer of that name")
-        return _below(module, blocks[: self.num_layers])
+        if self.num_layers > len(head):
+            raise ValueError(
+                f"personal_layers.num_layers={self.num_layers}, and the head of {name} has {len(head)} layers "
+                f"({', '.join(head)}): choose at most {len(head)}."
+            )
+        known = {layer for layer, _ in module.named_modules()} | set(_tensor_names(module))
+        for layer in head[: self.num_layers]:
+            if layer not in known:
+                raise ValueError(f"{name}.head lists {layer!r}, and the model has no layer of that name: correct it.")
+        return _tensors_below(module, head[: self.num_layers])
 
 
 @register("personal_layers", "norms")
@@ -80,22 +81,22 @@ class NormLayers:
     """Every norm with its statistics: FedBN (Li et al. 2021)."""
 
     def parameter_names(self, module: nn.Module) -> set[str]:
-        found = _below(module, [name for name, part in module.named_modules() if _is_norm(part)])
-        if not found:
-            raise ValueError(f"{type(module).__name__} has no norms that could stay with clients: choose another model")
-        return found
+        names = _tensors_below(module, [name for name, layer in module.named_modules() if _is_norm(layer)])
+        if not names:
+            raise ValueError(f"personal_layers=norms: {type(module).__name__} has no norms: choose another model.")
+        return names
 
 
-def _is_norm(part: nn.Module) -> bool:
-    return isinstance(part, _NormBase | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm) or hasattr(part, "running_mean")
+def _is_norm(layer: nn.Module) -> bool:
+    return isinstance(layer, _NormBase | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm) or hasattr(layer, "running_mean")
 
 
-def _below(module: nn.Module, parts: Iterable[str]) -> set[str]:
-    """The tensors of those parts of a module, each a layer or a tensor itself."""
-    parts = tuple(parts)
-    starts = tuple(f"{part}." for part in parts)
-    return {name for name in _tensors(module) if name in parts or name.startswith(starts)}
+def _tensors_below(module: nn.Module, layers: Iterable[str]) -> set[str]:
+    """Return the names of the tensors of the given layers; a tensor may be given by its own name too."""
+    layers = tuple(layers)
+    prefixes = tuple(f"{layer}." for layer in layers)
+    return {name for name in _tensor_names(module) if name in layers or name.startswith(prefixes)}
 
 
-def _tensors(module: nn.Module) -> list[str]:
+def _tensor_names(module: nn.Module) -> list[str]:
     return [name for name, _ in (*module.named_parameters(), *module.named_buffers())]

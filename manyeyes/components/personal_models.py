@@ -1,4 +1,4 @@
-"""A model of each client's own: trained beside the shared one, or made from it before it is evaluated."""
+"""Models of each client's own: trained next to the shared one, or made from it before it is evaluated."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ from manyeyes.components.samplers import Centralized
 from manyeyes.components.validation import require_int, require_positive
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
 
-EVERYTHING = MatchingLayers(("*",))
+ALL_LAYERS = MatchingLayers(("*",))
 
 
 @register("personal_model", "ditto")
 @dataclass(frozen=True)
 class Ditto:
-    """v_k <- v_k - lr (g(v_k) + pull (v_k - theta_t)), which is never sent (Li et al. 2021, Algorithm 1)."""
+    """v_k <- v_k - lr (g(v_k) + lam (v_k - theta_t)); v_k is never sent (Li et al. 2021, Algorithm 1)."""
 
-    lam: float = 0.1
-    personal_layers = EVERYTHING
+    lam: float = option(0.1, "Ditto's lambda: how strongly a personal model is tied to the server's")
+    personal_layers = ALL_LAYERS
 
     def __post_init__(self) -> None:
-        require_positive("Ditto's lambda", self.lam)
+        require_positive("personal_model.lam", self.lam)
 
     @property
     def correction(self) -> ProximalTerm:
         return ProximalTerm(self.lam)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        if algorithm.personal_layers is not None or isinstance(algorithm.sampler, Centralized):
-            return "Ditto gives each client a whole model of its own: leave out personal layers and pooling"
+        if algorithm.personal_layers is not None:
+            return "personal_model=ditto gives each client a whole model: set personal_layers=none."
+        if isinstance(algorithm.sampler, Centralized):
+            return "personal_model=ditto needs several clients: choose a sampler other than centralized."
         if algorithm.adaptation is not None:
-            return "Ditto's clients have models of their own to be evaluated with: leave out fine-tuning"
+            return "personal_model=ditto is evaluated with the personal models: set adaptation=none."
         return None
 
 
 @register("adaptation", "finetune")
 @dataclass(frozen=True)
 class FineTune:
-    """So many epochs over the client's own training part, with its local optimiser, before each evaluation."""
+    """Epochs over the client's own training examples, with its local optimizer, before each evaluation."""
 
-    epochs: int = 1
+    epochs: int = option(1, "epochs of fine-tuning before the model is evaluated")
 
     def __post_init__(self) -> None:
-        require_int("fine-tuning epochs", self.epochs, 1)
+        require_int("adaptation.epochs", self.epochs, 1)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if isinstance(algorithm.sampler, Centralized):
-            return "clients fine-tune, and centralised training has none: leave it out"
+            return "adaptation=finetune needs several clients: choose a sampler other than centralized."
         return None
 
     def local_algorithm(self, algorithm: Algorithm) -> Algorithm:
@@ -62,7 +64,7 @@ class FineTune:
             client_weighting=WeightUniformly(),
             example_weighting=None,
             correction=None,
-            personal_layers=EVERYTHING,
+            personal_layers=ALL_LAYERS,
             privacy=None,
             personal_model=None,
             adaptation=None,

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Which clients take part in a round."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import numpy as np
 from manyeyes.components.validation import require_int
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
+
+MAX_PASSES = 64  # of random images before the rest of a size-weighted cohort is drawn exactly
+COHORT_SIZE_HELP = "clients per round"
 
 
 @register("sampler", "uniform")
 @dataclass(frozen=True)
 class UniformSampler:
-    """K users, each equally likely, none twice."""
+    """A fixed number of users, each equally likely, without replacement."""
 
-    cohort_size: int
+    cohort_size: int = option(10, COHORT_SIZE_HELP)
 
     def __post_init__(self) -> None:
-        require_int("cohort", self.cohort_size, 1)
+        require_int("cohort_size", self.cohort_size, 1)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _too_many(self.cohort_size, population)
@@ -32,48 +35,48 @@ class UniformSampler:
 @register("sampler", "poisson")
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Each user on its own, with the probability that gives K of them on average: what private accounts like best."""
+    """Each user independently, with the probability that gives `cohort_size` clients on average."""
 
-    cohort_size: int
+    cohort_size: int = option(10, "clients per round, on average")
 
     def __post_init__(self) -> None:
-        require_int("cohort", self.cohort_size, 1)
+        require_int("cohort_size", self.cohort_size, 1)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _too_many(self.cohort_size, population)
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
-        users = len(population.user_ids)  # as many as a coin for each would choose, and then any of them
-        return rng.choice(users, rng.binomial(users, self.cohort_size / users), replace=False)
+        num_users = len(population.user_ids)  # the number that independent draws would select, then any of that size
+        return rng.choice(num_users, rng.binomial(num_users, self.cohort_size / num_users), replace=False)
 
 
 @register("sampler", "size_weighted")
 @dataclass(frozen=True)
 class SizeWeightedSampler:
-    """K users, one after another, each with probability proportional to n_k among those not yet chosen.
+    """A fixed number of users, drawn in proportion to their number of examples, without replacement.
 
-    FedVC (Hsu et al. 2020): the owners of photos picked at random, until there are K different ones.
+    FedVC (Hsu et al. 2020): the users of images picked at random, until there are `cohort_size` different ones.
     """
 
-    cohort_size: int
+    cohort_size: int = option(10, COHORT_SIZE_HELP)
 
     def __post_init__(self) -> None:
-        require_int("cohort", self.cohort_size, 1)
+        require_int("cohort_size", self.cohort_size, 1)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _too_many(self.cohort_size, population)
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
-        chosen: dict[int, None] = {}
-        for _ in range(64):  # each pass brings new owners unless nearly all photos belong to those already chosen
-            owners = population.owners(rng.integers(len(population), size=2 * self.cohort_size))
-            chosen.update(dict.fromkeys(owners.tolist()))
-            if len(chosen) >= self.cohort_size:
-                return np.array(list(chosen)[: self.cohort_size])
-        rest = np.setdiff1d(np.arange(len(population.user_ids)), list(chosen))
-        share = population.num_examples[rest] / population.num_examples[rest].sum()
-        more = rng.choice(rest, self.cohort_size - len(chosen), replace=False, p=share)
-        return np.concatenate([np.array(list(chosen)), more])
+        selected: dict[int, None] = {}
+        for _ in range(MAX_PASSES):  # a pass finds new users unless nearly all images belong to selected ones
+            users = population.owners(rng.integers(len(population), size=2 * self.cohort_size))
+            selected.update(dict.fromkeys(users.tolist()))
+            if len(selected) >= self.cohort_size:
+                return np.array(list(selected)[: self.cohort_size])
+        others = np.setdiff1d(np.arange(len(population.user_ids)), list(selected))
+        probabilities = population.num_examples[others] / population.num_examples[others].sum()
+        rest = rng.choice(others, self.cohort_size - len(selected), replace=False, p=probabilities)
+        return np.concatenate([np.array(list(selected)), rest])
 
 
 @register("sampler", "all")
@@ -88,20 +91,25 @@ class AllClients:
 @register("sampler", "centralized")
 @dataclass(frozen=True)
 class Centralized:
-    """One client that holds everyone's examples: centralised training."""
+    """One client that holds all examples: centralized training."""
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        for part in (algorithm.correction, algorithm.personal_layers, algorithm.compressor, algorithm.aggregator):
-            if part is not None:
-                return f"{type(part).__name__} tells clients apart, and centralised training has none: leave it out"
+        for component in (algorithm.correction, algorithm.personal_layers, algorithm.compressor, algorithm.aggregator):
+            if component is not None:
+                return (
+                    f"{type(component).__name__} needs several clients, and sampler=centralized has one: "
+                    "choose another sampler or leave it out."
+                )
         return None
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
-        assert len(population.user_ids) == 1, "give the pooled population"
+        if len(population.user_ids) != 1:
+            raise ValueError("sampler=centralized needs the pooled population: pass population.pooled().")
         return np.zeros(1, np.int64)
 
 
-def _too_many(clients: int, population: Population) -> str | None:
-    if clients <= len(population.user_ids):
+def _too_many(cohort_size: int, population: Population) -> str | None:
+    num_users = len(population.user_ids)
+    if cohort_size <= num_users:
         return None
-    return f"a cohort of {clients} clients is asked of {len(population.user_ids)} users: choose a smaller cohort"
+    return f"cohort_size={cohort_size} is more than the {num_users} users of the data: choose a smaller cohort."

@@ -1,4 +1,4 @@
-"""How the server steps, given the aggregated update g = theta_t - theta of the clients (so it descends along g)."""
+"""How the server steps, given the update g = theta_t - theta of the clients: it descends along g."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from torch import Tensor
 
 from manyeyes.components.schedule import Schedule
 from manyeyes.components.validation import require_fraction, require_positive
-from manyeyes.core.registry import register
+from manyeyes.core.registry import option, register
 
-ServerState = dict[str, Tensor]
+OptState = dict[str, Tensor]
+LR_HELP = "server learning rate"
+SCHEDULE_HELP = "server learning rate over rounds"
 
 
 @register("server_optimizer", "sgd")
 @dataclass(frozen=True)
 class ServerSGD:
-    """v <- beta v + g, theta <- theta - lr v: FedAvg, and with momentum FedAvgM (Hsu et al. 2020, section 5.1)."""
+    """v <- momentum v + g, theta <- theta - lr v: FedAvg, and with momentum FedAvgM (Hsu et al. 2020, section 5.1)."""
 
-    lr: float = 1.0
-    momentum: float = 0.0
-    schedule: Schedule = Schedule()
+    lr: float = option(1.0, LR_HELP)
+    momentum: float = option(0.0, "server momentum (FedAvgM)")
+    schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
-        require_positive("server lr", self.lr)
-        require_fraction("server momentum", self.momentum)
+        require_positive("server_optimizer.lr", self.lr)
+        require_fraction("server_optimizer.momentum", self.momentum)
 
-    def init(self, theta: Tensor) -> ServerState:
+    def init(self, theta: Tensor) -> OptState:
         return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
 
-    def step(self, theta: Tensor, update: Tensor, state: ServerState, round: int) -> tuple[Tensor, ServerState]:
+    def step(self, theta: Tensor, update: Tensor, state: OptState, round: int) -> tuple[Tensor, OptState]:
         lr = self.lr * self.schedule.factor(round)
         if not self.momentum:
             return theta - lr * update, state
@@ -49,37 +51,37 @@ class AdaptiveServer:
     divided by 1 - beta^t, as in Adam and in the released code of FLAIR.
     """
 
-    variant: str = "adam"  # how v follows g^2: adam, yogi or adagrad
-    lr: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-    bias_correction: bool = False
-    schedule: Schedule = Schedule()
+    variant: str = option("adam", "how v follows g^2: adam, yogi or adagrad")
+    lr: float = option(0.1, LR_HELP)
+    beta1: float = option(0.9, "decay of the mean of updates")
+    beta2: float = option(0.99, "decay of the mean of squared updates")
+    tau: float = option(1e-3, "added to the root of the squared mean")
+    bias_correction: bool = option(False, "correct for bias as Adam does; Reddi et al. do not")
+    schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
         if self.variant not in ("adam", "yogi", "adagrad"):
-            raise ValueError(f"server rule {self.variant!r} is unknown: choose adam, yogi or adagrad")
-        require_positive("server lr", self.lr)
-        require_fraction("server beta1", self.beta1)
-        require_fraction("server beta2", self.beta2)
-        require_positive("server tau", self.tau)
+            raise ValueError(f"server_optimizer.variant={self.variant!r} is unknown: choose adam, yogi or adagrad.")
+        require_positive("server_optimizer.lr", self.lr)
+        require_fraction("server_optimizer.beta1", self.beta1)
+        require_fraction("server_optimizer.beta2", self.beta2)
+        require_positive("server_optimizer.tau", self.tau)
         if self.bias_correction and self.variant == "adagrad":
-            raise ValueError("bias correction is for averages, and adagrad keeps a sum: turn it off")
+            raise ValueError("server_optimizer=adagrad keeps a sum, which has no bias: set bias_correction=false.")
 
-    def init(self, theta: Tensor) -> ServerState:
-        first = 0.0 if self.bias_correction else self.tau**2
-        return {"mean": torch.zeros_like(theta), "square": torch.full_like(theta, first)}
+    def init(self, theta: Tensor) -> OptState:
+        initial_square = 0.0 if self.bias_correction else self.tau**2
+        return {"mean": torch.zeros_like(theta), "square": torch.full_like(theta, initial_square)}
 
-    def step(self, theta: Tensor, update: Tensor, state: ServerState, round: int) -> tuple[Tensor, ServerState]:
+    def step(self, theta: Tensor, update: Tensor, state: OptState, round: int) -> tuple[Tensor, OptState]:
         mean = self.beta1 * state["mean"] + (1 - self.beta1) * update
         square = self._second_moment(state["square"], update**2)
-        direction, size = mean, square
+        direction, scale = mean, square
         if self.bias_correction:
             direction = mean / (1 - self.beta1 ** (round + 1))
-            size = square / (1 - self.beta2 ** (round + 1))
+            scale = square / (1 - self.beta2 ** (round + 1))
         lr = self.lr * self.schedule.factor(round)
-        return theta - lr * direction / (size.sqrt() + self.tau), {"mean": mean, "square": square}
+        return theta - lr * direction / (scale.sqrt() + self.tau), {"mean": mean, "square": square}
 
     def _second_moment(self, square: Tensor, new: Tensor) -> Tensor:
         if self.variant == "adagrad":

@@ -70,7 +70,7 @@ from manyeyes.data.repartition import repartition
 from manyeyes.data.store.opening import open_population
 from manyeyes.data.synthetic import dataset as world
 from manyeyes.models import build_model as build_named_model
-from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip, LocalDP
+from manyeyes.privacy.mechanisms import CentralDP, LocalDP
 
 COHORTS: dict[str, Callable[[AlgorithmConfig], Sampler]] = {
     "uniform": lambda c: UniformSampler(c.cohort),
@@ -98,7 +98,7 @@ PERSONAL: dict[str, Callable[[AlgorithmConfig], PersonalLayers | None]] = {
 }
 LOCALS: dict[str, Callable[[AlgorithmConfig, Schedule], ClientOptimizer]] = {
     "sgd": lambda c, s: SGD(c.lr, c.momentum, c.weight_decay, c.clip, c.keep, s),
-    "adam": lambda c, s: Adam(c.lr, (c.beta1, c.beta2), c.eps, c.weight_decay, c.clip, c.keep, s),
+    "adam": lambda c, s: Adam(c.lr, c.beta1, c.beta2, c.eps, c.weight_decay, c.clip, c.keep, s),
 }
 COMPRESSIONS: dict[str, Callable[[CompressConfig], Compressor]] = {
     "bf16": lambda c: BF16(),
@@ -165,12 +165,14 @@ def build_privacy(config: PrivacyConfig) -> Privacy | None:
         return LocalDP(config.noise, config.clip, config.delta, config.reproducible_noise)
     if config.name != "central":
         raise ValueError(f"privacy.name is {config.name!r}: choose none, central or local")
-    clip = AdaptiveClip(config.clip, config.quantile, config.clip_rate) if config.quantile else Clip(config.clip)
     return CentralDP(
         config.epsilon,
         config.noise,
         config.delta,
-        clip,
+        config.clip,
+        config.quantile,
+        config.clip_rate,
+        0.0,
         config.noise_cohort,
         config.accountant,
         config.reproducible_noise,
@@ -200,7 +202,7 @@ def describe_algorithm(name: str, algorithm: Algorithm) -> AlgorithmConfig:
     config.optimizer = "adam" if isinstance(local, Adam) else "sgd"
     for field in ("lr", "momentum", "eps", "weight_decay", "clip", "keep"):
         setattr(config, field, getattr(local, field, getattr(config, field)))
-    config.beta1, config.beta2 = getattr(local, "betas", (config.beta1, config.beta2))
+    config.beta1, config.beta2 = getattr(local, "beta1", config.beta1), getattr(local, "beta2", config.beta2)
     config.schedule = ScheduleConfig(**vars(getattr(local, "schedule", Schedule())))
     config.weigh = next(word for word, part in WEIGHTS.items() if part == algorithm.client_weighting)
     if isinstance(algorithm.example_weighting, ImportanceReweighting):

@@ -171,7 +171,7 @@ class Privacy(Protocol):
     def init(self) -> dict[str, Tensor]:
         """Return the mechanism's server state."""
 
-    def clipping_norm(self, privacy_state: dict[str, Tensor]) -> float:
+    def clipping_bound(self, privacy_state: dict[str, Tensor]) -> float:
         """Return the bound on the norm of each update of the round."""
 
     def privatize(

@@ -76,7 +76,7 @@ def make_context(algorithm: Algorithm, state: ServerState, engine: Engine) -> Ro
         correction=correction,
         correction_state=state.correction_state if correction is not None and correction.downloads else None,
         personal_mask=None if algorithm.personal_layers is None else engine.personal_mask(algorithm.personal_layers),
-        clipping_norm=math.inf if privacy is None else privacy.clipping_norm(state.privacy_state),
+        clipping_norm=math.inf if privacy is None else privacy.clipping_bound(state.privacy_state),
         compressor=algorithm.compressor,
         keep_client_updates=algorithm.aggregator is not None and privacy is None,
         loss=algorithm.loss,

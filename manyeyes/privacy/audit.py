@@ -27,7 +27,7 @@ from manyeyes.engines.multiprocess.engine import MultiprocessEngine
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.audit_bounds import epsilon_lower_bound, gaussian_epsilon_lower_bound
-from manyeyes.privacy.mechanisms import CentralDP, Clip
+from manyeyes.privacy.mechanisms import CentralDP
 
 CLIP = 0.01  # a canary's update is 70 times as long
 SHARE = 0.5  # of the users that take part in a round, on average
@@ -85,7 +85,7 @@ def audit(
     algorithm = Algorithm(
         PoissonSampler(round(SHARE * everyone)), EpochBatching(1, 2), SGD(1.0), WeightUniformly(), ServerSGD(1.0)
     )
-    privacy = CentralDP(epsilon, delta=delta, clip=Clip(CLIP), reproducible_noise=reproducible_noise)
+    privacy = CentralDP(epsilon, delta=delta, clipping_norm=CLIP, reproducible_noise=reproducible_noise)
     algorithm = replace(algorithm, privacy=privacy.calibrate(algorithm, population, rounds))
     scores = _scores(algorithm, population, canaries, rounds, seed, engine)
 

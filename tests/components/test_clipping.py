@@ -17,7 +17,7 @@ from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import plan_round
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, init_state
-from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip
+from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP
 from tests.privacy.private_sums import ENGINES, FEDAVG, PEOPLE, USERS, protect, ready, result_of, settled, shares
 
 
@@ -78,7 +78,7 @@ def test_a_client_that_is_not_finite_adds_nothing_and_counts_as_one_beyond(name:
 
 def test_a_private_round_without_a_finite_update_is_noise_and_goes_on() -> None:
     """To stop would tell that all who took part had such an update."""
-    privacy = CentralDP(noise_multiplier=1.0, clip=Clip(0.5), reproducible_noise=True)
+    privacy = CentralDP(noise_multiplier=1.0, clipping_norm=0.5, reproducible_noise=True)
     algorithm = settled(privacy, cohort=AllClients(), local=SGD(1e38))
     with ready("reference") as engine:
         begun = init_state(algorithm, torch.randn(6 * USERS) * 1e3, 6 * USERS)
@@ -91,7 +91,13 @@ def test_a_private_round_without_a_finite_update_is_noise_and_goes_on() -> None:
 def test_counts_equal_a_hand_computation() -> None:
     """b = (within - n/2) / K + 1/2 plus noise, which is the same for the same secret and cancels in a ratio."""
     privacy = settled(
-        CentralDP(noise_multiplier=1.0, clip=AdaptiveClip(1.0, 0.5, learning_rate=0.2, clipped_count_stddev=1.0))
+        CentralDP(
+            noise_multiplier=1.0,
+            clipping_norm=1.0,
+            target_quantile=0.5,
+            clip_learning_rate=0.2,
+            clipped_count_stddev=1.0,
+        )
     ).privacy
 
     def clip_after(norms: Any, kept: Any = None) -> float:
@@ -113,9 +119,9 @@ def test_the_clip_finds_the_quantile_of_known_lengths(quantile: float, first: fl
     """Lengths are log-normal, of median 2 and shape 0.8; at the end, C is between the quantiles 0.08 away."""
     law, rng = lognorm(0.8, scale=2.0), np.random.default_rng(4)
     algorithm = replace(FEDAVG, sampler=AllClients())
-    privacy = CentralDP(noise_multiplier=1.0, clip=AdaptiveClip(first, quantile, learning_rate=0.2)).calibrate(
-        algorithm, PEOPLE, 300
-    )
+    privacy = CentralDP(
+        noise_multiplier=1.0, clipping_norm=first, target_quantile=quantile, clip_learning_rate=0.2
+    ).calibrate(algorithm, PEOPLE, 300)
     kept, tail = privacy.init(), []
     for round in range(300):
         result = result_of(torch.zeros(1), law.rvs(USERS, random_state=rng))

@@ -25,7 +25,7 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
-from manyeyes.privacy.mechanisms import CentralDP, Clip, LocalDP
+from manyeyes.privacy.mechanisms import CentralDP, LocalDP
 
 ALL: list[Compressor] = [BF16(), Int8(), Int8(7), TopK(0.1), TopK(1.0)]
 CPU = torch.device("cpu")
@@ -208,4 +208,4 @@ def test_what_cannot_be_packed_is_refused(people: Population) -> None:
         private.validate(people)
     with pytest.raises(ValueError, match="Int8 tells clients apart, and centralised training has none"):
         replace(FEDAVG, sampler=Centralized(), compressor=Int8()).validate(people)
-    replace(FEDAVG, compressor=Int8(), privacy=CentralDP(noise_multiplier=1.0, clip=Clip(0.1))).validate(people)
+    replace(FEDAVG, compressor=Int8(), privacy=CentralDP(noise_multiplier=1.0, clipping_norm=0.1)).validate(people)

@@ -57,7 +57,7 @@ def test_centralised_is_torch_sgd_over_all_examples_with_its_momentum_kept() -> 
 
 
 def test_centralised_adam_is_torch_adam() -> None:
-    adam = Adam(0.01, betas=(0.8, 0.95), weight_decay=0.01, persist_state=True)
+    adam = Adam(0.01, beta1=0.8, beta2=0.95, weight_decay=0.01, persist_state=True)
     game = Game(replace(centralized(batch_size=5), client_optimizer=adam), PEOPLE.pooled())
     for theta in torch_epochs(game, lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.95), weight_decay=0.01), rounds=3):
         game.play()

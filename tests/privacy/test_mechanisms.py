@@ -58,7 +58,7 @@ def test_poisson_cohorts_vary_as_coins_do() -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_round_in_which_nobody_takes_part_is_noise(name: str) -> None:
-    privacy = CentralDP(noise_multiplier=1.0, clip=AdaptiveClip(0.3, 0.5))
+    privacy = CentralDP(noise_multiplier=1.0, clipping_norm=0.3, target_quantile=0.5)
     algorithm = settled(privacy, cohort=PoissonSampler(1))
     with ready(name) as engine:
         state, reports = init_state(algorithm, torch.zeros(6 * USERS), 6 * USERS), []
@@ -159,7 +159,9 @@ def test_a_target_makes_fedir_private() -> None:
         (lambda: AdaptiveClip(target_quantile=1), "quantile is 1: it must be at least 0 and below 1"),
         (lambda: LocalDP(0), "noise is 0: it must be a number above 0"),
         (
-            lambda: settled(CentralDP(noise_multiplier=9.0, clip=AdaptiveClip(clipped_count_stddev=4.0))),
+            lambda: settled(
+                CentralDP(noise_multiplier=9.0, clipped_count_stddev=4.0, clipping_norm=0.1, target_quantile=0.5)
+            ),
             "leaves nothing for the update",
         ),
         (
@@ -189,10 +191,12 @@ def test_a_simulated_cohort_that_cannot_be_is_refused(cohort: Any, many: int, se
 def test_settings_become_the_parts_that_they_name() -> None:
     presets = {name: build_privacy(config) for name, config in OPTIONS["privacy"].items()}
     assert presets["none"] is None
-    assert presets["central"] == CentralDP(epsilon=2.0, clip=Clip(1.0))
-    assert presets["local"] == LocalDP(noise_multiplier=1.0, clip=1.0)
+    assert presets["central"] == CentralDP(epsilon=2.0, clipping_norm=1.0)
+    assert presets["local"] == LocalDP(noise_multiplier=1.0, clipping_norm=1.0)
     flair = presets["flair"]
-    assert flair == CentralDP(epsilon=2.0, clip=AdaptiveClip(0.1, 0.1, 0.2), noise_cohort_size=5000)
+    assert flair == CentralDP(
+        epsilon=2.0, clipping_norm=0.1, target_quantile=0.1, clip_learning_rate=0.2, noise_cohort_size=5000
+    )
 
 
 def test_flairs_settings_give_flairs_noise() -> None:

@@ -16,7 +16,7 @@ import torch
 from manyeyes.components import SGD, AllClients, MatchingLayers, PoissonSampler, UniformSampler
 from manyeyes.core.round import run_round
 from manyeyes.core.state import init_state
-from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip, LocalDP
+from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, LocalDP
 from manyeyes.privacy.noise import GaussianSource
 from tests.components.gaussian import gaussian_delta
 from tests.privacy.private_sums import PEOPLE, USERS, assert_deviation, os_secret, protect, ready, result_of, settled
@@ -26,7 +26,7 @@ from tests.privacy.private_sums import PEOPLE, USERS, assert_deviation, os_secre
     ("cohort", "many"), [(PoissonSampler(20), 20), (UniformSampler(20), 20), (AllClients(), USERS)]
 )
 def test_the_sum_carries_z_clips_and_the_mean_that_over_the_expected_cohort(cohort: Any, many: int) -> None:
-    privacy = settled(CentralDP(noise_multiplier=1.7, clip=Clip(0.3)), cohort=cohort).privacy
+    privacy = settled(CentralDP(noise_multiplier=1.7, clipping_norm=0.3), cohort=cohort).privacy
     mean, kept = protect(privacy, np.ones(13), os_secret(), 50_000, clip=0.3)
     assert_deviation(mean, 1.7 * 0.3 / many)
     assert_deviation(mean * many, 1.7 * 0.3)
@@ -34,7 +34,7 @@ def test_the_sum_carries_z_clips_and_the_mean_that_over_the_expected_cohort(coho
 
 
 def test_a_simulated_cohort_has_the_noise_of_the_large_ones_mean() -> None:
-    privacy = settled(CentralDP(noise_multiplier=1.7, clip=Clip(0.3), noise_cohort_size=80)).privacy
+    privacy = settled(CentralDP(noise_multiplier=1.7, clipping_norm=0.3, noise_cohort_size=80)).privacy
     mean, _ = protect(privacy, np.ones(20), os_secret(), 50_000, clip=0.3)
     assert_deviation(mean, 1.7 * 0.3 / 80)
 
@@ -81,7 +81,7 @@ def test_nothing_is_added_to_what_stays_with_the_clients() -> None:
 
 def test_a_played_round_moves_by_its_noise_and_by_no_noise_on_personal_layers() -> None:
     algorithm = settled(
-        CentralDP(noise_multiplier=3.0, clip=Clip(0.2)), local=SGD(1e-30), personal=MatchingLayers(("1.*",))
+        CentralDP(noise_multiplier=3.0, clipping_norm=0.2), local=SGD(1e-30), personal=MatchingLayers(("1.*",))
     )
     free = replace(algorithm, personal_layers=None)
     with ready("reference") as engine:
@@ -102,7 +102,7 @@ def test_noise_takes_more_of_a_secret_than_pytorchs_cpu_generator_does() -> None
 
 
 def test_local_noise_is_that_of_every_client_and_those_left_out_send_noise_too() -> None:
-    privacy = settled(LocalDP(2.0, clip=0.3)).privacy
+    privacy = settled(LocalDP(2.0, clipping_norm=0.3)).privacy
     for kept in (np.ones(16, bool), np.arange(16) < 3):
         mean, _ = protect(privacy, np.ones(16), os_secret(), 50_000, kept=kept)
         assert_deviation(mean, 2.0 * 0.3 / math.sqrt(16))

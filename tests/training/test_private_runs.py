@@ -21,7 +21,7 @@ from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.models import build_model
 from manyeyes.privacy.accountant import PrivacyAccountant
-from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip, LocalDP
+from manyeyes.privacy.mechanisms import CentralDP, LocalDP
 from manyeyes.training import loop as playing
 from manyeyes.training.checkpoint import load
 from manyeyes.training.client_state import ClientStateStore
@@ -103,7 +103,14 @@ def test_a_noise_that_follows_from_the_rounds_is_not_continued_with_others(peopl
 @pytest.mark.parametrize(
     "privacy",
     [
-        CentralDP(epsilon=0, noise_multiplier=2.0, delta=DELTA, clip=AdaptiveClip(0.3, 0.5), reproducible_noise=True),
+        CentralDP(
+            epsilon=0,
+            noise_multiplier=2.0,
+            delta=DELTA,
+            clipping_norm=0.3,
+            target_quantile=0.5,
+            reproducible_noise=True,
+        ),
         LocalDP(3.0, delta=DELTA, reproducible_noise=True),
     ],
 )
@@ -175,7 +182,7 @@ def test_statistics_that_stay_with_clients_are_not_noisy(people: Population) -> 
 
 
 def test_what_was_spent_is_in_the_log_the_checkpoint_and_the_privacy_file(people: Population, tmp_path: Path) -> None:
-    privacy = CentralDP(epsilon=0, noise_multiplier=2.0, delta=DELTA, clip=Clip(0.7))
+    privacy = CentralDP(epsilon=0, noise_multiplier=2.0, delta=DELTA, clipping_norm=0.7)
     result = run(people, private(privacy), tmp_path)
     events = read_events(tmp_path / "metrics.jsonl")[1:]
     assert [event["epsilon"] for event in events] == pytest.approx([by_hand(2.0, rounds) for rounds in range(1, 7)])
