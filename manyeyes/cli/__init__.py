@@ -20,7 +20,7 @@ Federated visual classification: many people's photos train one model, and the p
   users      every user's own result in some runs: a table and a picture (manyeyes users --help)
   data       prepare datasets, show what is in them, make stand-ins (manyeyes data --help)
   privacy    plan differential privacy, or attack our own to see it kept (manyeyes privacy plan --help, audit --help)
-  federate   the same training on separate clients, with Flower (manyeyes federate --help)
+  flower     federated training on separate clients, with Flower (manyeyes flower --help)
   plan       what a run would take: seconds, bytes, memory (manyeyes plan --help)
   bench      speed here, side by side with a plain loop and installed peers (manyeyes bench --help)
   board      a page that follows runs while they go, and compares them (manyeyes board --help)
@@ -123,12 +123,12 @@ def _board(words: list[str]) -> int:
     return board(words)
 
 
-def _federate(words: list[str]) -> int:
+def _flower(words: list[str]) -> int:
     try:
-        from manyeyes.cli.flower import federate
+        from manyeyes.cli.flower import main as flower
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install 'manyeyes[flower]'") from None
-    return federate(words)
+    return flower(words)
 
 
 def _plan(words: list[str]) -> int:
@@ -158,7 +158,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "users": _users,
     "data": _data,
     "privacy": _privacy,
-    "federate": _federate,
+    "flower": _flower,
     "plan": _plan,
     "bench": _bench,
     "board": _board,

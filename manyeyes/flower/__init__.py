@@ -1,1 +1,1 @@
-"""The same algorithms on real, separate clients: a Flower app whose grid is one more engine."""
+"""Federated training on real, separate clients: a Flower app whose engine sends the plan of a round to its clients."""

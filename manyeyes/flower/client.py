@@ -1,4 +1,4 @@
-"""The client: it opens its own store, plans its own part of a round with the run's seed, and trains it."""
+"""The client app: opens its own store, plans its part of a round with the run's seed, and trains it."""
 
 from __future__ import annotations
 
@@ -11,45 +11,69 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from manyeyes.components.client_weighting import WeightUniformly
 from manyeyes.components.example_weighting import ImportanceReweighting
-from manyeyes.config.build import build_model
+from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
+from manyeyes.core.state import ClientState
 from manyeyes.data.store.opening import open_population
 from manyeyes.engines.evaluation import LocalEvaluator, with_personal_weights
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.engines.select import choose_device
 from manyeyes.engines.uplink import compress
 from manyeyes.flower.client_state import load_state, save_state
-from manyeyes.flower.config import FederationConfig, TrainingSpec, parse_settings
-from manyeyes.flower.wire import from_record, parse_config, to_record
+from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.training_spec import BuiltModel, TrainingSpec, make_model, parse_settings
+from manyeyes.flower.wire import CONFIG, from_record, parse_config, to_record
 from manyeyes.metrics import Accuracy
-from manyeyes.models.dropout import with_seeded_dropout
-from manyeyes.models.flat import FlatModel
 from manyeyes.training.personalized_evaluation import FixedCohort
 
-TASK = {"round": int, "key": int, "kept": int, "run": str}
-NUMBER = "user_number"  # the column of a store that says which number its user has in the whole population
+TASK_TYPES = {"round": int, "client_id": int, "last_round": int, "run": str}
+TRAIN_TASK_TYPES = TASK_TYPES | {"clipping_norm": float, "target_distribution": list}
+USER_ID_COLUMN = "federation_user_id"  # of a store: the user's id in the population that the store was split from
 
 
 @dataclass(frozen=True, eq=False)
 class ClientContext:
-    """What a client has: its own examples and the model, ready to train."""
+    """A client's examples and model, ready to train."""
 
-    recipe: TrainingSpec
-    population: Population  # all of the store
+    spec: TrainingSpec
+    population: Population  # all examples of the store
     train: Population | None
     test: Population | None
-    flat: FlatModel
-    device: torch.device
+    model: BuiltModel
+
+    @property
+    def train_population(self) -> Population:
+        if self.train is None:
+            raise ValueError("the store of this client has no training images")
+        return self.train
+
+    @property
+    def test_population(self) -> Population:
+        if self.test is None:
+            raise ValueError("the store of this client has no test images")
+        return self.test
+
+    def read_tensors(self, message: Message) -> dict[str, Tensor]:
+        """Return what the server sent: weights [W], and the correction's server state [P] if it is sent."""
+        flat, correction = self.model.flat, self.spec.algorithm.correction
+        specs = {"weights": (torch.float32, (flat.num_shared,))}
+        is_sent = message.metadata.message_type == "train" and correction is not None and correction.downloads
+        if is_sent and correction is not None and correction.init(torch.zeros(0)) is not None:
+            specs["correction"] = (torch.float32, (flat.num_trainable,))
+        return from_record(message.content["arrays"], specs, self.model.device)
+
+    def engine(self, population: Population) -> ReferenceEngine:
+        return ReferenceEngine(self.model.flat, population, self.spec.preprocess, self.model.device)
 
 
 def build_client() -> ClientApp:
-    """The Flower app of a client."""
+    """Return the Flower app of a client."""
     app = ClientApp()
     app.query()(query)
     app.train()(train)
@@ -58,141 +82,146 @@ def build_client() -> ClientApp:
 
 
 def query(message: Message, context: Context) -> Message:
-    """Who this client is and how much it holds; how often each class only where the algorithm asks (FedIR)."""
-    own = _own(context)
-    people = own.population
-    number = people.columns.get(NUMBER)
-    words: dict[str, Any] = {
-        "name": str(context.node_config.get("name", people.user_name(0))),
-        "number": int(np.asarray(number)[0]) if number is not None else -1,
-        "examples": 0 if own.train is None else len(own.train),
-        "tests": 0 if own.test is None else len(own.test),
-        "classes": list(people.classes),
-        "multi": int(people.labels.multi),
-        "height": people.image_shape[0],
-        "width": people.image_shape[1],
+    """Report the client's name and number of images; class counts only if the algorithm needs them (FedIR)."""
+    client = _open_client(context)
+    population = client.population
+    user_id = population.columns.get(USER_ID_COLUMN)
+    info: dict[str, Any] = {
+        "name": str(context.node_config.get("name", population.user_name(0))),
+        "user_id": int(np.asarray(user_id)[0]) if user_id is not None else -1,
+        "num_examples": 0 if client.train is None else len(client.train),
+        "num_test_examples": 0 if client.test is None else len(client.test),
+        "classes": list(population.classes),
+        "multi": int(population.labels.multi),
+        "height": population.image_shape[0],
+        "width": population.image_shape[1],
     }
-    if _needs_target(own.recipe) and own.train is not None:
-        words["counts"] = own.train.class_counts.tolist()
-    return _reply(message, words)
+    if client.spec.needs_class_counts and client.train is not None:
+        info["class_counts"] = client.train.class_counts.tolist()
+    return _reply(message, info)
 
 
 def train(message: Message, context: Context) -> Message:
-    """This client's part of a round; its answer is its packed update, and what it keeps stays here."""
-    own, task = _own(context), parse_config(message.content, TASK | {"bound": float, "target": list})
-    flat, algorithm, round = own.flat, own.recipe.algorithm, task["round"]
-    if own.train is None:
-        raise ValueError("this store holds no photos to train on")
-    sent = {"weights": (torch.float32, (flat.num_shared,))}
-    if algorithm.correction is not None and algorithm.correction.init(torch.zeros(0)) is not None:
-        sent["correction"] = (torch.float32, (flat.num_trainable,))
-    arrays = from_record(message.content["arrays"], sent, own.device)
-
-    reweigh = algorithm.example_weighting
-    if isinstance(reweigh, ImportanceReweighting):
-        reweigh = replace(reweigh, target_distribution=tuple(task["target"]))
-    mine = replace(algorithm, sampler=FixedCohort((0,)), client_weighting=WeightUniformly(), example_weighting=reweigh)
-    people = replace(own.train, user_ids=np.array([task["key"]]))
-    plan = plan_round(mine, people, own.recipe.seed, round, own.recipe.augment.num_uniforms)
-
-    engine = ReferenceEngine(flat, people, own.recipe.augment, own.device)
-    personal = None if algorithm.personal_layers is None else engine.personal_mask(algorithm.personal_layers)
-    alone = RoundContext(
-        algorithm.client_optimizer,
-        algorithm.client_optimizer.learning_rate(round),
-        algorithm.correction,
-        arrays.get("correction"),
-        personal,
+    """Train the client's part of a round; the reply has its compressed update, and its new state stays here."""
+    client, task = _open_client(context), parse_config(message.content, TRAIN_TASK_TYPES)
+    spec, device, tensors = client.spec, client.model.device, client.read_tensors(message)
+    client_id, round = task["client_id"], task["round"]
+    population = replace(client.train_population, user_ids=np.array([client_id]))
+    plan = plan_round(
+        _local_algorithm(spec.algorithm, task), population, spec.seed, round, spec.preprocess.num_uniforms
     )
-    kept = {name: t.to(own.device) for name, t in load_state(context, _folder(context, task), task["kept"]).items()}
-    with retained_memory(own.device):
-        result = engine.train(arrays["weights"], plan, alone, {task["key"]: kept})
-    if not result.accepted_K[0]:
-        raise ValueError("training gave numbers that are not finite")
 
-    work = replace(alone, clipping_norm=task["bound"], compressor=algorithm.compressor)
-    update, norm, owed = compress(result.update_W, plan, plan.clients[0], work, kept)
-    keeps = result.client_states.get(task["key"], {}) | owed
-    save_state(context, _folder(context, task), task["kept"], round, keeps)
-    words = {"round": round, "key": task["key"], "examples": len(people), "loss": float(result.loss_K[0]), "norm": norm}
-    records = {"update": to_record(update)}
+    engine = client.engine(population)
+    state = _load_state(context, task, device)
+    round_context = _round_context(spec.algorithm, engine, round, tensors.get("correction"))
+    with retained_memory(device):
+        result = engine.train(tensors["weights"], plan, round_context, {client_id: state})
+    if not result.accepted_K[0]:
+        raise ValueError("training produced values that are not finite")
+
+    uplink = replace(round_context, clipping_norm=task["clipping_norm"], compressor=spec.algorithm.compressor)
+    arrays, norm, residual = compress(result.update_W, plan, plan.clients[0], uplink, state)
+    new_state = result.client_states.get(client_id, {}) | residual
+    save_state(context, _state_folder(context, task), task["last_round"], round, new_state)
+    values = {"round": round, "client_id": client_id, "num_examples": len(population)}
+    records = {"update": to_record(arrays)}
     if result.uploads_P is not None:
-        records["report"] = to_record({"report": result.uploads_P})
-    return _reply(message, words, records)
+        records["upload"] = to_record({"upload": result.uploads_P})
+    return _reply(message, values | {"loss": float(result.loss_K[0]), "norm": norm}, records)
 
 
 def evaluate(message: Message, context: Context) -> Message:
-    """The shared model, with this client's own layers if it keeps some, on this client's test part: counts alone."""
-    own, task = _own(context), parse_config(message.content, TASK)
-    if own.test is None:
-        raise ValueError("this store holds no photos to be tested on")
-    weights = from_record(message.content["arrays"], {"weights": (torch.float32, (own.flat.num_shared,))}, own.device)[
-        "weights"
-    ]
-    personal = own.recipe.algorithm.personal_layers
-    if personal is not None:
-        mask = ReferenceEngine(own.flat, own.test, own.recipe.augment, own.device).personal_mask(personal)
-        kept = load_state(context, _folder(context, task), task["kept"])
-        weights = with_personal_weights(weights, mask, {name: t.to(own.device) for name, t in kept.items()})
-    score = LocalEvaluator(own.flat, own.test, own.recipe.augment, own.device).evaluate_global(weights)
+    """Count the correct predictions of the shared model, with this client's own layers, on its test images."""
+    client, task = _open_client(context), parse_config(message.content, TASK_TYPES)
+    weights, population = client.read_tensors(message)["weights"], client.test_population
+    flat, device, preprocess = client.model.flat, client.model.device, client.spec.preprocess
+    personal_layers = client.spec.algorithm.personal_layers
+    if personal_layers is not None:
+        mask = client.engine(population).personal_mask(personal_layers)
+        weights = with_personal_weights(weights, mask, _load_state(context, task, device))
+    score = LocalEvaluator(flat, population, preprocess, device).evaluate_global(weights)
     if not isinstance(score, Accuracy):
-        raise ValueError("several labels an example are evaluated at the server alone")
+        raise ValueError("several labels per image can only be evaluated by the server: set test_store")
     counts = {"correct": torch.from_numpy(score.correct_C), "count": torch.from_numpy(score.count_C)}
-    words = {"round": task["round"], "key": task["key"], "loss": float(score.loss_sum)}
-    return _reply(message, words, {"counts": to_record(counts)})
+    values = {"round": task["round"], "client_id": task["client_id"], "loss": float(score.loss_sum)}
+    return _reply(message, values, {"counts": to_record(counts)})
 
 
-def _reply(message: Message, words: dict[str, Any], records: dict[str, Any] | None = None) -> Message:
-    return Message(RecordDict({"about": ConfigRecord(words), **(records or {})}), reply_to=message)
+def _reply(message: Message, values: dict[str, Any], records: dict[str, Any] | None = None) -> Message:
+    return Message(RecordDict({CONFIG: ConfigRecord(values), **(records or {})}), reply_to=message)
 
 
-def _needs_target(recipe: TrainingSpec) -> bool:
-    reweigh = recipe.algorithm.example_weighting
-    return isinstance(reweigh, ImportanceReweighting) and reweigh.target_distribution is None
+def _local_algorithm(algorithm: Algorithm, task: dict[str, Any]) -> Algorithm:
+    """Return the algorithm for a population of this client alone, with the p(y) that the server sent."""
+    weighting = algorithm.example_weighting
+    if isinstance(weighting, ImportanceReweighting):
+        weighting = replace(weighting, target_distribution=tuple(task["target_distribution"]))
+    return replace(
+        algorithm, sampler=FixedCohort((0,)), client_weighting=WeightUniformly(), example_weighting=weighting
+    )
 
 
-def _folder(context: Context, task: dict[str, Any]) -> Path | None:
-    """Where a client keeps things that outlive its process, if its node was given a folder."""
-    place = context.node_config.get("keep")
-    return None if place is None else Path(str(place), task["run"], str(task["key"]))
+def _round_context(
+    algorithm: Algorithm, engine: ReferenceEngine, round: int, correction_state: Tensor | None
+) -> RoundContext:
+    """Return the context of local training; clipping and compression come after it."""
+    layers = algorithm.personal_layers
+    return RoundContext(
+        client_optimizer=algorithm.client_optimizer,
+        lr=algorithm.client_optimizer.learning_rate(round),
+        correction=algorithm.correction,
+        correction_state=correction_state,
+        personal_mask=None if layers is None else engine.personal_mask(layers),
+        loss=algorithm.loss,
+    )
 
 
-def _own(context: Context) -> ClientContext:
-    rules = FederationConfig.from_config(context.run_config)
-    return _opened(_store(context, rules), rules.settings)
+def _load_state(context: Context, task: dict[str, Any], device: torch.device) -> ClientState:
+    state = load_state(context, _state_folder(context, task), task["last_round"])
+    return {name: tensor.to(device) for name, tensor in state.items()}
 
 
-def _store(context: Context, rules: FederationConfig) -> Path:
-    """The one store that this client opens."""
-    given = context.node_config.get("store")
-    if given is not None:
-        return Path(str(given))
-    if not rules.stores or "partition-id" not in context.node_config:
-        raise ValueError("this node has no store: start it with --node-config 'store=\"FOLDER\"'")
-    found = sorted(path.parent for path in Path(rules.stores).glob("*/meta.json"))
-    number = int(context.node_config["partition-id"])
-    if number >= len(found):
-        raise ValueError(f"{rules.stores} holds {len(found)} stores: there is none for node {number}")
-    return found[number]
+def _state_folder(context: Context, task: dict[str, Any]) -> Path | None:
+    """Return the folder for state that outlives the node's process, if the node config has a `state_dir`."""
+    state_dir = context.node_config.get("state_dir")
+    return None if state_dir is None else Path(str(state_dir), task["run"], str(task["client_id"]))
+
+
+def _open_client(context: Context) -> ClientContext:
+    config = FederationConfig.from_config(context.run_config)
+    return _load_client(store_path(context, config), config.settings)
+
+
+def store_path(context: Context, config: FederationConfig) -> Path:
+    """Return the store that this client opens."""
+    store = context.node_config.get("store")
+    if store is not None:
+        return Path(str(store))
+    if not config.stores or "partition-id" not in context.node_config:
+        raise ValueError("This node has no store: start it with --node-config 'store=\"FOLDER\"'.")
+    stores = sorted(path.parent for path in Path(config.stores).glob("*/meta.json"))
+    index = int(context.node_config["partition-id"])
+    if index >= len(stores):
+        raise ValueError(f"{config.stores} has {len(stores)} stores, and none for node {index}: start fewer nodes.")
+    return stores[index]
 
 
 @lru_cache(maxsize=8)
-def _opened(path: Path, words: str) -> ClientContext:
-    recipe = parse_settings(words)
-    if recipe.config.engine.threads:
-        torch.set_num_threads(recipe.config.engine.threads)
-    people = open_population(path, recipe.config.data.task or None)
-    if len(people.user_ids) != 1:
-        raise ValueError(f"{path} holds {len(people.user_ids)} users: a client opens its own store alone")
-    device = choose_device(recipe.config.engine.device)
-    module = build_model(recipe.config.model, people, recipe.augment, recipe.seed).to(device)
-    flat = FlatModel(with_seeded_dropout(module))
-    if "split" not in people.columns:
-        return ClientContext(recipe, people, people, None, flat, device)
-    train, test = (_part(people, name) for name in ("train", str(recipe.config.evaluate_on)))
-    return ClientContext(recipe, people, train, test, flat, device)
+def _load_client(path: Path, settings: str) -> ClientContext:
+    spec = parse_settings(settings)
+    if spec.config.engine.threads:
+        torch.set_num_threads(spec.config.engine.threads)
+    population = open_population(path, spec.config.data.task or None)
+    if len(population.user_ids) != 1:
+        raise ValueError(f"{path} has {len(population.user_ids)} users, and a client has one: split it by user first.")
+    model = make_model(spec, population)
+    if "split" not in population.columns:
+        return ClientContext(spec, population, population, None, model)
+    train, test = (_split(population, name) for name in ("train", str(spec.config.evaluate_on)))
+    return ClientContext(spec, population, train, test, model)
 
 
-def _part(people: Population, split: str) -> Population | None:
-    there = np.asarray(people.columns["split"]) == split
-    return people.filter(there) if there.any() else None
+def _split(population: Population, name: str) -> Population | None:
+    """Return a split of the population; None if it is empty."""
+    mask = np.asarray(population.columns["split"]) == name
+    return population.filter(mask) if mask.any() else None

@@ -1,4 +1,4 @@
-"""The members of a federated run: who they are and how much they hold, as they said at its start."""
+"""Members of a federated run: the clients that joined at its start, and how many images each of them holds."""
 
 from __future__ import annotations
 
@@ -15,127 +15,148 @@ from manyeyes.core.population import Labels, MultiLabels, Population, SingleLabe
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.wire import InvalidReply, parse_config
 
-SAID = {"name": str, "number": int, "examples": int, "tests": int, "classes": list, "multi": int}
-SAID |= {"height": int, "width": int}
-MOST_NUMBERS = 2**24  # some parts keep a place for each number up to the largest
+INFO_TYPES = {"name": str, "user_id": int, "num_examples": int, "num_test_examples": int}
+INFO_TYPES |= {"classes": list, "multi": int, "height": int, "width": int}
+MAX_NAME_CHARACTERS = 200
+MAX_IMAGE_SIDE = 4096
+MAX_USER_ID = 2**24  # some components allocate an entry for each id up to the largest
+
+
+@dataclass(frozen=True)
+class DataFormat:
+    """What all members must agree on."""
+
+    classes: tuple[str, ...]
+    multi: bool  # several labels per image
+    height: int
+    width: int
 
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """What a client says of itself."""
+    """What a client reports about itself."""
 
     name: str
-    number: int  # in the population that its store was split from; -1: in none
-    examples: int
-    tests: int
-    what: tuple[tuple[str, ...], bool, int, int]  # classes, whether an example has several, height, width
-    counts: tuple[int, ...] = ()
+    user_id: int  # in the population that its store was split from; -1 without one
+    num_examples: int
+    num_test_examples: int
+    data: DataFormat
+    class_counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Member:
-    """A client of the run; `key` is what chance knows it by."""
+    """A client of the run; random draws depend on `client_id`."""
 
     name: str
-    key: int
-    examples: int
-    tests: int
+    client_id: int
+    num_examples: int
+    num_test_examples: int
 
 
 @dataclass(frozen=True)
 class Members:
-    """All of them, in the order of their keys; fixed for the run."""
+    """All members in the order of their client ids; fixed for the run."""
 
     all: tuple[Member, ...]
-    classes: tuple[str, ...]
-    multi: bool
-    height: int
-    width: int
-    target: tuple[float, ...] = ()  # p(y) of all together, where the algorithm needs it
+    data: DataFormat
+    target_distribution: tuple[float, ...] = ()  # p(y) of all together, where the algorithm needs it
 
-    def population(self, tests: bool = False) -> Population:
-        """How much each holds, without anything that they hold."""
-        those = [m for m in self.all if not tests or m.tests]
-        sizes = [m.tests if tests else m.examples for m in those]
-        total = sum(sizes)
-        labels: Labels = SingleLabels(np.zeros(total, np.int64), self.classes)
-        if self.multi:
-            labels = MultiLabels(np.zeros(total + 1, np.int64), np.zeros(0, np.int64), self.classes)
+    def population(self, test: bool = False) -> Population:
+        """Return how many examples each member has for training (or for test), without any images or labels."""
+        members = [m for m in self.all if not test or m.num_test_examples]
+        counts = [m.num_test_examples if test else m.num_examples for m in members]
+        total = sum(counts)
+        labels: Labels = SingleLabels(np.zeros(total, np.int64), self.data.classes)
+        if self.data.multi:
+            labels = MultiLabels(np.zeros(total + 1, np.int64), np.zeros(0, np.int64), self.data.classes)
         return Population(
-            images=np.zeros((0, self.height, self.width, 3), np.uint8),
+            images=np.zeros((0, self.data.height, self.data.width, 3), np.uint8),
             labels=labels,
-            offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            user_ids=np.array([m.key for m in those], np.int64),
+            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            user_ids=np.array([m.client_id for m in members], np.int64),
             image_indices=np.zeros(total, np.int64),
-            user_names=np.array([m.name for m in those]),
+            user_names=np.array([m.name for m in members]),
         )
 
-    def describe(self) -> dict[str, Any]:
-        words = asdict(self)
-        return words | {
-            "all": [asdict(m) for m in self.all],
-            "classes": list(self.classes),
-            "target": list(self.target),
-        }
+    def name_of(self, client_id: int) -> str:
+        return next(m.name for m in self.all if m.client_id == client_id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for the run folder."""
+        data = asdict(self.data) | {"classes": list(self.data.classes)}
+        target = list(self.target_distribution)
+        return {"all": [asdict(m) for m in self.all], "data": data, "target_distribution": target}
 
     @staticmethod
-    def from_infos(words: Mapping[str, Any]) -> Members:
-        """From what `describe` wrote."""
-        rest = {name: words[name] for name in ("multi", "height", "width")}
-        return Members(
-            tuple(Member(**m) for m in words["all"]), tuple(words["classes"]), **rest, target=tuple(words["target"])
-        )
+    def from_dict(content: Mapping[str, Any]) -> Members:
+        """Return the members that `to_dict` described."""
+        data = content["data"] | {"classes": tuple(content["data"]["classes"])}
+        members = tuple(Member(**member) for member in content["all"])
+        return Members(members, DataFormat(**data), tuple(content["target_distribution"]))
 
 
-def read_client_info(content: RecordDict, rules: FederationConfig, counts: bool) -> ClientInfo:
-    """What a client says of itself, as far as it can be believed."""
-    said = parse_config(content, SAID)
-    classes = tuple(said["classes"])
-    if not 0 < len(said["name"]) <= 200 or not said["name"].isprintable():
-        raise InvalidReply("its name is empty, too long or not printable")
-    if not classes or not all(isinstance(name, str) for name in classes):
-        raise InvalidReply("it names no classes")
-    if not (0 < said["height"] <= 4096 and 0 < said["width"] <= 4096):
-        raise InvalidReply(f"its images are {said['height']} x {said['width']}")
-    if said["examples"] < 1:
-        raise InvalidReply("it holds no photos to train on")
-    if max(said["examples"], said["tests"]) > rules.max_examples or said["tests"] < 0:
-        many = max(said["examples"], said["tests"])
-        raise InvalidReply(f"it says that it holds {many:,} photos, and most_examples is {rules.max_examples:,}")
-    found: list[int] = []
-    if counts:
-        found = parse_config(content, {"counts": list})["counts"]
-        right = len(found) == len(classes) and all(type(c) is int and c >= 0 for c in found)
-        if not right or sum(found) != said["examples"]:
-            raise InvalidReply(f"its counts of classes are not those of {said['examples']} photos")
-    what = (classes, bool(said["multi"]), said["height"], said["width"])
-    return ClientInfo(said["name"], said["number"], said["examples"], said["tests"], what, tuple(found))
+def read_client_info(content: RecordDict, config: FederationConfig, needs_class_counts: bool) -> ClientInfo:
+    """Return what a client reports about itself, checked."""
+    info = parse_config(content, INFO_TYPES)
+    num_examples, num_test_examples = info["num_examples"], info["num_test_examples"]
+    max_reported = max(num_examples, num_test_examples)
+    classes = tuple(info["classes"])
+    is_name = 0 < len(info["name"]) <= MAX_NAME_CHARACTERS and info["name"].isprintable()
+    is_size = 0 < info["height"] <= MAX_IMAGE_SIDE and 0 < info["width"] <= MAX_IMAGE_SIDE
+    checks = (
+        (is_name, "its name is empty, too long or not printable"),
+        (bool(classes) and all(isinstance(name, str) for name in classes), "it reports no class names"),
+        (is_size, f"it reports images of {info['height']} x {info['width']} pixels"),
+        (num_examples >= 1 and num_test_examples >= 0, "it has no training images"),
+        (
+            max_reported <= config.max_examples,
+            f"it reports {max_reported:,} images, and max_examples is {config.max_examples:,}",
+        ),
+    )
+    for is_valid, reason in checks:
+        if not is_valid:
+            raise InvalidReply(reason)
+    counts = _read_class_counts(content, len(classes), num_examples) if needs_class_counts else ()
+    data = DataFormat(classes, bool(info["multi"]), info["height"], info["width"])
+    return ClientInfo(info["name"], info["user_id"], num_examples, num_test_examples, data, counts)
 
 
-def resolve_members(said: Mapping[int, ClientInfo]) -> tuple[Members, dict[int, int], dict[int, str]]:
-    """The members, which node is which key, and why other nodes are none: what most of the clients hold, all must."""
-    common = Counter(one.what for one in said.values()).most_common(1)[0][0]
+def _read_class_counts(content: RecordDict, num_classes: int, num_examples: int) -> tuple[int, ...]:
+    counts: list[Any] = parse_config(content, {"class_counts": list})["class_counts"]
+    are_counts = len(counts) == num_classes and all(type(count) is int and count >= 0 for count in counts)
+    if not are_counts or sum(counts) != num_examples:
+        raise InvalidReply(f"its class counts do not add up to its {num_examples} training images")
+    return tuple(counts)
+
+
+def resolve_members(infos: Mapping[int, ClientInfo]) -> tuple[Members, dict[int, int], dict[int, str]]:
+    """Return the members, the node of each client id, and why other nodes are rejected.
+
+    All members must have the data format that most clients report.
+    """
+    data = Counter(info.data for info in infos.values()).most_common(1)[0][0]
     nodes: dict[str, int] = {}
-    why: dict[int, str] = {}
-    for node in sorted(said):
-        one = said[node]
-        if one.what != common:
-            why[node] = f"{one.name}: its classes or image size are not those of the others"
-        elif one.name in nodes:
-            why[node] = f"{one.name}: another client has this name already"
+    rejections: dict[int, str] = {}
+    for node in sorted(infos):
+        info = infos[node]
+        if info.data != data:
+            rejections[node] = f"{info.name}: its classes or image size differ from those of the other clients"
+        elif info.name in nodes:
+            rejections[node] = f"{info.name}: another client has this name"
         else:
-            nodes[one.name] = node
-    names = sorted(nodes, key=_natural)
-    numbers = [said[nodes[name]].number for name in names]
-    if len(set(numbers)) < len(numbers) or not all(0 <= n < MOST_NUMBERS for n in numbers):
-        numbers = list(range(len(names)))
-    keyed = sorted(zip(numbers, names, strict=True))
-    members = [Member(name, key, said[nodes[name]].examples, said[nodes[name]].tests) for key, name in keyed]
-    counts = np.sum([said[nodes[name]].counts for name in names], axis=0)
-    target = tuple((counts / counts.sum()).tolist()) if np.size(counts) else ()
-    return Members(tuple(members), *common, target), {nodes[name]: key for key, name in keyed}, why
+            nodes[info.name] = node
+    names = sorted(nodes, key=_natural_order)
+    client_ids = [infos[nodes[name]].user_id for name in names]
+    if len(set(client_ids)) < len(client_ids) or not all(0 <= id < MAX_USER_ID for id in client_ids):
+        client_ids = list(range(len(names)))
+    accepted = [(id, infos[nodes[name]]) for id, name in sorted(zip(client_ids, names, strict=True))]
+    members = tuple(Member(info.name, id, info.num_examples, info.num_test_examples) for id, info in accepted)
+    class_counts = np.sum([info.class_counts for _, info in accepted], axis=0)
+    target = tuple((class_counts / class_counts.sum()).tolist()) if np.size(class_counts) else ()
+    return Members(members, data, target), {id: nodes[info.name] for id, info in accepted}, rejections
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """user2 comes before user10."""
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a sort key by which user2 comes before user10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

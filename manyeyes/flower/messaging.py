@@ -1,4 +1,4 @@
-"""Asking nodes and waiting for their answers; whatever a node does, the others are heard."""
+"""Sending tasks to nodes and receiving their replies; a failing node does not affect the others."""
 
 from __future__ import annotations
 
@@ -8,60 +8,60 @@ from collections.abc import Callable, Iterator, Mapping
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-POLL_SECONDS = 0.25  # seconds
-LONGEST = 200  # characters that are told of what a client says went wrong
+POLL_SECONDS = 0.25
+MAX_REASON_CHARACTERS = 200  # of a client's error message that are printed
 
 
 def send_and_receive(
     grid: Grid,
     tasks: Mapping[int, RecordDict],
-    kind: str,
+    message_type: str,
     timeout: float,
     group: str = "",
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[int, Message | str]]:
-    """One task for each node; each node's answer as it comes, or in words why there is none."""
-    messages = [Message(task, node, kind, ttl=timeout, group_id=group) for node, task in tasks.items()]
-    sent: list[str | None] = [*grid.push_messages(messages)] or [None] * len(messages)
-    waiting = {number: node for number, node in zip(sent, tasks, strict=True) if number is not None}
-    for number, node in zip(sent, tasks, strict=True):
-        if number is None:
+    """Send each node its task and yield (node, reply) as replies arrive, or (node, reason) if there is none."""
+    messages = [Message(task, node, message_type, ttl=timeout, group_id=group) for node, task in tasks.items()]
+    message_ids: list[str | None] = [*grid.push_messages(messages)] or [None] * len(messages)
+    waiting = {id: node for id, node in zip(message_ids, tasks, strict=True) if id is not None}
+    for id, node in zip(message_ids, tasks, strict=True):
+        if id is None:
             yield node, "its task could not be sent"
     deadline = time.monotonic() + timeout
     while waiting:
-        for number, answer in _pull(grid, list(waiting)):
-            if number in waiting:
-                yield waiting.pop(number), answer
+        for id, reply in _pull(grid, list(waiting)):
+            if id in waiting:
+                yield waiting.pop(id), reply
         if time.monotonic() >= deadline:
             break
         if waiting:
             sleep(POLL_SECONDS)
     for node in waiting.values():
-        yield node, f"no answer within {timeout:g} seconds"
+        yield node, f"no reply within {timeout:g} seconds"
 
 
-def _pull(grid: Grid, numbers: list[str]) -> Iterator[tuple[str, Message | str]]:
-    """The answers that are there; one that cannot be read does not hide the others."""
+def _pull(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | str]]:
+    """Yield the replies that have arrived; one that cannot be read does not block the others."""
     try:
-        found = list(grid.pull_messages(numbers))
+        replies = list(grid.pull_messages(message_ids))
     except Exception as error:
-        if len(numbers) == 1:
-            yield numbers[0], f"its answer could not be read: {_short(str(error) or type(error).__name__)}"
+        if len(message_ids) == 1:
+            yield message_ids[0], f"its reply could not be read: {_first_line(str(error) or type(error).__name__)}"
             return
-        for number in numbers:
-            yield from _pull(grid, [number])
+        for id in message_ids:
+            yield from _pull(grid, [id])
         return
-    for message in found:
-        number = message.metadata.reply_to_message_id
-        if message.has_error():
-            yield number, f"it failed: {_short(message.error.reason or 'it did not say why')}"
-        elif not message.has_content():
-            yield number, "it sent nothing"
+    for reply in replies:
+        id = reply.metadata.reply_to_message_id
+        if reply.has_error():
+            yield id, f"it failed: {_first_line(reply.error.reason or 'without a reason')}"
+        elif not reply.has_content():
+            yield id, "it sent an empty reply"
         else:
-            yield number, message
+            yield id, reply
 
 
-def _short(text: str) -> str:
-    """One printable line of what others say."""
+def _first_line(text: str) -> str:
+    """Return the first line of a client's text, shortened and printable."""
     line = text.strip().splitlines()[0] if text.strip() else ""
-    return "".join(c if c.isprintable() else "?" for c in line)[:LONGEST]
+    return "".join(c if c.isprintable() else "?" for c in line)[:MAX_REASON_CHARACTERS]

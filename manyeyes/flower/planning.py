@@ -1,4 +1,4 @@
-"""Who is asked to take part in a round of a federation, where not everyone is always there."""
+"""Which clients take part in a round of a federation, where some are not connected."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from manyeyes.flower.registry import ClientRegistry
 
 @dataclass(frozen=True)
 class ConnectedSampler:
-    """A cohort drawn from the clients that are there, if they are enough; else from all, and some will be missing."""
+    """Sample from the connected clients if they suffice for a cohort; else from all, so that some will be missing."""
 
-    cohort: Sampler
-    there: frozenset[int]
+    sampler: Sampler
+    client_ids: frozenset[int]  # connected
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
-        present = np.isin(population.user_ids, list(self.there))
-        if present.sum() < getattr(self.cohort, "cohort_size", len(population.user_ids)):
-            return self.cohort.sample(population, rng)
-        there = population.filter(np.repeat(present, population.num_examples))
-        return np.flatnonzero(present)[self.cohort.sample(there, rng)]
+        is_connected = np.isin(population.user_ids, list(self.client_ids))
+        if is_connected.sum() < getattr(self.sampler, "cohort_size", len(population.user_ids)):
+            return self.sampler.sample(population, rng)
+        connected = population.filter(np.repeat(is_connected, population.num_examples))
+        return np.flatnonzero(is_connected)[self.sampler.sample(connected, rng)]
 
 
 @dataclass(frozen=True, eq=False)
-class Planner:
-    """Plans rounds over the clients that are connected. With privacy over all: its account is of draws from all."""
+class ConnectedPlanSource:
+    """Plan rounds over the connected clients; with privacy over all clients, as its accountant assumes."""
 
     algorithm: Algorithm
     population: Population
-    roll: ClientRegistry
+    registry: ClientRegistry
     seed: int
 
     def plan(self, round: int) -> RoundPlan:
-        cohort = self.algorithm.sampler
+        sampler = self.algorithm.sampler
         if self.algorithm.privacy is None:
-            cohort = ConnectedSampler(cohort, frozenset(self.roll.connected()))
-        # How much an example counts is the client's to know; rows of the plan are numbers of photos, not photos.
-        return plan_round(
-            replace(self.algorithm, sampler=cohort, example_weighting=None), self.population, self.seed, round
-        )
+            sampler = ConnectedSampler(sampler, frozenset(self.registry.connected()))
+        # Example weights are drawn by the client; example indices of the plan are counted, never looked up.
+        algorithm = replace(self.algorithm, sampler=sampler, example_weighting=None)
+        return plan_round(algorithm, self.population, self.seed, round)

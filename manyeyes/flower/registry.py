@@ -1,4 +1,4 @@
-"""The roll: which node is which member, kept up to date while nodes come, go and return."""
+"""The client registry: which node is which member, while nodes connect, disconnect and return."""
 
 from __future__ import annotations
 
@@ -14,77 +14,87 @@ from flwr.serverapp import Grid
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.members import ClientInfo, Members, read_client_info, resolve_members
 from manyeyes.flower.messaging import send_and_receive
-from manyeyes.flower.wire import InvalidReply
+from manyeyes.flower.wire import CONFIG, InvalidReply
 
 
 @dataclass
 class ClientRegistry:
-    """Asks every node that it does not know who it is, at most `repeats` times more."""
+    """Queries every unknown node for its client, and again at most `max_retries` times."""
 
     grid: Grid
-    rules: FederationConfig
-    counts: bool  # whether clients are asked how often they hold each class
+    config: FederationConfig
+    needs_class_counts: bool  # whether clients report how many images of each class they hold
     sleep: Callable[[float], None] = time.sleep
-    members: Members | None = None
-    _node: dict[int, int] = field(default_factory=dict)  # of each key
-    _asked: Counter[int] = field(default_factory=Counter)
-    _told: set[str] = field(default_factory=set)
+    _members: Members | None = None
+    _nodes: dict[int, int] = field(default_factory=dict)  # by client id
+    _queries: Counter[int] = field(default_factory=Counter)  # by node
+    _printed: set[str] = field(default_factory=set)
 
-    def wait_for_clients(self, least: int) -> Members:
-        """Wait for so many clients, and take all that are there."""
-        said: dict[int, ClientInfo] = {}
-        deadline = time.monotonic() + self.rules.join_timeout
-        while True:
-            said |= self._query(set(self.grid.get_node_ids()) - said.keys())
-            if said:
-                members, nodes, why = resolve_members(said)
-                if len(members.all) >= least:
-                    break
-            if time.monotonic() >= deadline:
-                there = len(resolve_members(said)[0].all) if said else 0
-                raise ValueError(
-                    f"{there} good clients came within {self.rules.join_timeout:g} seconds, and {least} are needed: "
-                    "start more nodes, or wait longer"
-                )
-            self.sleep(1.0)
-        for reason in why.values():
-            self._tell(reason)
-        self.members, self._node = members, {key: node for node, key in nodes.items()}
+    @property
+    def members(self) -> Members:
+        assert self._members is not None, "wait_for_clients or restore comes before anything that needs the members"
+        return self._members
+
+    def restore(self, members: Members) -> Members:
+        """Set the members of a run that is resumed."""
+        self._members = members
         return members
 
+    def wait_for_clients(self, min_clients: int) -> Members:
+        """Wait until this many clients are connected; all connected clients become members."""
+        infos: dict[int, ClientInfo] = {}
+        deadline = time.monotonic() + self.config.join_timeout
+        while True:
+            infos |= self._query(set(self.grid.get_node_ids()) - infos.keys())
+            num_members = 0
+            if infos:
+                members, nodes, rejections = resolve_members(infos)
+                num_members = len(members.all)
+                if num_members >= min_clients:
+                    break
+            if time.monotonic() >= deadline:
+                raise ValueError(
+                    f"Only {num_members} of {min_clients} clients joined within {self.config.join_timeout:g} seconds: "
+                    "start more nodes, or raise join_timeout."
+                )
+            self.sleep(1.0)
+        for reason in rejections.values():
+            self._print_rejection(reason)
+        self._nodes = nodes
+        return self.restore(members)
+
     def connected(self) -> dict[int, int]:
-        """The node of each member that is connected now; one that returns may have become another node."""
-        assert self.members is not None, "the members have not been called yet"
+        """Return the node of each connected member by client id; a member that returns may have a new node."""
         nodes = set(self.grid.get_node_ids())
-        for node, one in self._query(nodes - set(self._node.values())).items():
-            mine = next((m for m in self.members.all if m.name == one.name), None)
-            what = (self.members.classes, self.members.multi, self.members.height, self.members.width)
-            if mine is None:
-                self._tell(f"{one.name}: it came after the start and is not in this run")
-            elif self._node.get(mine.key) in nodes:
-                self._tell(f"{one.name}: another client that is connected has this name")
-            elif one.what != what or one.examples != mine.examples:
-                self._tell(f"{one.name}: it does not hold what it held at the start")
+        for node, info in self._query(nodes - set(self._nodes.values())).items():
+            member = next((m for m in self.members.all if m.name == info.name), None)
+            if member is None:
+                self._print_rejection(f"{info.name}: it joined after the start and is not in this run")
+            elif self._nodes.get(member.client_id) in nodes:
+                self._print_rejection(f"{info.name}: another connected client has this name")
+            elif info.data != self.members.data or info.num_examples != member.num_examples:
+                self._print_rejection(f"{info.name}: its data has changed since the start of the run")
             else:
-                self._node[mine.key] = node
-        return {key: node for key, node in self._node.items() if node in nodes}
+                self._nodes[member.client_id] = node
+        return {client_id: node for client_id, node in self._nodes.items() if node in nodes}
 
     def _query(self, nodes: Iterable[int]) -> dict[int, ClientInfo]:
-        """What nodes say of themselves; one that gives no good answer is asked again the next times."""
-        strangers = [node for node in nodes if self._asked[node] <= self.rules.max_retries]
-        self._asked.update(strangers)
-        tasks = {node: RecordDict({"about": ConfigRecord({"counts": int(self.counts)})}) for node in strangers}
-        said: dict[int, ClientInfo] = {}
-        for node, answer in send_and_receive(self.grid, tasks, MessageType.QUERY, self.rules.timeout, sleep=self.sleep):
+        """Return what unknown nodes report; a node without a valid reply is queried again next time."""
+        unknown_nodes = [node for node in nodes if self._queries[node] <= self.config.max_retries]
+        self._queries.update(unknown_nodes)
+        tasks = {node: RecordDict({CONFIG: ConfigRecord({})}) for node in unknown_nodes}
+        infos: dict[int, ClientInfo] = {}
+        replies = send_and_receive(self.grid, tasks, MessageType.QUERY, self.config.reply_timeout, sleep=self.sleep)
+        for node, reply in replies:
             try:
-                if isinstance(answer, str):
-                    raise InvalidReply(answer)
-                said[node] = read_client_info(answer.content, self.rules, self.counts)
+                if isinstance(reply, str):
+                    raise InvalidReply(reply)
+                infos[node] = read_client_info(reply.content, self.config, self.needs_class_counts)
             except InvalidReply as reason:
-                self._tell(f"node {node}: {reason}")
-        return said
+                self._print_rejection(f"node {node}: {reason}")
+        return infos
 
-    def _tell(self, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            print(f"left out: {what}", file=sys.stderr, flush=True)
+    def _print_rejection(self, reason: str) -> None:
+        if reason not in self._printed:
+            self._printed.add(reason)
+            print(f"rejected: {reason}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The server: it gathers its clients, then plays the rounds of `manyeyes run` with the grid as its engine."""
+"""The server app: waits for its clients, then runs the rounds of `manyeyes run` with the grid as its engine."""
 
 from __future__ import annotations
 
@@ -12,111 +12,120 @@ from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
 
 from manyeyes.components.example_weighting import ImportanceReweighting
-from manyeyes.config.build import build_model, run_words
+from manyeyes.config.build import run_words
+from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
 from manyeyes.data.store.opening import open_population
 from manyeyes.engines.distributed import DistInfo
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
 from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.engines.select import choose_device
-from manyeyes.flower.config import FederationConfig, TrainingSpec, parse_settings
+from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.engine import GridEngine
 from manyeyes.flower.evaluation import GridEvaluator
 from manyeyes.flower.members import Members
-from manyeyes.flower.planning import Planner
+from manyeyes.flower.planning import ConnectedPlanSource
 from manyeyes.flower.registry import ClientRegistry
-from manyeyes.models.dropout import with_seeded_dropout
-from manyeyes.models.flat import FlatModel
+from manyeyes.flower.training_spec import TrainingSpec, make_model, parse_settings
 from manyeyes.training.config import RunConfig
 from manyeyes.training.loop import TrainingSetup
 from manyeyes.training.result import Result
 from manyeyes.training.train import limit_to_budget, run_training
 
+PRINTED_METRICS = ("accuracy", "loss")
+
 
 def build_server() -> ServerApp:
-    """The Flower app of the server."""
+    """Return the Flower app of the server."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         result = serve(grid, FederationConfig.from_config(context.run_config))
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in result.final.items() if name in ("accuracy", "loss"))
-        print(f"{result.folder}: {shown or 'done'}", flush=True)
+        metrics = [f"{name} {value:.4f}" for name, value in result.final.items() if name in PRINTED_METRICS]
+        print(f"{result.folder}: {', '.join(metrics) or 'finished'}", flush=True)
 
     return app
 
 
-def serve(grid: Grid, rules: FederationConfig) -> Result:
-    """A whole run: its clients, its rounds, its folder."""
-    recipe = parse_settings(rules.settings)
-    config, algorithm = recipe.config, recipe.algorithm
-    asks_counts = (
-        isinstance(algorithm.example_weighting, ImportanceReweighting)
-        and algorithm.example_weighting.target_distribution is None
-    )
-    if asks_counts and algorithm.privacy is not None:
-        raise ValueError("FedIR would read p(y) off all users: give the target distribution")
-    folder = Path(rules.resume or rules.folder)
-    roll = ClientRegistry(grid, rules, asks_counts)
-    if rules.resume:
-        members = roll.members = _members(folder)
-    else:
-        members = roll.wait_for_clients(rules.clients or getattr(algorithm.sampler, "cohort_size", 1))
+def serve(grid: Grid, config: FederationConfig) -> Result:
+    """Wait for the clients and run all rounds; everything is written to the run folder."""
+    spec = parse_settings(config.settings)
+    folder = Path(config.resume or config.folder)
+    registry = ClientRegistry(grid, config, spec.needs_class_counts)
+    members = _gather_members(registry, config, spec, folder)
     population = members.population()
-    if isinstance(algorithm.example_weighting, ImportanceReweighting):
-        target = algorithm.example_weighting.target_distribution or members.target
-        algorithm = replace(
-            algorithm, example_weighting=replace(algorithm.example_weighting, target_distribution=target)
-        )
-    else:
-        target = ()
+    algorithm, target_distribution = _with_target_distribution(spec.algorithm, members)
     algorithm.validate(population)
-    recipe.augment.check(*population.image_shape[:2])
-    algorithm, how = limit_to_budget(algorithm, population, RunConfig(**run_words(recipe.config)))
+    spec.preprocess.check(*population.image_shape[:2])
+    algorithm, run_config = limit_to_budget(algorithm, population, RunConfig(**run_words(spec.config)))
 
-    device = choose_device(config.engine.device)
-    module = build_model(config.model, population, recipe.augment, recipe.seed).to(device)
-    flat = FlatModel(with_seeded_dropout(module))
-    reference = ReferenceEngine(flat, population, recipe.augment, device)
-    name = f"{derive_key(recipe.seed, repr(algorithm)):032x}"  # under which clients keep things, so that two runs do not mix
-    engine = GridEngine(grid, roll, rules, reference, population, name, target)
+    model = make_model(spec, population)
+    reference = ReferenceEngine(model.flat, population, spec.preprocess, model.device)
+    run_id = f"{derive_key(spec.seed, repr(algorithm)):032x}"  # of the client states, so that runs do not share them
+    engine = GridEngine(grid, registry, config, reference, population, run_id, target_distribution)
     if algorithm.personal_layers is not None:
-        engine.personal_mask(algorithm.personal_layers)
-    training = TrainingSetup(
+        engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer, before round 1
+    setup = TrainingSetup(
         algorithm=algorithm,
         population=population,
         engine=engine,
-        evaluator=_judge(rules, recipe, members, engine, flat),
-        augment=recipe.augment,
-        config=how,
+        evaluator=_make_evaluator(config, spec, members, engine),
+        augment=spec.preprocess,
+        config=run_config,
         dist=DistInfo(),
-        prefetcher=Planner(algorithm, population, roll, recipe.seed),
+        prefetcher=ConnectedPlanSource(algorithm, population, registry, spec.seed),
     )
-    settings = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
-    about = settings | {"federation": vars(rules) | {"members": members.describe()}}
-    return run_training(training, module, flat, device, folder=folder, resume=bool(rules.resume), metadata=about)
+    settings = cast(dict[str, Any], OmegaConf.to_container(spec.config, resolve=True))
+    metadata = settings | {"federation": vars(config) | {"members": members.to_dict()}}
+    resume = bool(config.resume)
+    return run_training(setup, model.module, model.flat, model.device, folder=folder, resume=resume, metadata=metadata)
 
 
-def _judge(
-    rules: FederationConfig, recipe: TrainingSpec, members: Members, engine: GridEngine, flat: FlatModel
+def _gather_members(registry: ClientRegistry, config: FederationConfig, spec: TrainingSpec, folder: Path) -> Members:
+    """Return the members of a run that is resumed, or else wait for clients to join."""
+    if spec.needs_class_counts and spec.algorithm.privacy is not None:
+        raise ValueError(
+            "example_weighting=importance would compute p(y) from the labels of all users, which privacy forbids: set "
+            "example_weighting.target_distribution."
+        )
+    if config.resume:
+        return registry.restore(_read_members(folder))
+    return registry.wait_for_clients(config.num_clients or getattr(spec.algorithm.sampler, "cohort_size", 1))
+
+
+def _with_target_distribution(algorithm: Algorithm, members: Members) -> tuple[Algorithm, tuple[float, ...]]:
+    """Return the algorithm with p(y) of all members where FedIR has none of its own, and p(y)."""
+    weighting = algorithm.example_weighting
+    if not isinstance(weighting, ImportanceReweighting):
+        return algorithm, ()
+    target = weighting.target_distribution or members.target_distribution
+    return replace(algorithm, example_weighting=replace(weighting, target_distribution=target)), target
+
+
+def _make_evaluator(
+    config: FederationConfig, spec: TrainingSpec, members: Members, engine: GridEngine
 ) -> Evaluator | None:
-    """Who evaluates: the server on a store of its own, or the clients; with privacy they tell nothing of theirs."""
-    config, device = recipe.config, engine.reference.device
-    if rules.test:
-        people = open_population(Path(rules.test), config.data.task or None)
-        if people.classes != members.classes:
-            raise ValueError(f"the classes of {rules.test} are not those of the clients: give a store of the same task")
-        tested = people.split(config.evaluate_on) if "split" in people.columns else people
-        return LocalEvaluator(flat, tested, recipe.augment, device)
-    if members.multi or recipe.algorithm.privacy is not None or not any(m.tests for m in members.all):
+    """Return an evaluator on the server's own store, or one that asks the clients; with privacy they are not asked."""
+    if config.test_store:
+        population = open_population(Path(config.test_store), spec.config.data.task or None)
+        if population.classes != members.data.classes:
+            raise ValueError(
+                f"The classes of test_store={config.test_store} are not those of the clients: give a store of the same "
+                "task."
+            )
+        if "split" in population.columns:
+            population = population.split(spec.config.evaluate_on)
+        return LocalEvaluator(engine.reference.model, population, spec.preprocess, engine.reference.device)
+    has_tests = any(member.num_test_examples for member in members.all)
+    if members.data.multi or spec.algorithm.privacy is not None or not has_tests:
         return None
-    return GridEvaluator(engine, members.population(tests=True))
+    return GridEvaluator(engine, members.population(test=True))
 
 
-def _members(folder: Path) -> Members:
-    """Those of the run in the folder."""
+def _read_members(folder: Path) -> Members:
+    """Return the members of the run in a folder."""
     try:
-        words = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        return Members.from_infos(words["federation"]["members"])
+        content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        return Members.from_dict(content["federation"]["members"])
     except (OSError, KeyError, TypeError, yaml.YAMLError):
-        raise ValueError(f"{folder} holds no federated run to continue: give the folder of one") from None
+        raise ValueError(f"{folder} has no federated run of this version: set resume to the folder of one.") from None

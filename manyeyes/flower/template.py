@@ -1,4 +1,4 @@
-"""A ready Flower app: a folder that `flwr run` takes, with the settings in it."""
+"""A ready Flower app: a folder for `flwr run`, with the settings in it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from manyeyes.flower.config import FederationConfig
 from manyeyes.io.atomic import write_text
 
-PROJECT = """[build-system]
+PYPROJECT = """[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
 name = "federated"
 version = "1.0.0"
-description = "A model trained by many people's photos, which stay where they are"
+description = "A model trained on images of many users, which stay where they are"
 license = "Apache-2.0"
 dependencies = ["manyeyes[flower]"]
 
@@ -33,22 +33,20 @@ clientapp = "federated.client_app:app"
 
 [tool.flwr.app.config]
 {config}"""
-SERVER = '"""The server."""\n\nfrom manyeyes.flower.server import build_server\n\napp = build_server()\n'
-CLIENT = '"""A client."""\n\nfrom manyeyes.flower.client import build_client\n\napp = build_client()\n'
+SERVER_APP = '"""The server."""\n\nfrom manyeyes.flower.server import build_server\n\napp = build_server()\n'
+CLIENT_APP = '"""A client."""\n\nfrom manyeyes.flower.client import build_client\n\napp = build_client()\n'
 
 
-def write_app(folder: Path, rules: FederationConfig) -> None:
-    """Write the app; a folder that already holds something is refused."""
+def write_app(folder: Path, config: FederationConfig) -> None:
+    """Write the app to an empty or new folder."""
     if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty: choose a new folder")
+        raise ValueError(f"{folder} is not empty: choose a new folder.")
     (folder / "federated").mkdir(parents=True)
-    lines = [
-        f"# {f.metadata['meaning']}\n{f.name} = {_toml(getattr(rules, f.name))}\n" for f in fields(FederationConfig)
-    ]
+    settings = [f"# {f.metadata['help']}\n{f.name} = {_toml(getattr(config, f.name))}\n" for f in fields(config)]
     write_text(folder / "federated" / "__init__.py", "")
-    write_text(folder / "federated" / "server_app.py", SERVER)
-    write_text(folder / "federated" / "client_app.py", CLIENT)
-    write_text(folder / "pyproject.toml", PROJECT.format(config="".join(lines)))
+    write_text(folder / "federated" / "server_app.py", SERVER_APP)
+    write_text(folder / "federated" / "client_app.py", CLIENT_APP)
+    write_text(folder / "pyproject.toml", PYPROJECT.format(config="".join(settings)))
 
 
 def _toml(value: Any) -> str:

@@ -32,72 +32,73 @@ from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.split import split
 
 BIN = Path(sys.executable).parent
-LONG = 250.0  # seconds; a machine may be busy
-SIZES = (4, 6, 9, 5)  # photos to train on; each user has two more to be tested on
-Change = Callable[[Message, Message], Message | None]  # (task, answer) to what is sent instead
+TIMEOUT_SECONDS = 250.0  # long, because a machine may be busy
+NUM_TRAIN_IMAGES = (4, 6, 9, 5)  # of each user; each has two more for test
+Change = Callable[[Message, Message], Message | None]  # (task, reply) to what is sent instead
 
 
 @pytest.fixture(scope="session")
-def crowd() -> Population:
-    """Four users of 8 x 8 photos in three classes, each with a part to train on and one to be tested on."""
+def population() -> Population:
+    """Four users with 8 x 8 images of three classes; each user has training and test images."""
     rng = np.random.default_rng(0)
-    users = np.repeat(np.arange(4), [size + 2 for size in SIZES])
-    parts = np.concatenate([["train"] * size + ["test"] * 2 for size in SIZES])
+    users = np.repeat(np.arange(4), [num_train + 2 for num_train in NUM_TRAIN_IMAGES])
+    splits = np.concatenate([["train"] * num_train + ["test"] * 2 for num_train in NUM_TRAIN_IMAGES])
     labels = rng.integers(3, size=len(users))
     pixels = rng.integers(0, 200, (len(users), 8, 8, 3))
     pixels[np.arange(len(users)), :, :, labels] += 55
     classes = SingleLabels(labels, ("red", "green", "blue"))
-    return Population.from_arrays(pixels.astype(np.uint8), classes, users, split=parts)
+    return Population.from_arrays(pixels.astype(np.uint8), classes, users, split=splits)
 
 
 @pytest.fixture(scope="session")
-def stores(crowd: Population, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return split(crowd, tmp_path_factory.mktemp("stores") / "of", "single")
+def stores(population: Population, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One store for each user of the population."""
+    return split(population, tmp_path_factory.mktemp("stores") / "of", "single")
 
 
 @dataclass
 class Node:
-    """A client in this process; its answers go through `change` before they are sent."""
+    """A client in this process; its replies go through `change` before they are sent."""
 
     context: Context
     app: ClientApp = field(default_factory=build_client)
-    change: Change = lambda task, answer: answer
+    change: Change = lambda task, reply: reply
 
 
 class FakeGrid(Grid):
-    """Carries real messages, as the bytes that would travel, to clients in this process."""
+    """A grid that carries real messages, serialized to bytes, to clients in this process."""
 
     def __init__(self, nodes: dict[int, Node]) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.nodes, self.sent = nodes, list[Message]()
-        self.unreadable = set[int]()  # nodes whose answers are garbage
-        self._answers: dict[str, Message] = {}
-        self._numbers = count()
+        self.unreadable = set[int]()  # nodes whose replies cannot be read
+        self._replies: dict[str, Message] = {}
+        self._counter = count()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        numbers = []
+        message_ids = []
         for message in messages:
-            task = over_the_wire(message)
-            task.metadata.__dict__["_message_id"] = f"message {next(self._numbers)}"
-            numbers.append(task.metadata.message_id)
+            task = serialize_and_read(message)
+            task.metadata.__dict__["_message_id"] = f"message {next(self._counter)}"
+            message_ids.append(task.metadata.message_id)
             self.sent.append(task)
             node = self.nodes.get(task.metadata.dst_node_id)
             if node is None:
                 continue
             try:
-                answer = node.app(task, node.context)
+                reply = node.app(task, node.context)
             except Exception as error:
-                answer = Message(Error(0, str(error)), reply_to=task)
-            changed = node.change(task, answer)
+                reply = Message(Error(0, str(error)), reply_to=task)
+            changed = node.change(task, reply)
             if changed is not None:
-                self._answers[task.metadata.message_id] = over_the_wire(changed)
-        return numbers
+                self._replies[task.metadata.message_id] = serialize_and_read(changed)
+        return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        numbers = [number for number in message_ids if number in self._answers]
-        if any(self._answers[number].metadata.src_node_id in self.unreadable for number in numbers):
-            raise RuntimeError("these bytes are no message")
-        return [self._answers.pop(number) for number in numbers]
+        arrived = [id for id in message_ids if id in self._replies]
+        if any(self._replies[id].metadata.src_node_id in self.unreadable for id in arrived):
+            raise RuntimeError("these bytes are not a message")
+        return [self._replies.pop(id) for id in arrived]
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
@@ -116,32 +117,29 @@ class FakeGrid(Grid):
         raise NotImplementedError
 
 
-def over_the_wire(message: Message) -> Message:
-    """The message that is read from the bytes of this one."""
-    objects = {number: one.deflate() for number, one in get_all_nested_objects(message).items()}
-    arrived = inflate_object_from_contents(message.object_id, objects)
-    assert isinstance(arrived, Message)
-    return arrived
+def serialize_and_read(message: Message) -> Message:
+    """Return the message that is read from the bytes of this one."""
+    objects = {id: nested.deflate() for id, nested in get_all_nested_objects(message).items()}
+    copy = inflate_object_from_contents(message.object_id, objects)
+    assert isinstance(copy, Message)
+    return copy
 
 
 @pytest.fixture(scope="session")
-def federation(stores: list[Path]) -> Callable[..., FakeGrid]:
-    """Nodes 10, 11, ... that hold the stores; `settings` are what the app was made with."""
+def make_grid(stores: list[Path]) -> Callable[..., FakeGrid]:
+    """Make a grid with nodes 10, 11, ..., one for each store, whose app has this configuration."""
 
-    def make(rules: FederationConfig, count: int = 4, **node_config: str) -> FakeGrid:
-        config = dict(vars(rules))
-        return FakeGrid(
-            {
-                10 + k: Node(Context(1, 10 + k, {"store": str(stores[k]), **node_config}, RecordDict(), config))
-                for k in range(count)
-            }
-        )
+    def make(config: FederationConfig, count: int = 4, **node_config: str) -> FakeGrid:
+        def node(k: int) -> Node:
+            return Node(Context(1, 10 + k, {"store": str(stores[k]), **node_config}, RecordDict(), dict(vars(config))))
+
+        return FakeGrid({10 + k: node(k) for k in range(count)})
 
     return make
 
 
 class Processes:
-    """Of one federation, in a folder; none outlives the test, nor does any that they start."""
+    """Processes of one federation, in a folder; all are killed after the test, with those that they start."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._running = folder, list[subprocess.Popen[bytes]]()
@@ -156,9 +154,9 @@ class Processes:
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }
 
-    def start(self, log: str, *words: object) -> subprocess.Popen[bytes]:
+    def start(self, log: str, *argv: object) -> subprocess.Popen[bytes]:
         with (self.folder / log).open("wb") as file:
-            command = [str(BIN / str(words[0])), *map(str, words[1:])]
+            command = [str(BIN / str(argv[0])), *map(str, argv[1:])]
             self._running.append(
                 subprocess.Popen(
                     command, cwd=self.folder, env=self.env, stdout=file, stderr=file, start_new_session=True
@@ -167,7 +165,7 @@ class Processes:
         return self._running[-1]
 
     def superlink(self, *options: object, connection: str) -> int:
-        """Start a SuperLink, tell `flwr` where it is, and say its port."""
+        """Start a SuperLink, write its address where `flwr` finds it, and return its port."""
         (port,) = self.ports(1)
         address = f'[superlink]\ndefault = "trial"\n[superlink.trial]\naddress = "127.0.0.1:{port}"\n'
         (self.folder / "flower" / "config.toml").write_text(f"{address}{connection}\n")
@@ -176,25 +174,26 @@ class Processes:
         return port
 
     def ports(self, count: int) -> list[int]:
-        """That nobody listens to."""
+        """Return free ports."""
         with ExitStack() as stack:
             sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-            for one in sockets:
-                one.bind(("127.0.0.1", 0))
-            return [one.getsockname()[1] for one in sockets]
+            for free in sockets:
+                free.bind(("127.0.0.1", 0))
+            return [free.getsockname()[1] for free in sockets]
 
-    def wait(self, happened: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LONG
-        while not happened():
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition is true."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not condition():
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.05)
 
     def finish(self, *processes: subprocess.Popen[bytes]) -> None:
-        """Wait for those that should end well."""
-        assert [process.wait(LONG) for process in processes] == [0] * len(processes), self.logs()
+        """Wait for processes that should end with exit code 0."""
+        assert [process.wait(TIMEOUT_SECONDS) for process in processes] == [0] * len(processes), self.logs()
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """At once, with all that it started."""
+        """Kill a process with all that it started."""
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -213,6 +212,6 @@ class Processes:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    found = Processes(tmp_path)
-    yield found
-    found.kill_all()
+    started = Processes(tmp_path)
+    yield started
+    started.kill_all()

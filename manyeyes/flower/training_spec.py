@@ -1,0 +1,96 @@
+"""What is trained, read from the settings of `manyeyes run`: the same on the server and on every client."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from hydra import compose, initialize
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+from torch import nn
+
+from manyeyes.components.example_weighting import ImportanceReweighting
+from manyeyes.components.samplers import Centralized
+from manyeyes.config.build import build_augment, build_model, build_whole
+from manyeyes.config.errors import check_names, format_error, is_config_error
+from manyeyes.config.presets import register
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.population import Population
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.select import choose_device
+from manyeyes.models.dropout import with_seeded_dropout
+from manyeyes.models.flat import FlatModel
+from manyeyes.privacy.mechanisms import LocalDP
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSpec:
+    """The settings of a run, and the algorithm and preprocessing that they describe."""
+
+    config: DictConfig
+    algorithm: Algorithm
+    preprocess: Preprocess
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.seed)
+
+    @property
+    def needs_class_counts(self) -> bool:
+        """Whether p(y) must be computed from the class counts of all clients (FedIR)."""
+        weighting = self.algorithm.example_weighting
+        return isinstance(weighting, ImportanceReweighting) and weighting.target_distribution is None
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltModel:
+    """A model on its device; `flat` is a view of `module`."""
+
+    module: nn.Module
+    flat: FlatModel
+    device: torch.device
+
+
+@lru_cache(maxsize=32)
+def parse_settings(settings: str) -> TrainingSpec:
+    """Return what the settings describe; settings that make no sense between separate clients are refused."""
+    register()
+    GlobalHydra.instance().clear()
+    try:
+        with initialize(version_base="1.3", config_path=None):
+            config = compose("config", overrides=shlex.split(settings))
+    except Exception as error:
+        if is_config_error(error):
+            raise ValueError(format_error(error)) from None
+        raise
+    check_names(config)
+    algorithm = build_whole(config)
+    if config.best_on:
+        raise ValueError(
+            "best_on chooses a model on images of the whole population, which no one has here: leave it out."
+        )
+    if (reason := unsupported_reason(algorithm)) is not None:
+        raise ValueError(reason)
+    return TrainingSpec(config, algorithm, build_augment(config.augment))
+
+
+def unsupported_reason(algorithm: Algorithm) -> str | None:
+    """Return why an algorithm cannot run on separate clients, or None."""
+    if isinstance(algorithm.sampler, Centralized):
+        return "sampler=centralized needs all images in one place: choose a federated algorithm."
+    if isinstance(algorithm.privacy, LocalDP):
+        return "privacy=local is only simulated, by manyeyes run: use privacy=central."
+    for slot in ("personal_model", "adaptation"):
+        if (component := getattr(algorithm, slot)) is not None:
+            return f"{slot}={type(component).__name__} is only simulated, by manyeyes run: set {slot}=none."
+    return None
+
+
+def make_model(spec: TrainingSpec, population: Population) -> BuiltModel:
+    """Return the model that the settings describe, with its initial weights."""
+    device = choose_device(spec.config.engine.device)
+    module = build_model(spec.config.model, population, spec.preprocess, spec.seed).to(device)
+    return BuiltModel(module, FlatModel(with_seeded_dropout(module)), device)
