@@ -58,7 +58,7 @@ def means(folder: Path, batch: int, device: torch.device) -> dict[str, float]:
                 if own
                 else evaluator.evaluate_personal_models((user, found.state.weights) for user in test.user_ids.tolist())
             )
-            results[name] = float(score.results()["user_mean"])
+            results[name] = float(score.compute()["user_mean"])
             for child in module.modules():
                 if isinstance(child, nn.BatchNorm2d):
                     child.__class__ = LiveNorm

@@ -35,7 +35,7 @@ def main() -> None:
     users_N = (USERS * chance.random(args.examples) ** 3).astype(np.int64)  # a few large users, many small ones
 
     print(f"{args.examples} x {args.classes} scores, {hot_NC.sum() / args.examples:.1f} positives an example")
-    seconds, _ = timed(lambda: MultiLabelScores.from_scores(scores_NC, hot_NC).results())
+    seconds, _ = timed(lambda: MultiLabelScores.from_scores(scores_NC, hot_NC).compute())
     print(f"manyeyes, all                 {seconds:8.2f} s")
     seconds, _ = timed(lambda: MultiLabelScores.from_scores(scores_NC, hot_NC, users_N).per_user())
     print(f"manyeyes, per user            {seconds:8.2f} s   {len(np.unique(users_N))} users")
@@ -46,7 +46,7 @@ def main() -> None:
     print(f"manyeyes, in batches of 512   {seconds:8.2f} s   {peak / 2**30:.2f} GiB beside the input")
 
     part_NC, part_hot_NC = scores_NC[:, : args.subset].copy(), hot_NC[:, : args.subset].copy()
-    ours_s, ours = timed(lambda: MultiLabelScores.from_scores(part_NC, part_hot_NC).results())
+    ours_s, ours = timed(lambda: MultiLabelScores.from_scores(part_NC, part_hot_NC).compute())
     theirs_s, theirs = timed(lambda: scikit_learn(part_NC, part_hot_NC))
     print(
         f"{args.subset} classes: manyeyes {ours_s:.2f} s, scikit-learn {theirs_s:.2f} s, {theirs_s / ours_s:.1f} times"
@@ -63,7 +63,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 def in_batches(scores_NC: Any, hot_NC: Any, size: int) -> dict[str, float]:
     starts = range(0, len(scores_NC), size)
     parts = (MultiLabelScores.from_scores(scores_NC[i : i + size], hot_NC[i : i + size]) for i in starts)
-    return sum(parts, MultiLabelScores.empty(scores_NC.shape[1])).results()
+    return sum(parts, MultiLabelScores.empty(scores_NC.shape[1])).compute()
 
 
 def scikit_learn(scores_NC: Any, hot_NC: Any) -> dict[str, float]:

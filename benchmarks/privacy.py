@@ -130,7 +130,7 @@ def precision(model: torch.nn.Module, people: me.Population) -> float:
     return float(
         LocalEvaluator(flat, people, Preprocess(), torch.device("cpu"))
         .evaluate_global(flat.read())
-        .results()["macro_ap"]
+        .compute()["macro_ap"]
     )
 
 

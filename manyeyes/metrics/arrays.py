@@ -1,4 +1,4 @@
-"""Arrays: what a caller gives, as NumPy arrays that are known to be sound."""
+"""Checked NumPy arrays from whatever array or tensor a caller has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Scores = NDArray[np.floating[Any]]
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Anything array-like or a torch tensor, without a copy where there need be none."""
+    """Convert anything array-like or a torch tensor, without a copy where none is needed."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":  # NumPy has no such type
@@ -23,37 +23,49 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def as_scores(scores: Any) -> Scores:
-    """Scores [N, C] as given, float32 or float64; never rounded, since rounding would make ties."""
-    given = as_array(scores)
-    if given.ndim != 2 or given.shape[1] == 0:
-        raise ValueError(f"scores has shape {given.shape}: give one row for each example, one column for each class")
-    if not (np.issubdtype(given.dtype, np.floating) or np.issubdtype(given.dtype, np.integer)):
-        raise ValueError(f"scores has type {given.dtype}: give real numbers")
-    single = given.dtype in (np.float16, np.float32)
-    sound: Scores = np.asarray(given, np.float32) if single else np.asarray(given, np.float64)
-    refuse_nan("scores", sound)
-    return sound
+    """Convert scores [N, C] to float32 or float64; float64 is never rounded, since rounding would make ties."""
+    array = as_array(scores)
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise ValueError(f"scores has shape {array.shape}: give one row for each example, one column for each class")
+    if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+        raise ValueError(f"scores has type {array.dtype}: give real numbers")
+    dtype = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
+    converted: Scores = np.asarray(array, dtype)
+    refuse_nan("scores", converted)
+    return converted
 
 
-def as_ints(name: str, values: Any, count: int) -> Ints:
-    """One whole number for each of `count` examples."""
-    given = as_array(values)
-    if given.shape != (count,):
-        raise ValueError(f"{name} has shape {given.shape} but there are {count} examples: give one number for each")
-    if given.size and not np.issubdtype(given.dtype, np.integer):
-        raise ValueError(f"{name} has type {given.dtype}: give whole numbers")
-    return given.astype(np.int64)
+def as_ints(name: str, values: Any, num_examples: int) -> Ints:
+    """Convert one integer for each example."""
+    array = as_array(values)
+    if array.shape != (num_examples,):
+        raise ValueError(
+            f"{name} has shape {array.shape} but there are {num_examples} examples: give one number for each"
+        )
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"{name} has type {array.dtype}: give whole numbers")
+    return array.astype(np.int64)
+
+
+def as_class_ids(name: str, values: Any, num_examples: int, num_classes: int) -> Ints:
+    """Convert one class id for each example."""
+    ids_N = as_ints(name, values, num_examples)
+    invalid = ids_N[(ids_N < 0) | (ids_N >= num_classes)]
+    if len(invalid):
+        raise ValueError(f"{name} has class {invalid[0]} but there are {num_classes} classes: count them from 0")
+    return ids_N
 
 
 def refuse_nan(name: str, values: NDArray[Any]) -> None:
-    """A NaN has no rank and no sum, so it would make every result below it meaningless."""
-    bad = np.isnan(values)
-    if bad.any():
-        row = int(np.argwhere(bad)[0][0])
+    """Raise ValueError for a NaN: it has no rank and no sum, so every result would be meaningless."""
+    is_nan = np.isnan(values)
+    if is_nan.any():
+        row = int(np.argwhere(is_nan)[0][0])
         raise ValueError(f"{name} has a NaN in row {row}: the model has diverged, so train it with a lower rate")
 
 
-def ratio(part: Any, whole: Any) -> Floats:
-    """part / whole, and 0 where whole is 0, as scikit-learn's `zero_division=0`."""
-    part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
-    return np.asarray(np.divide(part, whole, out=np.zeros(np.broadcast(part, whole).shape), where=whole != 0))
+def ratio(numerator: Any, denominator: Any) -> Floats:
+    """Divide; 0 where the denominator is 0, as scikit-learn's `zero_division=0`."""
+    numerator, denominator = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
+    zeros = np.zeros(np.broadcast(numerator, denominator).shape)
+    return np.asarray(np.divide(numerator, denominator, out=zeros, where=denominator != 0))

@@ -1,4 +1,4 @@
-"""Efficiency: what a model reached for its rounds and batches (Hsu et al. 2020, section 6 and table 2)."""
+"""Learning curves: what a model reached within a number of rounds and batches (Hsu et al. 2020, section 6, table 2)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from manyeyes.metrics.arrays import Floats, Ints, as_array, as_ints
 
 
 def relative_accuracy(federated: float, centralized: float) -> float:
-    """Acc_federated / Acc_centralised."""
+    """Return Acc_federated / Acc_centralized."""
     if not centralized > 0:
-        raise ValueError(f"the centralised accuracy is {centralized}: give one above 0")
+        raise ValueError(f"the centralized accuracy is {centralized}: give one above 0")
     return federated / centralized
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Evaluations of one run: after how many rounds, the value, and the batches spent until then.
+    """The evaluations of one run: the round, the value, and the batches trained until then.
 
-    A round costs the local batches of its largest client, a proxy for time, since the others run beside it.
+    A round costs the local batches of its largest client, a proxy for time, since clients train in parallel.
     """
 
     rounds_E: Ints
     values_E: Floats
-    cumulative_batches_R: Ints  # batches after 0, 1, ... rounds
+    cumulative_batches_R: Ints  # after 0, 1, ... rounds
 
     @staticmethod
     def from_points(rounds: Any, values: Any, batches: Any) -> Curve:
-        """Evaluations after `rounds` [E] gave `values` [E]; round r of R had a largest client of `batches[r]` [R]."""
+        """Make a curve of `values` [E] after `rounds` [E]; the largest client of round r of R had `batches[r]` [R]."""
         values_E = as_array(values).astype(np.float64)
         rounds_E = as_ints("rounds", rounds, as_array(rounds).size)
         batches_R = as_ints("batches", batches, as_array(batches).size)
@@ -45,28 +45,26 @@ class Curve:
         return Curve(rounds_E, values_E, np.concatenate([[0], np.cumsum(batches_R)]).astype(np.int64))
 
     def value_at_round(self, round: int) -> float | None:
-        """The latest evaluation within so many rounds; None if the run is shorter, or was not evaluated by then."""
+        """Return the latest value up to a round; None if the run is shorter or was not evaluated by then."""
         return self._latest(self.rounds_E <= round) if 0 <= round < len(self.cumulative_batches_R) else None
 
     def value_at_batches(self, batches: int) -> float | None:
-        """The latest evaluation within so many batches; None if the run spent less, or was not evaluated by then."""
-        return (
-            self._latest(self.cumulative_batches_R[self.rounds_E] <= batches)
-            if batches <= self.cumulative_batches_R[-1]
-            else None
-        )
+        """Return the latest value within a number of batches; None if the run is shorter or was not evaluated by then."""
+        if batches > self.cumulative_batches_R[-1]:
+            return None
+        return self._latest(self.cumulative_batches_R[self.rounds_E] <= batches)
 
     def rounds_to(self, target: float) -> int | None:
-        """Rounds before the first evaluation at or above the target; None if there is none."""
+        """Return the rounds before the first value at or above the target; None if there is none."""
         reached = np.flatnonzero(self.values_E >= target)
         return int(self.rounds_E[reached[0]]) if len(reached) else None
 
     def batches_to(self, target: float) -> int | None:
-        """Batches before the first evaluation at or above the target; None if there is none."""
+        """Return the batches before the first value at or above the target; None if there is none."""
         rounds = self.rounds_to(target)
         return None if rounds is None else int(self.cumulative_batches_R[rounds])
 
-    def _latest(self, within_E: Any) -> float | None:
-        """Evaluations are in order, so those within are the first ones."""
-        count = int(np.sum(within_E))
+    def _latest(self, is_within_E: Any) -> float | None:
+        """Return the last of the values within a bound, which are the first ones since values are in order."""
+        count = int(np.sum(is_within_E))
         return float(self.values_E[count - 1]) if count else None

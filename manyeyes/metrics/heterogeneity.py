@@ -1,4 +1,4 @@
-"""Skew: how far the users' class distributions are from the population's (Hsu et al. 2020, section 6.1)."""
+"""Heterogeneity: how far the users' class distributions are from the population's (Hsu et al. 2020, section 6.1)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.metrics.arrays import Floats, as_array
+from manyeyes.metrics.arrays import Floats, Ints, as_array
+
+
+def emd_of_counts(
+    user_N: Ints, class_N: Ints, count_N: Ints | Floats, num_users: int, class_counts_C: Ints | Floats
+) -> Floats:
+    """Return ||q_i - p||_1 of each user i [U], in [0, 2], from how often each user has each of its classes.
+
+    q_i is the user's class distribution and p the population's. Only the classes that a user has are given, so that
+    memory does not grow with users times classes; a user without any gets 1, the sum of p.
+    """
+    total_U = np.bincount(user_N, count_N, num_users)
+    p_C = class_counts_C / max(1, class_counts_C.sum())
+    distance_N = np.abs(count_N / total_U[user_N] - p_C[class_N])
+    return np.asarray(1 + np.bincount(user_N, distance_N - p_C[class_N], num_users), np.float64)
 
 
 def emd(histograms_UC: Any) -> Floats:
-    """||q_i - p||_1 of each user i [U], in [0, 2]; q_i is its class distribution and p = sum_i (n_i / n) q_i."""
+    """Return ||q_i - p||_1 of each user i [U] from how many examples of each class each user has."""
     counts_UC = _histograms(histograms_UC)
-    p_C = counts_UC.sum(axis=0) / counts_UC.sum()
-    return np.asarray(np.abs(counts_UC / counts_UC.sum(axis=1, keepdims=True) - p_C).sum(axis=1))
+    user_N, class_N = np.nonzero(counts_UC)
+    return emd_of_counts(user_N, class_N, counts_UC[user_N, class_N], len(counts_UC), counts_UC.sum(axis=0))
 
 
 def mean_emd(histograms_UC: Any) -> float:
-    """Non-identicalness: sum_i (n_i / n) ||q_i - p||_1."""
+    """Return the non-identicalness sum_i (n_i / n) ||q_i - p||_1."""
     return float(np.average(emd(histograms_UC), weights=_histograms(histograms_UC).sum(axis=1)))
 
 
@@ -29,7 +43,7 @@ def _histograms(histograms_UC: Any) -> Floats:
         )
     if not np.all(np.isfinite(counts_UC) & (counts_UC >= 0)):
         raise ValueError("histograms has a negative or infinite count: give how many examples of each class a user has")
-    without = np.flatnonzero(counts_UC.sum(axis=1) == 0)
-    if len(without):
-        raise ValueError(f"the user in row {without[0]} has no examples, so no distribution: leave such users out")
+    empty_users = np.flatnonzero(counts_UC.sum(axis=1) == 0)
+    if len(empty_users):
+        raise ValueError(f"the user in row {empty_users[0]} has no examples, so no distribution: leave such users out")
     return counts_UC

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from manyeyes.metrics.arrays import Floats, Ints, Scores, as_array, as_ints, as_scores, ratio
-from manyeyes.metrics.ranking import Positives, at_or_above
-from manyeyes.metrics.users import PerUser
+from manyeyes.metrics.base import ResultInfo
+from manyeyes.metrics.losses import mean_binary_cross_entropy
+from manyeyes.metrics.ranking import Positives, num_at_or_above
+from manyeyes.metrics.users import USER_RESULTS, PerUser
 
-BLOCK = 1 << 22  # scores sorted at a time by one thread: large enough for few searches, small enough for memory
+BLOCK_SCORES = 1 << 22  # scores sorted at a time by one thread: large enough for few searches, small enough for memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,35 +49,55 @@ class Batch:
 class MultiLabelScores:
     """All scores seen: an exact average precision needs every one of them."""
 
-    classes: int
+    results: ClassVar[Mapping[str, ResultInfo]] = {
+        "macro_ap": ResultInfo("macro average precision", is_fraction=True),
+        "macro_precision": ResultInfo("macro precision", is_fraction=True),
+        "macro_recall": ResultInfo("macro recall", is_fraction=True),
+        "macro_f1": ResultInfo("macro F1", is_fraction=True),
+        "c_f1": ResultInfo("C-F1", is_fraction=True),
+        "micro_ap": ResultInfo("micro average precision", is_fraction=True),
+        "micro_precision": ResultInfo("micro precision", is_fraction=True),
+        "micro_recall": ResultInfo("micro recall", is_fraction=True),
+        "micro_f1": ResultInfo("micro F1", is_fraction=True),
+        "examples": ResultInfo("evaluated images", higher_is_better=None),
+        "classes_without_positives": ResultInfo("classes without positives", higher_is_better=None),
+        **USER_RESULTS,
+    }
+
+    num_classes: int
     batches: tuple[Batch, ...] = ()
 
     @staticmethod
-    def empty(classes: int) -> MultiLabelScores:
-        return MultiLabelScores(classes)
+    def empty(num_classes: int) -> MultiLabelScores:
+        return MultiLabelScores(num_classes)
 
     @staticmethod
     def from_scores(scores: Any, targets: Any, users: Any = None) -> MultiLabelScores:
-        """From scores [N, C] (logits or probabilities), multi-hot targets [N, C] and a user id for each example [N]."""
+        """Take scores [N, C] (logits or probabilities), multi-hot targets [N, C] and a user id per example [N]."""
         scores_NC = as_scores(scores)
         hot_NC = as_array(targets)
         if hot_NC.shape != scores_NC.shape:
             raise ValueError(f"targets has shape {hot_NC.shape} but scores {scores_NC.shape}: give one for each score")
         if hot_NC.dtype != bool and not np.all((hot_NC == 0) | (hot_NC == 1)):
-            odd = hot_NC[(hot_NC != 0) & (hot_NC != 1)][0]
-            raise ValueError(f"targets has the value {odd}: give 1 for a class that the example has, else 0")
+            invalid = hot_NC[(hot_NC != 0) & (hot_NC != 1)][0]
+            raise ValueError(f"targets has the value {invalid}: give 1 for a class that the example has, else 0")
         users_N = None if users is None else as_ints("users", users, len(scores_NC))
         row_P, class_P = np.nonzero(hot_NC)
         # a copy, since the caller may write its next batch into the same memory
         return MultiLabelScores(scores_NC.shape[1], (Batch(scores_NC.copy(), row_P, class_P, users_N),))
 
-    def __add__(self, other: MultiLabelScores) -> MultiLabelScores:
-        if self.classes != other.classes:
-            raise ValueError(f"cannot add scores over {self.classes} and {other.classes} classes")
+    def update(self, outputs_NC: Any, targets: Any, users: Any = None) -> MultiLabelScores:
+        return self.merge(MultiLabelScores.from_scores(outputs_NC, targets, users))
+
+    def merge(self, other: MultiLabelScores) -> MultiLabelScores:
+        if self.num_classes != other.num_classes:
+            raise ValueError(f"cannot add scores over {self.num_classes} and {other.num_classes} classes")
         batches = self.batches + other.batches
         if len({batch.users_N is None for batch in batches if len(batch.scores_NC)}) > 1:
             raise ValueError("cannot add scores with users and scores without: give users to both or to neither")
-        return MultiLabelScores(self.classes, batches)
+        return MultiLabelScores(self.num_classes, batches)
+
+    __add__ = merge
 
     @cached_property
     def merged(self) -> Batch:
@@ -82,7 +105,7 @@ class MultiLabelScores:
         batches = [batch for batch in self.batches if len(batch.scores_NC)]
         if len(batches) == 0:
             none = np.zeros(0, np.int64)
-            return Batch(np.zeros((0, self.classes), np.float32), none, none, None)
+            return Batch(np.zeros((0, self.num_classes), np.float32), none, none, None)
         if len(batches) == 1:
             return batches[0]
         starts = np.cumsum([0] + [len(batch.scores_NC) for batch in batches[:-1]])
@@ -96,58 +119,66 @@ class MultiLabelScores:
 
     @cached_property
     def average_precision(self) -> tuple[Floats, float]:
-        """(of each class [C], of all scores as one ranking)."""
+        """The average precision of each class [C], and of all scores as one ranking."""
         scores_NC, score_P, class_P = self.merged.scores_NC, self.merged.score_P, self.merged.class_P
-        by_class = Positives.from_scores(score_P, class_P, self.classes)
+        by_class = Positives.from_scores(score_P, class_P, self.num_classes)
         overall = Positives.from_scores(score_P, np.zeros_like(class_P), 1)
-        examples_P = np.zeros_like(class_P)
-        step = max(1, BLOCK // max(1, len(scores_NC)))
+        num_above_P = np.zeros_like(class_P)
+        block_classes = max(1, BLOCK_SCORES // max(1, len(scores_NC)))
 
-        def count(first: int) -> Ints:
-            """Count for these classes, and their part of the overall count: counts above a score add up."""
-            scores_CN = scores_NC[:, first : first + step].T.copy()
-            by_class.count_examples(scores_CN, first, examples_P)
+        def count(first_class: int) -> Ints:
+            """Count within each of some classes, and return their share of the overall count: such counts add up."""
+            scores_CN = scores_NC[:, first_class : first_class + block_classes].T.copy()
+            by_class.count_examples(scores_CN, first_class, num_above_P)
             ascending = scores_CN.reshape(-1)
             ascending.sort()
-            return at_or_above(ascending, overall.scores_P)
+            return num_at_or_above(ascending, overall.scores_P)
 
-        with ThreadPoolExecutor(os.cpu_count()) as threads:  # np.sort lets go of the interpreter
-            overall_P = sum(threads.map(count, range(0, self.classes, step)), np.zeros_like(class_P))
-        return by_class.average_precision(examples_P), float(overall.average_precision(overall_P)[0])
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # np.sort releases the interpreter lock
+            first_classes = range(0, self.num_classes, block_classes)
+            overall_P = sum(threads.map(count, first_classes), np.zeros_like(class_P))
+        return by_class.average_precision(num_above_P), float(overall.average_precision(overall_P)[0])
+
+    @property
+    def mean_loss(self) -> float:
+        """The binary cross-entropy, averaged over examples and classes."""
+        return mean_binary_cross_entropy(self.merged.scores_NC, self.merged.score_P)
 
     def per_class(self, threshold: float = 0.0) -> PerClass:
-        """Each class by itself; a class is predicted where its score is above the threshold (0 for logits)."""
-        found_C, predicted_C, support_C = self._counts_C(threshold)
-        return PerClass(self.average_precision[0], *_precision_recall_f1(found_C, predicted_C, support_C), support_C)
+        """Score each class by itself; a class is predicted where its score is above the threshold (0 for logits)."""
+        correct_C, predicted_C, support_C = self._counts_C(threshold)
+        return PerClass(self.average_precision[0], *_precision_recall_f1(correct_C, predicted_C, support_C), support_C)
 
     def per_user(self) -> PerUser:
-        """Macro AP over the classes that some of the user's examples have and some have not (FLAIR, figure 5).
+        """Return each user's macro AP over the classes that only some of its examples have (FLAIR, figure 5).
 
-        Where all have it, AP is 1 whatever the scores are. A user without such a class is too small to score.
+        Where all examples have a class, its AP is 1 whatever the scores are. A user without a class that only some
+        examples have is unscorable.
         """
         if self.merged.users_N is None:
             raise ValueError("the scores have no users: give users with every batch for per-user results")
         users_U, user_N, counts_U = np.unique(self.merged.users_N, return_inverse=True, return_counts=True)
         # a group is one class of one user that has it
-        group_P = user_N[self.merged.row_P] * self.classes + self.merged.class_P
-        key_G, group_P = np.unique(group_P, return_inverse=True)
-        user_G, class_G = np.divmod(key_G, self.classes)
+        key_P = user_N[self.merged.row_P] * self.num_classes + self.merged.class_P
+        key_G, group_P = np.unique(key_P, return_inverse=True)
+        user_G, class_G = np.divmod(key_G, self.num_classes)
         positives = Positives.from_scores(self.merged.score_P, group_P, len(key_G))
-        examples_P = np.zeros_like(group_P)
+        num_above_P = np.zeros_like(group_P)
         rows = np.split(np.argsort(user_N, kind="stable"), np.cumsum(counts_U)[:-1])
         bounds_U = np.searchsorted(user_G, np.arange(len(users_U) + 1))
         for rows_N, first, last in zip(rows, bounds_U[:-1], bounds_U[1:], strict=True):
             scores_GN = self.merged.scores_NC[rows_N, class_G[first:last, None]]
-            positives.count_examples(scores_GN, first, examples_P)
-        ap_G = positives.average_precision(examples_P)
-        told_G = np.bincount(group_P) < counts_U[user_G]
-        classes_U = np.bincount(user_G, weights=told_G, minlength=len(users_U))
-        ap_U = ratio(np.bincount(user_G, weights=ap_G * told_G, minlength=len(users_U)), classes_U)
-        scored_U = classes_U > 0
-        return PerUser(users_U[scored_U], ap_U[scored_U], counts_U[scored_U], int(np.sum(~scored_U)))
+            positives.count_examples(scores_GN, first, num_above_P)
+        ap_G = positives.average_precision(num_above_P)
+        is_scored_G = np.bincount(group_P) < counts_U[user_G]
+        num_classes_U = np.bincount(user_G, weights=is_scored_G, minlength=len(users_U))
+        ap_U = ratio(np.bincount(user_G, weights=ap_G * is_scored_G, minlength=len(users_U)), num_classes_U)
+        is_scored_U = num_classes_U > 0
+        num_unscorable = int(np.sum(~is_scored_U))
+        return PerUser(users_U[is_scored_U], ap_U[is_scored_U], counts_U[is_scored_U], num_unscorable)
 
-    def results(self, threshold: float = 0.0) -> dict[str, float]:
-        """All in one table, FLAIR's table 1 first; a class is predicted where its score is above the threshold.
+    def compute(self, threshold: float = 0.0) -> dict[str, float]:
+        """Return all results, FLAIR's table 1 first; a class is predicted where its score is above the threshold.
 
         `macro_f1` is scikit-learn's, the mean of the classes' F1. `c_f1` is the harmonic mean of macro precision and
         macro recall: it is what FLAIR prints as C-F1 (table 1, C-R-17: 2 * 71.7 * 49.3 / (71.7 + 49.3) = 58.4).
@@ -169,17 +200,15 @@ class MultiLabelScores:
             "examples": float(len(self.merged.scores_NC)),
             "classes_without_positives": float(np.sum(counts_C[2] == 0)),
         }
-        if self.merged.users_N is None:
-            return overall
-        return overall | {f"user_{name}": value for name, value in self.per_user().summary().items()}
+        return overall | ({} if self.merged.users_N is None else self.per_user().compute())
 
     def _counts_C(self, threshold: float) -> tuple[Ints, Ints, Ints]:
-        """For each class: how often it was found, how often it was predicted, how often it is there."""
-        found_P = self.merged.score_P > threshold
-        found_C = np.bincount(self.merged.class_P[found_P], minlength=self.classes)
+        """Count the true positives, the predictions and the positives of each class."""
+        is_found_P = self.merged.score_P > threshold
+        correct_C = np.bincount(self.merged.class_P[is_found_P], minlength=self.num_classes)
         predicted_C = np.count_nonzero(self.merged.scores_NC > threshold, axis=0)
-        return found_C, predicted_C, np.bincount(self.merged.class_P, minlength=self.classes)
+        return correct_C, predicted_C, np.bincount(self.merged.class_P, minlength=self.num_classes)
 
 
-def _precision_recall_f1(found: Any, predicted: Any, support: Any) -> tuple[Floats, Floats, Floats]:
-    return ratio(found, predicted), ratio(found, support), ratio(2 * found, predicted + support)
+def _precision_recall_f1(correct: Any, predicted: Any, support: Any) -> tuple[Floats, Floats, Floats]:
+    return ratio(correct, predicted), ratio(correct, support), ratio(2 * correct, predicted + support)

@@ -40,7 +40,14 @@ LABELS = {
     "clients": "clients a round",
 }
 SHARES = ("accuracy", "precision", "recall", "_f1", "_ap", "user_")  # in names of what lies between 0 and 1
-COUNTS = ("user_scored", "user_too_small", "user_untested", "examples", "classes_without_positives", "best_round")
+COUNTS = (
+    "num_users_scored",
+    "num_users_unscorable",
+    "user_untested",
+    "examples",
+    "classes_without_positives",
+    "best_round",
+)
 POINTS = 20_000  # of all runs of a page together, where rounds are many
 LEAST = 300  # of one run
 

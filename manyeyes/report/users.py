@@ -46,12 +46,12 @@ def load(folder: Path) -> dict[str, UserScores]:
 def _read(folder: Path, path: Path) -> dict[str, UserScores]:
     with path.open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
-    last = next(event for event in reversed(read_events(folder / "metrics.jsonl")) if "user_scored" in event)
+    last = next(event for event in reversed(read_events(folder / "metrics.jsonl")) if "num_users_scored" in event)
     counts = np.array([int(row[1]) for row in rows], np.int64)
     found = {}
     for column, name in zip(range(2, len(head)), ("", ADAPTED), strict=False):
         values = np.array([float(row[column]) for row in rows], np.float64)
-        small = int(last.get("user_too_small", 0))
+        small = int(last.get("num_users_unscorable", 0))
         users = PerUser(np.arange(len(rows)), values, counts, small)
         found[name] = UserScores(head[2], users, int(last.get("user_untested", 0)))
     return found
@@ -105,4 +105,4 @@ def _cells(users: UserScores) -> list[str]:
     found = users.values.summary()
     shown = ("mean", "weighted_mean", "worst_decile", "q05", "q25", "q50", "q75", "q95")
     small = users.values.num_unscorable + users.untested
-    return [f"{int(found['scored']):,}", f"{small:,}", *(f"{found[name]:.3f}" for name in shown)]
+    return [f"{len(users.values.values_U):,}", f"{small:,}", *(f"{found[name]:.3f}" for name in shown)]

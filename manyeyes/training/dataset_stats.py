@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, Population
 from manyeyes.io.atomic import write_text
+from manyeyes.metrics import emd_of_counts
 
 Doubles = NDArray[np.float64]
 NAME = "population.json"
@@ -40,10 +41,7 @@ def split_stats(name: str, population: Population) -> SplitStats:
     owner, label = np.divmod(pairs, classes)
     labels_C = population.class_counts
     total_U = np.bincount(owner, count, users)
-    p_C = labels_C / max(1, labels_C.sum())
-    # ||q - p||_1 (Hsu et al. 2020, section 6.1): the labels that a user has, and all of p where it has none.
-    apart = np.abs(count / total_U[owner] - p_C[label])
-    emd_U = np.asarray(1 + np.bincount(owner, apart - p_C[label], users), np.float64)
+    emd_U = emd_of_counts(owner, label, count, users, labels_C)
     return SplitStats(
         name,
         population.num_examples,

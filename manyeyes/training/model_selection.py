@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -14,7 +13,6 @@ from manyeyes.metrics import Accuracy, MultiLabelScores
 from manyeyes.training.events import Event
 from manyeyes.training.tensors import write_tensors
 
-BLOCK = 4096  # examples whose losses are computed at a time
 LOSS = "best_on_loss"  # of the model that is there, in the events of rounds that were evaluated
 
 
@@ -56,10 +54,5 @@ class BestModel:
 
 
 def loss(score: Accuracy | MultiLabelScores) -> float:
-    """The mean loss: cross-entropy or, of several labels, softplus(z) - z y, over examples and classes."""
-    if isinstance(score, Accuracy):
-        return score.results()["loss"]
-    scores_NC, positive = score.merged.scores_NC, float(score.merged.score_P.sum(dtype=np.float64))
-    blocks = (scores_NC[first : first + BLOCK] for first in range(0, len(scores_NC), BLOCK))
-    soft = sum(float(np.logaddexp(0, block, dtype=np.float64).sum()) for block in blocks)
-    return (soft - positive) / max(1, scores_NC.size)
+    """Return the mean loss: cross-entropy, or binary cross-entropy over examples and classes."""
+    return score.mean_loss

@@ -42,8 +42,8 @@ class Result:
 
 def results(score: Accuracy | MultiLabelScores | None, adapted: Accuracy | MultiLabelScores | None) -> dict[str, float]:
     """All metrics: of the model as it is sent, then `adapted_` of what each client has made of it."""
-    after = {} if adapted is None else adapted.results()
-    return ({} if score is None else score.results()) | {f"adapted_{name}": value for name, value in after.items()}
+    after = {} if adapted is None else adapted.compute()
+    return ({} if score is None else score.compute()) | {f"adapted_{name}": value for name, value in after.items()}
 
 
 def headline(score: Accuracy | MultiLabelScores | None) -> str:
@@ -51,7 +51,7 @@ def headline(score: Accuracy | MultiLabelScores | None) -> str:
     if score is None:
         return ""
     name = "macro_ap" if isinstance(score, MultiLabelScores) else "accuracy"
-    return f"{name} {score.results()[name]:.3f}"
+    return f"{name} {score.compute()[name]:.3f}"
 
 
 def curve(events: list[Event], name: str) -> Curve:

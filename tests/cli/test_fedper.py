@@ -132,7 +132,7 @@ def test_a_sweep_with_repeats_on_a_stand_in_of_cifar(command: Any, cifar: Path, 
     for config, number in zip(kept, range(16), strict=True):
         assert (config["algorithm"]["personal"] == "head") == (config["algorithm"]["name"] == "fedper")
         last = read_events(sweep / str(number) / "metrics.jsonl")[-1]
-        assert last["user_scored"] == 4
+        assert last["num_users_scored"] == 4
         assert (sweep / str(number) / "clients.bin").exists() == (config["algorithm"]["name"] == "fedper")
     assert found.out.count("user_mean") == 16
 
@@ -149,7 +149,7 @@ def test_both_models_on_a_stand_in_of_flickr_aes(command: Any, tmp_path: Path, m
     found = command("fedper", *words, *SMALL, "batch_size=32", "folder=here")
     assert (found.code, found.err) == (0, "")
     last = read_events(tmp_path / "here" / "metrics.jsonl")[-1]
-    assert last["user_scored"] == 2
+    assert last["num_users_scored"] == 2
     assert (tmp_path / "here" / "per_user.csv").read_text().startswith("user,examples,accuracy\nworker0")
 
 

@@ -1,4 +1,4 @@
-"""Accuracy against scikit-learn, torch, a plain loop and the laws of a monoid."""
+"""Accuracy against scikit-learn, torch and a plain loop, and its merging."""
 
 from __future__ import annotations
 
@@ -15,96 +15,96 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 from manyeyes.metrics import Accuracy
 
 
-def example(seed: int, count: int, classes: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Scores, targets and users; not every class need occur."""
-    chance = np.random.default_rng(seed)
-    targets = chance.integers(0, classes, count)
-    scores = chance.normal(size=(count, classes)).astype(np.float32)
+def random_case(seed: int, count: int, classes: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return scores, targets and users; some classes may not occur."""
+    rng = np.random.default_rng(seed)
+    targets = rng.integers(0, classes, count)
+    scores = rng.normal(size=(count, classes)).astype(np.float32)
     scores[np.arange(count), targets] += 1
-    return scores, targets, chance.choice([3, 8, 700], count)
+    return scores, targets, rng.choice([3, 8, 700], count)
 
 
-def assert_same(one: Accuracy, other: Accuracy) -> None:
-    assert one.results() == pytest.approx(other.results(), rel=1e-12, abs=1e-12)
-    np.testing.assert_array_equal(one.correct_C, other.correct_C)
-    np.testing.assert_array_equal(one.users_U, other.users_U)
-    np.testing.assert_array_equal(one.user_correct_U, other.user_correct_U)
+def assert_equal(actual: Accuracy, expected: Accuracy) -> None:
+    assert actual.compute() == pytest.approx(expected.compute(), rel=1e-12, abs=1e-12)
+    np.testing.assert_array_equal(actual.correct_C, expected.correct_C)
+    np.testing.assert_array_equal(actual.users_U, expected.users_U)
+    np.testing.assert_array_equal(actual.user_correct_U, expected.user_correct_U)
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 9999), st.integers(1, 40), st.integers(2, 12))
 def test_equals_scikit_learn(seed: int, count: int, classes: int) -> None:
-    scores, targets, _ = example(seed, count, classes)
+    scores, targets, _ = random_case(seed, count, classes)
     predicted = scores.argmax(axis=1)
     metric = Accuracy.from_scores(scores, targets)
-    assert metric.results()["accuracy"] == pytest.approx(accuracy_score(targets, predicted))
+    assert metric.compute()["accuracy"] == pytest.approx(accuracy_score(targets, predicted))
     seen = np.unique(targets)
     recall = recall_score(targets, predicted, labels=np.arange(classes), average=None, zero_division=0)
     np.testing.assert_allclose(metric.per_class(), recall)
     np.testing.assert_array_equal(np.flatnonzero(metric.count_C), seen)
     if len(seen) > 1:
-        assert metric.results()["macro_accuracy"] == pytest.approx(balanced_accuracy_score(targets, predicted))
+        assert metric.compute()["macro_accuracy"] == pytest.approx(balanced_accuracy_score(targets, predicted))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_loss_equals_torch(scale: float) -> None:
-    scores, targets, _ = example(0, 30, 5)
+    scores, targets, _ = random_case(0, 30, 5)
     expected = torch.nn.functional.cross_entropy(torch.tensor(scores).double() * scale, torch.tensor(targets)).item()
-    assert Accuracy.from_scores(scores * np.float64(scale), targets).results()["loss"] == pytest.approx(
+    assert Accuracy.from_scores(scores * np.float64(scale), targets).compute()["loss"] == pytest.approx(
         expected, rel=1e-9
     )
 
 
-def test_given_losses_are_averaged() -> None:
-    assert Accuracy.from_scores(np.eye(3), [0, 1, 1], losses=[1.0, 2.0, 6.0]).results()["loss"] == 3.0
+def test_passed_losses_are_averaged() -> None:
+    assert Accuracy.from_scores(np.eye(3), [0, 1, 1], losses=[1.0, 2.0, 6.0]).compute()["loss"] == 3.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_takes_tensors(dtype: torch.dtype) -> None:
+def test_tensors_are_accepted(dtype: torch.dtype) -> None:
     scores = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=dtype, requires_grad=True)
-    assert Accuracy.from_scores(scores, torch.tensor([0, 1]), torch.tensor([5, 6])).results()["accuracy"] == 0.5
+    assert Accuracy.from_scores(scores, torch.tensor([0, 1]), torch.tensor([5, 6])).compute()["accuracy"] == 0.5
 
 
 def test_predictions_give_what_scores_give() -> None:
-    scores, targets, users = example(1, 30, 5)
+    scores, targets, users = random_case(1, 30, 5)
     losses = np.ones(30)
-    of_predictions = Accuracy.from_predictions(scores.argmax(axis=1), targets, 5, losses, users)
-    assert_same(of_predictions, Accuracy.from_scores(scores, targets, users, losses))
+    from_predictions = Accuracy.from_predictions(scores.argmax(axis=1), targets, 5, losses, users)
+    assert_equal(from_predictions, Accuracy.from_scores(scores, targets, users, losses))
 
 
 def test_per_user_equals_a_plain_loop() -> None:
-    scores, targets, users = example(2, 60, 4)
+    scores, targets, users = random_case(2, 60, 4)
     per_user = Accuracy.from_scores(scores, targets, users).per_user()
     for user, value, count in zip(per_user.users_U, per_user.values_U, per_user.counts_U, strict=True):
-        right = [scores[i].argmax() == targets[i] for i in range(60) if users[i] == user]
-        assert (value, count) == (sum(right) / len(right), len(right))
+        correct = [scores[i].argmax() == targets[i] for i in range(60) if users[i] == user]
+        assert (value, count) == (sum(correct) / len(correct), len(correct))
     assert per_user.users_U.tolist() == [3, 8, 700]
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 9999), st.lists(st.integers(0, 40), max_size=4))
-def test_any_split_gives_the_same(seed: int, cuts: list[int]) -> None:
-    scores, targets, users = example(seed, 40, 5)
+def test_the_grouping_and_order_of_batches_do_not_matter(seed: int, cuts: list[int]) -> None:
+    scores, targets, users = random_case(seed, 40, 5)
     parts = [Accuracy.from_scores(scores[i], targets[i], users[i]) for i in np.split(np.arange(40), sorted(cuts))]
-    whole = Accuracy.from_scores(scores, targets, users)
-    assert_same(sum(parts, Accuracy.empty(5)), whole)
-    assert_same(sum(parts[::-1], Accuracy.empty(5)), whole)
+    expected = Accuracy.from_scores(scores, targets, users)
+    assert_equal(sum(parts, Accuracy.empty(5)), expected)
+    assert_equal(sum(parts[::-1], Accuracy.empty(5)), expected)
 
 
 def test_addition_is_associative_with_an_identity() -> None:
-    a, b, c = (Accuracy.from_scores(*example(seed, 10, 5)) for seed in range(3))
-    assert_same((a + b) + c, a + (b + c))
-    assert_same(Accuracy.empty(5) + a, a)
-    assert_same(a + Accuracy.empty(5), a)
+    a, b, c = (Accuracy.from_scores(*random_case(seed, 10, 5)) for seed in range(3))
+    assert_equal((a + b) + c, a + (b + c))
+    assert_equal(Accuracy.empty(5) + a, a)
+    assert_equal(a + Accuracy.empty(5), a)
 
 
 def test_empty_has_results_without_nan() -> None:
-    assert set(Accuracy.empty(3).results().values()) == {0.0}
+    assert set(Accuracy.empty(3).compute().values()) == {0.0}
 
 
 @pytest.mark.parametrize(
-    ("scores", "targets", "more", "message"),
+    ("scores", "targets", "options", "message"),
     [
         (np.zeros(3), [0], {}, r"scores has shape \(3,\)"),
         (np.zeros((2, 3)), [0], {}, r"targets has shape \(1,\) but there are 2 examples"),
@@ -117,12 +117,12 @@ def test_empty_has_results_without_nan() -> None:
         (np.zeros((2, 3)), [0, 1], {"losses": [1.0]}, r"losses has shape \(1,\)"),
     ],
 )
-def test_bad_input_is_named(scores: Any, targets: Any, more: dict[str, Any], message: str) -> None:
+def test_bad_input_is_named(scores: Any, targets: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Accuracy.from_scores(scores, targets, **more)
+        Accuracy.from_scores(scores, targets, **options)
 
 
-def test_what_does_not_fit_is_not_added() -> None:
+def test_incompatible_accuracies_are_not_added() -> None:
     with pytest.raises(ValueError, match="3 and 4 classes"):
         Accuracy.empty(3) + Accuracy.empty(4)
     with pytest.raises(ValueError, match="with users and one without"):

@@ -1,4 +1,4 @@
-"""Rounds and batches, by hand and on table 2 of Hsu et al."""
+"""Learning curves, against hand computation and table 2 of Hsu et al."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_virtual_clients_take_four_batches_a_round() -> None:
 
 def test_relative_accuracy() -> None:
     assert relative_accuracy(57.2, 57.9) == pytest.approx(0.98791, abs=1e-5)
-    with pytest.raises(ValueError, match="the centralised accuracy is 0"):
+    with pytest.raises(ValueError, match="the centralized accuracy is 0"):
         relative_accuracy(0.5, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The summary over users, by hand."""
+"""The summary over users, against hand computation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ def test_summary_by_hand() -> None:
     summary = PerUser(np.arange(20), values, counts, num_unscorable=4).summary()
     assert summary == pytest.approx(
         {
-            "scored": 20,
-            "too_small": 4,
             "mean": 0.475,
             "weighted_mean": (8.55 + 81 * 0.95) / 100,
             "q05": 0.0475,
@@ -29,10 +27,16 @@ def test_summary_by_hand() -> None:
     )
 
 
+def test_results_count_the_users_and_prefix_their_scores() -> None:
+    results = PerUser(np.arange(2), np.array([0.2, 0.4]), np.array([1, 1]), num_unscorable=4).compute()
+    assert (results["num_users_scored"], results["num_users_unscorable"]) == (2, 4)
+    assert results["user_mean"] == pytest.approx(0.3)
+
+
 def test_worst_decile_has_at_least_one_user() -> None:
     assert PerUser(np.arange(3), np.array([0.9, 0.2, 0.5]), np.ones(3, np.int64)).summary()["worst_decile"] == 0.2
 
 
 def test_no_users_give_zeros() -> None:
     none = np.zeros(0, np.int64)
-    assert set(PerUser(none, np.zeros(0), none).summary().values()) == {0.0}
+    assert set(PerUser(none, np.zeros(0), none).compute().values()) == {0.0}

@@ -227,7 +227,12 @@ def test_adapted_users_are_a_line_of_their_own(made_run: Made, tmp_path: Path) -
 
 def test_how_many_users_were_scored_is_no_share(made_run: Made, tmp_path: Path) -> None:
     folder = made_run("a", {}, [0.1])
-    scores = {"user_scored": 20.0, "adapted_user_scored": 20.0, "adapted_user_mean": 0.5, "adapted_examples": 80.0}
+    scores = {
+        "num_users_scored": 20.0,
+        "adapted_num_users_scored": 20.0,
+        "adapted_user_mean": 0.5,
+        "adapted_examples": 80.0,
+    }
     (folder / "metrics.jsonl").write_text(json.dumps({"round": 0, "accuracy": 0.1, **scores}) + "\n")
     out = tmp_path / "page.html"
     write([load_run(folder)], out)

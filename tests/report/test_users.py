@@ -15,7 +15,7 @@ def folder(tmp_path: Path) -> Path:
     """Ten users who score 0.1 to 1.0, and twice as much or 1 after adaptation; the best has ten times the photos."""
     lines = [f"u{i},{100 if i == 10 else 10},{i / 10},{min(1, i / 5)}" for i in range(1, 11)]
     (tmp_path / "per_user.csv").write_text("\n".join(["user,examples,accuracy,adapted", *lines]) + "\n")
-    event = '{"round": 4, "user_scored": 10.0, "user_too_small": 2.0, "user_untested": 3.0}\n{"round": 5}\n'
+    event = '{"round": 4, "num_users_scored": 10.0, "num_users_unscorable": 2.0, "user_untested": 3.0}\n{"round": 5}\n'
     (tmp_path / "metrics.jsonl").write_text(event)
     return tmp_path
 

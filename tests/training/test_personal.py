@@ -218,8 +218,8 @@ def test_users_without_a_positive_are_counted_and_the_others_scored(people: Popu
     tags = [[] if owner == 2 else [int(i) % 3] for i, owner in enumerate(people.owners(np.arange(55)))]
     several = replace(people, labels=MultiLabels.from_lists(tags, ("red", "green", "blue")))
     final = run(several, PERSONAL["fedper, finetuned"]).final
-    assert (final["user_scored"], final["user_too_small"]) == (5, 1)
-    assert (final["adapted_user_scored"], final["adapted_user_too_small"]) == (5, 1)
+    assert (final["num_users_scored"], final["num_users_unscorable"]) == (5, 1)
+    assert (final["adapted_num_users_scored"], final["adapted_num_users_unscorable"]) == (5, 1)
 
 
 def test_fine_tuning_without_users_to_tune_for_is_refused(people: Population) -> None:

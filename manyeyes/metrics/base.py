@@ -1,0 +1,88 @@
+"""The metric slot: metrics that merge over batches, users and processes, and how their results are shown.
+
+A metric is immutable. As configured it has seen nothing, `update` returns one that has also seen a batch, and `merge`
+adds two up; the order and the grouping of batches do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from manyeyes.core.population import Population
+
+
+@dataclass(frozen=True)
+class ResultInfo:
+    """How a result is shown and compared."""
+
+    label: str
+    is_fraction: bool = False  # between 0 and 1, shown as a percentage
+    higher_is_better: bool | None = True  # None: neither, such as a count
+
+    @property
+    def is_count(self) -> bool:
+        return self.higher_is_better is None
+
+
+class Metric(Protocol):
+    """What a split is scored with, in addition to the metrics that are always reported."""
+
+    @property
+    def results(self) -> Mapping[str, ResultInfo]:
+        """The results of `compute`, by name."""
+
+    def update(self, outputs_NC: Any, targets: Any) -> Self:
+        """Return the metric with a batch added: logits [N, C], and class ids [N] or multi-hot rows [N, C]."""
+
+    def merge(self, other: Self) -> Self:
+        """Return the metric over what both have seen."""
+
+    def compute(self) -> dict[str, float]:
+        """Return the results; without examples they are 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class MetricSet:
+    """Several metrics as one. A metric may have `incompatibility(population) -> str | None`, asked before round 1."""
+
+    metrics: tuple[Any, ...] = ()
+
+    @property
+    def results(self) -> dict[str, ResultInfo]:
+        return {name: info for metric in self.metrics for name, info in getattr(metric, "results", {}).items()}
+
+    def validate(self, population: Population) -> None:
+        """Raise ValueError for a metric that does not fit the data, and for two with a result of the same name."""
+        for metric in self.metrics:
+            incompatibility = getattr(metric, "incompatibility", None)
+            if incompatibility is not None and (reason := incompatibility(population)):
+                raise ValueError(reason)
+        self.compute()
+
+    def update(self, outputs_NC: Any, targets: Any) -> MetricSet:
+        return MetricSet(tuple(_updated(metric, outputs_NC, targets) for metric in self.metrics))
+
+    def merge(self, other: MetricSet) -> MetricSet:
+        return MetricSet(tuple(a.merge(b) for a, b in zip(self.metrics, other.metrics, strict=True)))
+
+    def compute(self) -> dict[str, float]:
+        results: dict[str, float] = {}
+        for metric in self.metrics:
+            for name, value in metric.compute().items():
+                if name in results:
+                    raise ValueError(f"metrics has two metrics with a result {name!r}: leave one of them out")
+                results[name] = float(value)
+        return results
+
+
+def _updated(metric: Any, outputs_NC: Any, targets: Any) -> Any:
+    updated = metric.update(outputs_NC, targets)
+    if not isinstance(updated, type(metric)):
+        raise ValueError(
+            f"update of metric {type(metric).__name__} returned {type(updated).__name__}: "
+            f"return a new {type(metric).__name__} that includes the batch"
+        )
+    return updated
