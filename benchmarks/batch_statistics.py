@@ -15,10 +15,10 @@ from contextlib import closing
 from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 
-from manyeyes.config.build import build_augment, build_model, build_population, build_whole
+from manyeyes.config.build import build_algorithm, build_model, build_population, build_preprocess
+from manyeyes.config.resume import read_settings
 from manyeyes.engines.device_images import load as resident
 from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.models.flat import FlatModel
@@ -38,11 +38,11 @@ class LiveNorm(nn.BatchNorm2d):
 
 def means(folder: Path, batch: int, device: torch.device) -> dict[str, float]:
     """The mean over users of each one's own accuracy, with learned statistics and with those of batches."""
-    config = OmegaConf.load(folder / "config.yaml")
-    population = build_population(config.data, config.seed)
-    augment, algorithm = build_augment(config.augment), build_whole(config)
-    module = build_model(config.model, population, augment, config.seed).to(device)
-    test = resident(population.split(config.evaluate_on), device)
+    config = read_settings(folder)
+    population = build_population(config)
+    augment, algorithm = build_preprocess(config), build_algorithm(config)
+    module = build_model(config, population).to(device)
+    test = resident(population.split(config["eval_split"]), device)
     found = load(RunFolder(folder).checkpoint, device)
     with closing(
         ClientStateStore.open(RunFolder(folder).clients, found.clients, device, 2**40, writes=False)
@@ -52,7 +52,7 @@ def means(folder: Path, batch: int, device: torch.device) -> dict[str, float]:
         mask = flat.mask(own.__contains__)
         results = {}
         for name in ("learned", "of batches"):
-            evaluator = LocalEvaluator(flat, test, augment, device, config.engine.precision, batch=batch)
+            evaluator = LocalEvaluator(flat, test, augment, device, config["engine"]["precision"], batch=batch)
             score = (
                 evaluator.evaluate_personal_layers(found.state.weights, mask, clients)
                 if own

@@ -23,10 +23,9 @@ from statistics import median
 from typing import Any
 
 import yaml
-from hydra import compose, initialize
 from omegaconf import OmegaConf
 
-from manyeyes.config.presets import register
+from manyeyes.config.compose import compose_config
 
 ALGORITHMS, RATES, COHORTS = (
     ("fedavg", "fedavgm", "fedvc", "fedir"),
@@ -63,9 +62,7 @@ def main() -> None:
 
 def make(root: Path, runs: int, rounds: int) -> int:
     """Run folders such as sweeps leave, nine in ten of them finished."""
-    register()
-    with initialize(version_base="1.3", config_path=None):
-        config: Any = OmegaConf.to_container(compose("config", overrides=[f"rounds={rounds}"]), resolve=True)
+    config: Any = OmegaConf.to_container(compose_config([f"rounds={rounds}"]), resolve=True)
     size = 0
     for number in range(runs):
         folder = root / f"sweep_{number // 100}" / str(number % 100)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from manyeyes.config.run import RESUME_OVERRIDES
+from manyeyes.config.resume import RESUME_OVERRIDES
 from manyeyes.papers.fedper import MODELS, cifar_run, flickr_run
 from manyeyes.training.environment import environment
 from manyeyes.training.events import read_events

@@ -50,7 +50,7 @@ def people() -> Population:
 @pytest.fixture
 def tiny() -> tuple[str, ...]:
     """Settings of a run that takes well under a second."""
-    words = "data.users=40 data.images_per_user=12 model=linear algorithm.cohort=4 algorithm.batch=6 engine.threads=1"
+    words = "data.users=40 data.images_per_user=12 model=linear algorithm.cohort_size=4 algorithm.batch_size=6 engine.threads=1"
     return *words.split(), "evaluate_every=5", "checkpoint_seconds=0"
 
 

@@ -337,7 +337,7 @@ def command() -> Record:
     """`manyeyes run`: the weights of its checkpoint and the metrics in its folder."""
     words = (
         "data.users=20 data.images_per_user=8 data.coarse=4 data.fine=8 model=lenet model.width=4 algorithm=fedavgm "
-        "algorithm.cohort=3 algorithm.batch=8 algorithm.lr=0.05 rounds=2 evaluate_every=0 engine.name=reference "
+        "algorithm.cohort_size=3 algorithm.batch_size=8 algorithm.lr=0.05 rounds=2 evaluate_every=0 engine=reference "
         "engine.device=cpu engine.threads=1 folder=here"
     )
     with TemporaryDirectory() as folder:

@@ -1,60 +1,51 @@
-"""The command `manyeyes`."""
+"""The command `manyeyes`: one table of commands, each a module with `main(argv) -> int`."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import cast
 
 from manyeyes import __version__
 
-USAGE = """usage: manyeyes COMMAND ...
-
-Federated visual classification: many people's photos train one model, and the photos stay where they are.
-
-  run        train; settings and sweeps in Hydra's manner (manyeyes run --help)
-  reproduce  a table or figure of a paper, its numbers beside ours (manyeyes reproduce --list)
-  flair      FLAIR's federated benchmark, with the words of its baseline (manyeyes flair --help)
-  fedper     FedPer against FedAvg, with the words of its baseline (manyeyes fedper --help)
-  report     runs on one page: curves, classes, users, data, privacy, speed (manyeyes report --help)
-  users      every user's own result in some runs: a table and a picture (manyeyes users --help)
-  data       prepare datasets, show what is in them, make stand-ins (manyeyes data --help)
-  privacy    plan differential privacy, or attack our own to see it kept (manyeyes privacy plan --help, audit --help)
-  flower     federated training on separate clients, with Flower (manyeyes flower --help)
-  plan       what a run would take: seconds, bytes, memory (manyeyes plan --help)
-  bench      speed here, side by side with a plain loop and installed peers (manyeyes bench --help)
-  board      a page that follows runs while they go, and compares them (manyeyes board --help)
-  demo       compare four algorithms on a small world, in two minutes on a CPU
-  doctor     what this machine has, which engine it will use, what is missing and how to get it
-
-  manyeyes --version
-"""
+COMMANDS: dict[str, tuple[str, str]] = {  # name: module of this package, one line of help
+    "run": ("run", "train; settings and sweeps as in Hydra"),
+    "reproduce": ("reproduce", "run a table or figure of a paper and compare its numbers (reproduce --list)"),
+    "flair": ("flair", "FLAIR's federated benchmark, with the settings of its Flower baseline"),
+    "fedper": ("fedper", "FedPer against FedAvg, with the settings of its Flower baseline"),
+    "report": ("report", "runs on one page: curves, classes, users, data, privacy, speed"),
+    "users": ("users", "every user's own result in some runs: a table and a chart"),
+    "data": ("data", "prepare datasets, inspect them, write synthetic ones"),
+    "privacy": ("privacy", "plan differential privacy, or audit our own training (privacy plan, privacy audit)"),
+    "flower": ("flower", "the same training on separate clients, with Flower"),
+    "estimate": ("estimate", "what a run will take: seconds, bytes, memory"),
+    "dashboard": ("dashboard", "a live page that follows runs and compares them"),
+    "demo": ("demo", "compare four algorithms on synthetic images, in two minutes on a CPU"),
+    "doctor": ("doctor", "what this machine has, which engine it will use, what is missing and how to get it"),
+}
+EXTRAS = {"flwr": "flower"}  # packages that an extra of ours installs
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; what a person did wrong is one sentence on standard error, without a traceback."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; a user's mistake is one sentence on standard error, without a traceback."""
+    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(usage())
         return 0
-    if words[0] == "--version":
+    if name == "--version":
         print(f"manyeyes {__version__}")
         return 0
-    command = COMMANDS.get(words[0])
-    if command is None:
-        return _print_error(f"{words[0]!r} is no command: choose {', '.join(COMMANDS)}", 2)
+    if name not in COMMANDS:
+        return _print_error(f"Unknown command {name!r}: choose {', '.join(COMMANDS)}.", 2)
     try:
-        return command(words[1:])
+        return command(name)(rest)
     except ValueError as error:
         return _print_error(str(error), 1, once=True)
     except RuntimeError as error:
-        from manyeyes.core.state import DivergenceError
-        from manyeyes.engines.distributed import PeerLostError
-
-        if not isinstance(error, DivergenceError | PeerLostError):
-            raise
-        return _print_error(str(error), 1, once=isinstance(error, DivergenceError))
-    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        return _handle_runtime_error(error)
+    except BrokenPipeError:  # what reads our output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -63,112 +54,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_error(str(stopped) or "stopped", 130, once=True)
 
 
-def _run(words: list[str]) -> int:
-    from manyeyes.config.run import run
-
-    return run(words)
-
-
-def _reproduce(words: list[str]) -> int:
-    from manyeyes.cli.reproduce import reproduce
-
-    return reproduce(words)
-
-
-def _flair(words: list[str]) -> int:
-    from manyeyes.cli.flair import flair
-
-    return flair(words)
+def usage() -> str:
+    """Return the help of the command, a line for each subcommand."""
+    lines = [f"  {name:<11}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: manyeyes COMMAND ...\n",
+            "Federated visual classification: images train one model and stay with their owners.\n",
+            *lines,
+            "\n  manyeyes COMMAND --help\n  manyeyes --version\n",
+        ]
+    )
 
 
-def _fedper(words: list[str]) -> int:
-    from manyeyes.cli.fedper import fedper
-
-    return fedper(words)
-
-
-def _report(words: list[str]) -> int:
-    from manyeyes.cli.report import report
-
-    return report(words)
-
-
-def _users(words: list[str]) -> int:
-    from manyeyes.cli.users import users
-
-    return users(words)
-
-
-def _data(words: list[str]) -> int:
-    from manyeyes.cli.data import data
-
-    return data(words)
-
-
-def _bench(words: list[str]) -> int:
-    from benchmarks.rounds.command import bench
-
-    return bench(words)
-
-
-def _privacy(words: list[str]) -> int:
-    from manyeyes.cli.privacy import privacy
-
-    return privacy(words)
-
-
-def _board(words: list[str]) -> int:
-    from manyeyes.cli.dashboard import board
-
-    return board(words)
-
-
-def _flower(words: list[str]) -> int:
+def command(name: str) -> Callable[[list[str]], int]:
+    """Return the function of a command; its module is imported when it is needed."""
     try:
-        from manyeyes.cli.flower import main as flower
+        module = import_module(f"manyeyes.cli.{COMMANDS[name][0]}")
     except ModuleNotFoundError as error:
-        raise ValueError(f"{error.name} is not installed: pip install 'manyeyes[flower]'") from None
-    return flower(words)
+        if error.name not in EXTRAS:
+            raise
+        raise ValueError(f"{error.name} is not installed: pip install 'manyeyes[{EXTRAS[error.name]}]'") from None
+    return cast(Callable[[list[str]], int], module.main)
 
 
-def _plan(words: list[str]) -> int:
-    from manyeyes.cli.estimate import plan
+def _handle_runtime_error(error: RuntimeError) -> int:
+    """Print an error that ends a run as it may; any other is a defect, and raised."""
+    from manyeyes.core.state import DivergenceError
+    from manyeyes.engines.distributed import PeerLostError
 
-    return plan(words)
-
-
-def _demo(words: list[str]) -> int:
-    from manyeyes.cli.demo import demo
-
-    return demo(words)
-
-
-def _doctor(words: list[str]) -> int:
-    from manyeyes.cli.doctor import doctor
-
-    return doctor(words)
-
-
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "run": _run,
-    "reproduce": _reproduce,
-    "flair": _flair,
-    "fedper": _fedper,
-    "report": _report,
-    "users": _users,
-    "data": _data,
-    "privacy": _privacy,
-    "flower": _flower,
-    "plan": _plan,
-    "bench": _bench,
-    "board": _board,
-    "demo": _demo,
-    "doctor": _doctor,
-}
+    if not isinstance(error, DivergenceError | PeerLostError):
+        raise error
+    return _print_error(str(error), 1, once=isinstance(error, DivergenceError))
 
 
 def _print_error(sentence: str, code: int, once: bool = False) -> int:
-    """Say what is wrong; of several processes of one training only the first says what all of them would."""
+    """Print an error; of several processes of one run, `once` lets only the first print what all of them would."""
     if not once or os.environ.get("RANK", "0") == "0":
         print(f"manyeyes: {sentence}", file=sys.stderr)
     return code

@@ -19,7 +19,7 @@ from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.server import application
 
 
-def board(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Say where the page is, and serve it."""
     parser = Parser("manyeyes board", description="A page that follows the runs below a folder, live. It only reads.")
     parser.add_argument(

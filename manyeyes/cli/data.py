@@ -36,7 +36,7 @@ MEANINGS = {  # of the options that a dataset's listing takes
 }
 
 
-def data(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Prepare, show or make."""
     given = _parser().parse_args(words)
     return {"prepare": _prepare, "show": _show, "make": _make}[given.action](given)

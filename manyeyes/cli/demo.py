@@ -52,7 +52,7 @@ def algorithms() -> dict[str, tuple[Algorithm, int]]:
     }
 
 
-def demo(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Train, print a table, draw a picture, and say where they are."""
     if words:
         raise ValueError(f"demo takes no arguments, and got {' '.join(words)}")

@@ -25,7 +25,7 @@ EXTRAS = {  # a package of each, and what it is for
 }
 
 
-def doctor(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Print it all; the exit status says whether training can start."""
     if words:
         raise ValueError(f"doctor takes no arguments, and got {' '.join(words)}")

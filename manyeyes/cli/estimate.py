@@ -11,15 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from hydra import compose, initialize
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
 
 from manyeyes.cli.parser import Parser
 from manyeyes.components.samplers import Centralized
-from manyeyes.config.build import build_augment, build_model, build_population, build_whole, run_words
-from manyeyes.config.errors import check_names, format_error, is_config_error
-from manyeyes.config.presets import register
+from manyeyes.config.build import build_algorithm, build_model, build_population, build_preprocess, build_run_config
+from manyeyes.config.compose import compose_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.state import communication_cost
@@ -30,7 +26,6 @@ from manyeyes.engines.data_parallel import GroupCache
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import choose_device
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.config import RunConfig
 from manyeyes.training.train import calibrate_privacy, check_norm_statistics
 
 Planned = dict[int, tuple[Algorithm, int]]  # by cohort: the algorithm, and the rounds that its privacy budget allows
@@ -41,25 +36,25 @@ What a run would take, with the settings of `manyeyes run`: nothing is trained o
 clients that are timed here, on one thread or on the GPU, or from --images-per-second."""
 
 
-def plan(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Print the table."""
     given = _parser().parse_intermixed_args(words)
-    config = _composed(given.settings)
-    RunConfig(**run_words(config))  # which refuses what no run can be
+    config = compose_config(given.settings)
+    build_run_config(config)  # which refuses what no run can be
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
-    people, algorithm = population_of(config), build_whole(config)
+    people, algorithm = population_of(config), build_algorithm(config)
     if isinstance(algorithm.sampler, Centralized):
         raise ValueError("centralised training has no clients to plan for: choose another algorithm")
     planned = _planned(algorithm, people, given.cohorts, config.rounds)
-    augment, device = build_augment(config.augment), choose_device(config.engine.device)
-    config.model.weights = ""  # which change neither time nor size
-    flat = FlatModel(build_model(config.model, people, augment, config.seed).to(device))
+    augment, device = build_preprocess(config), choose_device(config.engine.device)
+    config.model.pretrained = None  # which change neither time nor size
+    flat = FlatModel(build_model(config, people).to(device))
     check_norm_statistics(algorithm, flat)
     personal = 0
     if algorithm.personal_layers is not None:
         personal = int(ReferenceEngine(flat, people, augment, device).personal_mask(algorithm.personal_layers).sum())
-    host = FlatModel(build_model(config.model, people, augment, config.seed))
+    host = FlatModel(build_model(config, people))
     model = describe(host, personal, augment, people.image_shape, algorithm.batching.batch_size)
     if given.images_per_second is None:
         name = f"{config.model} {people.image_shape} {augment} {algorithm.batching.batch_size} {algorithm.client_optimizer} {device}"
@@ -130,8 +125,8 @@ def lines(
     yield "Means over the run's first 50 cohorts; without evaluation. Clients: memory of those that train at once."
     if alone:
         yield "* In half of the rounds or more the slowest rank has one client alone: more ranks bring little."
-    if config.batches:
-        yield f"batches={config.batches} may end the run earlier; its time is that of all rounds."
+    if config.max_local_batches:
+        yield f"max_local_batches={config.max_local_batches} may end the run earlier; its time is that of all rounds."
     for cohort, (sized, rounds) in planned.items():
         if rounds < config.rounds:
             allowed = f"{rounds:,} of {config.rounds:,} rounds"
@@ -155,7 +150,7 @@ def population_of(config: Any) -> Population:
         owners = np.repeat(np.arange(world.users), counts)
         found = Population.from_arrays(images, labels, owners, split=splits(world, counts))
     else:
-        found = build_population(config.data, config.seed)
+        found = build_population(config)
     return found.split("train") if "split" in found.columns else found
 
 
@@ -194,21 +189,6 @@ def _planned(algorithm: Algorithm, people: Population, cohorts: list[int] | None
         sized.validate(people)
         found[cohort] = calibrate_privacy(sized, people, rounds)
     return found
-
-
-def _composed(settings: list[str]) -> DictConfig:
-    """The settings as `manyeyes run` would have them."""
-    register()
-    GlobalHydra.instance().clear()
-    try:
-        with initialize(version_base="1.3", config_path=None):
-            config = compose("config", overrides=settings)
-        check_names(config)
-        return config
-    except Exception as error:
-        if is_config_error(error):
-            raise ValueError(format_error(error)) from None
-        raise
 
 
 def _counts(word: str) -> list[int]:

@@ -15,7 +15,7 @@ One of rounds, noise, epsilon and delta is left out and computed from the others
 asked for, by giving the other three."""
 
 
-def privacy(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Print a plan, and write its pictures and page; or print an audit."""
     given = _parser().parse_args(words)
     if given.action == "audit":

@@ -12,7 +12,7 @@ HELP = """RUN is a run's folder, NAME=FOLDER to call it something else, or a fol
 differ by their seed alone are drawn as one curve with a band."""
 
 
-def report(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Read the runs, write the page, say where it is."""
     parser = Parser("manyeyes report", description="Runs on one self-contained HTML page.", epilog=HELP)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")

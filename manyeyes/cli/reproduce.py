@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hydra import compose
 from rich.console import Console
 from rich.table import Column, Table
 
 from manyeyes.config.build import build_population
+from manyeyes.config.compose import compose_config
 from manyeyes.core.population import Population
 from manyeyes.papers import ITEMS, DatasetRecipe, Exhibit, item
 from manyeyes.papers.comparison import ComparedNumber, ExhibitResults, compare
@@ -20,7 +20,7 @@ from manyeyes.papers.document import HEAD, write
 from manyeyes.papers.estimate import estimate
 from manyeyes.papers.figures import figures
 from manyeyes.papers.plan import ReproduceOptions, dataset_run, jobs, select_rows
-from manyeyes.papers.runner import RunnerOptions, error_message, missing_dataset, run_all, settings
+from manyeyes.papers.runner import RunnerOptions, error_message, missing_dataset, run_all
 from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report.population import show
 
@@ -55,7 +55,7 @@ SWITCHES = ("stand_in", "again")
 OF_MEANS = ("parallel", "launcher", "again")
 
 
-def reproduce(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """List, plan or run."""
     if not words or "--help" in words or "-h" in words:
         print(HELP)
@@ -159,21 +159,20 @@ def _shown(one: Exhibit, how: ReproduceOptions) -> list[DatasetRecipe | None]:
 def _open_all(one: Exhibit, how: ReproduceOptions, failures: list[str]) -> dict[DatasetRecipe, Population]:
     """The datasets that rows show; each is shown as `manyeyes data show` does."""
     found: dict[DatasetRecipe, Population] = {}
-    with settings():
-        for row in one.rows:
-            for store in row.stores:
-                made = dataset_run(row, store, how)
-                try:
-                    if reason := missing_dataset(made.store):
-                        raise ValueError(reason)
-                    people = build_population(compose("config", overrides=list(made.settings)).data)
-                except Exception as error:
-                    failures.append(f"{row.name}: {error_message(error)}")
-                    continue
-                found[store] = people
-                if not one.runs:
-                    name = " ".join([Path(store.path).name, store.task, f"({how.tag})" if how.tag else ""]).strip()
-                    show(people, name, Path(how.folder, one.paper, f"{one.name}_{name.replace(' ', '_')}"))
+    for row in one.rows:
+        for store in row.stores:
+            made = dataset_run(row, store, how)
+            try:
+                if reason := missing_dataset(made.store):
+                    raise ValueError(reason)
+                people = build_population(compose_config(made.settings))
+            except Exception as error:
+                failures.append(f"{row.name}: {error_message(error)}")
+                continue
+            found[store] = people
+            if not one.runs:
+                name = " ".join([Path(store.path).name, store.task, f"({how.tag})" if how.tag else ""]).strip()
+                show(people, name, Path(how.folder, one.paper, f"{one.name}_{name.replace(' ', '_')}"))
     return found
 
 

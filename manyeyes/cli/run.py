@@ -1,5 +1,75 @@
 """`manyeyes run`: train with the settings given, once or for every combination of a sweep."""
 
-from manyeyes.config.run import run as main
+from __future__ import annotations
 
-__all__ = ["main"]
+import os
+import sys
+from collections.abc import Sequence
+
+import hydra
+from omegaconf import DictConfig
+
+from manyeyes.config.compose import prepare_overrides
+from manyeyes.config.errors import format_error, is_config_error
+from manyeyes.config.help import run_help
+from manyeyes.config.launchers import wait_for_all_jobs
+from manyeyes.config.run import run_one
+
+FLAGS = ("--multirun", "-m", "--resolve")
+VALUE_FLAGS = ("--cfg", "-c", "--config-dir", "-cd")
+
+
+def main(argv: list[str]) -> int:
+    """Train with the settings given, once or for every combination of a sweep."""
+    if "--help" in argv or "-h" in argv:
+        print(run_help([word for word in argv if not word.startswith("-")]))
+        return 0
+    flags, overrides = split_flags(argv)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors come to us, and are printed in one sentence
+    sys.argv = ["manyeyes run", *flags, *prepare_overrides(overrides)]  # where Hydra looks
+    failures: list[Exception] = []
+    process = os.getpid()
+
+    def job(config: DictConfig) -> float | None:
+        value = run_one(config, failures)
+        if failures and os.getpid() != process:  # a launcher's process, whose list of failures stays there
+            print(f"manyeyes: {failures[-1]}", file=sys.stderr)
+            raise failures[-1]
+        return value
+
+    launcher = next((word.partition("=")[2] for word in overrides if word.startswith("hydra/launcher=")), "")
+    try:
+        with wait_for_all_jobs(launcher, numbered=True):
+            hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
+    except Exception as error:
+        if is_config_error(error):
+            raise ValueError(format_error(error)) from None
+        raise
+    return _report(failures)
+
+
+def _report(failures: Sequence[Exception]) -> int:
+    """Print why runs of a sweep have failed; the failure of a single run is raised."""
+    if len(failures) == 1:
+        raise failures[0]
+    for failure in failures:
+        print(f"manyeyes: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def split_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return Hydra's flags and the overrides; an unknown flag is refused."""
+    flags, overrides, words = list[str](), list[str](), iter(argv)
+    for word in words:
+        name, _, value = word.partition("=")
+        if not word.startswith("-"):
+            overrides.append(word)
+        elif word in FLAGS:
+            flags.append(word)
+        elif name in VALUE_FLAGS:
+            flags += [name, value or next(words, "")]
+        else:
+            raise ValueError(f"Unknown option {word}: choose --help, --multirun, --cfg job, --resolve or --config-dir.")
+        if name in ("--cfg", "-c") and flags[-1] not in ("job", "hydra", "all"):
+            raise ValueError(f"--cfg={flags[-1]} is not possible: choose job, hydra or all.")
+    return flags, overrides

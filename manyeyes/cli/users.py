@@ -12,7 +12,7 @@ from manyeyes.report.figures import render
 from manyeyes.report.users import UserScores, draw, load, markdown, table
 
 
-def users(words: list[str]) -> int:
+def main(words: list[str]) -> int:
     """A row and a line for each run, two where its clients adapt the model."""
     parser = Parser("manyeyes users", description="Every user's own result, runs side by side.")
     parser.add_argument("runs", type=Path, nargs="+", help="run folders; NAME=FOLDER gives one a name")

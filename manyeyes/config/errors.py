@@ -1,102 +1,141 @@
-"""What went wrong with a setting, in one sentence."""
+"""What is wrong with a setting, in one sentence."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from manyeyes.config.presets import OPTIONS
-from manyeyes.config.schema import Config
+from manyeyes.config.groups import GROUPS, Group, preprocess_options, run_options, setting_names
+from manyeyes.config.nodes import is_plain, nested_options
+from manyeyes.core.registry import Option, suggestion
+
+TYPE_NAMES = {"Float": "a number", "Integer": "a whole number", "bool": "true or false"}
+MEMORY_ADVICE = (
+    "make algorithm.batch_size, engine.num_streams or engine.workers smaller, keep images off the GPU with "
+    "engine.image_storage=cpu, or stop other programs that use the memory"
+)
 
 
 def is_config_error(error: BaseException) -> bool:
+    """Return whether an error is one of Hydra or OmegaConf, about a setting."""
     return isinstance(error, HydraException | OmegaConfBaseException)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was too little; PyTorch has several errors for it."""
+    """Return whether an error says that memory was too small; PyTorch has several errors for it."""
     return isinstance(error, MemoryError) or bool(re.search("out of memory|can't allocate memory", str(error)))
 
 
 def format_error(error: BaseException) -> str:
-    """One sentence that names the setting, what was found and what to do."""
+    """Return one sentence that names the setting, the value given and what to do."""
     if is_out_of_memory(error):
-        where = "the GPU" if "CUDA" in str(error) else "this machine"
-        return (
-            f"{where} has too little memory for this: make algorithm.batch, engine.lanes or engine.workers smaller, "
-            "keep images off the GPU by engine.resident=host, or end what else uses the memory"
-        )
+        device = "The GPU" if "CUDA" in str(error) else "This machine"
+        return f"{device} has too little memory for this run: {MEMORY_ADVICE}."
     if isinstance(error, OverrideParseException):
-        return f"{error.override!r} cannot be read: write name=value, with quotes around a value that has spaces"
+        return f"Cannot read {error.override!r}: write name=value, with quotes around a value that has spaces."
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, word = error.missing_cfg_file.rpartition("/")
-        known = list(OPTIONS.get(group, error.options or ()))
-        return f"{group} {word!r} is unknown{_suggestion(word, known)}: choose {', '.join(known)}"
-    known = list(setting_names())
-    text = "\n".join(str(link) for link in _chain(error))
-    if found := re.search(r"Could not override '([^']+)'|Could not find '([^']+)'|full_key: ([^\s[]+)", text):
-        name = found[1] or found[2] or found[3]
-        if name not in known:
-            return _unknown(name)
-        if re.search(r"Key '\w+' not in '\w+'", text):
-            return f"{name} is no setting of the {name.partition('.')[0]} that was chosen; see them with --cfg job"
+        return _format_missing_choice(error)
+    chain = list(_chain(error))
+    return _format_setting_error("\n".join(map(str, chain))) or ": ".join(str(e).partition("\n")[0] for e in chain)
+
+
+def _format_missing_choice(error: MissingConfigException) -> str:
+    """Return the sentence for a choice that a group does not have."""
+    group, _, choice = str(error.missing_cfg_file).rpartition("/")
+    if group not in GROUPS and error.options is None:
+        return unknown_setting(group)
+    known = list(GROUPS[group].choices() if group in GROUPS else error.options or ())
+    own = ", or package.module:Name" if group in GROUPS else ""
+    return f"Unknown {group} {choice!r}{suggestion(choice, known)}: choose {', '.join(known)}{own}."
+
+
+def _format_setting_error(text: str) -> str:
+    """Return the sentence for what Hydra and OmegaConf say of one setting, or an empty string."""
+    if match := re.search(r"Could not override '([^']+)'|Could not find '([^']+)'|full_key: ([^\s[]+)", text):
+        name = match[1] or match[2] or match[3]
+        if "is not in struct" in text or match[2]:
+            return unknown_setting(name)
         if value := re.search(r"Value '([^']*)'.* (?:could not be converted to|is not a valid) (\w+)", text):
-            return f"{name} is {value[1]!r}: it must be {TYPE_NAMES.get(value[2], value[2])}"
-    if found := re.search(r"Missing mandatory value: (\S+)", text):
-        return f"{found[1]} must be given: add {found[1]}=..."
-    if found := re.search(r"Ambiguous value for argument '([^']+)'", text):
-        return f"{found[1]} has several values: add --multirun to run with each, or write a list as [value,value]"
-    return ": ".join(str(link).partition("\n")[0] for link in _chain(error))
+            return f"{name} is {value[1]!r}: it must be {TYPE_NAMES.get(value[2], value[2])}."
+        if "is not Optional" in text:
+            return f"{name}=null is not possible: give a value."
+    if match := re.search(r"Missing mandatory value: (\S+)", text):
+        return f"{match[1]} must be given: add {match[1]}=..."
+    if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
+        return f"{match[1]} has several values: add --multirun to run with each, or write a list as [value,value]."
+    return ""
 
 
-TYPE_NAMES = {"Float": "a number", "Integer": "a whole number", "bool": "true or false"}
+def unknown_setting(name: str) -> str:
+    """Return the sentence for a setting that does not exist, or that the chosen component does not have."""
+    group = GROUPS.get(name.partition(".")[0])
+    known = set(setting_names())
+    if group is not None and name in known and group.is_list:
+        item = name.split(".")[1]
+        return f"{name} is an option of {item}, which is not in {group.name}: add {group.name}=[{item}]."
+    if group is not None and name in known:
+        return f"{name} is not an option of the chosen {group.name}: choose {_choices_with(group, name)}."
+    return f"Unknown setting `{name}`{suggestion(name, known)}. Run `manyeyes run --help` for the list."
+
+
+def _choices_with(group: Group, name: str) -> str:
+    """Return the choices of a group that have an option, as overrides."""
+    option = name.split(".")[1]
+    found = [c for c in group.choices() if option in (one.name for one in group.options(c))]
+    return " or ".join(f"{group.name}={choice}" for choice in found)
+
+
+def check_settings(config: DictConfig) -> None:
+    """Refuse what `+name=value` added, what `~name` took away, and a value in the place of a list or of options."""
+    values: Any = OmegaConf.to_container(config, resolve=False)
+    values.pop("hydra", None)
+    expected = {option.name for option in run_options()} | {"preprocess", *GROUPS}
+    _check_names("", values, expected)
+    _check_options("preprocess", values["preprocess"], preprocess_options())
+    for name, group in GROUPS.items():
+        _check_group(group, values[name])
+
+
+def _check_group(group: Group, value: Any) -> None:
+    """Check the options of what a group has chosen."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{group.name}={value} cannot be read: write {group.name}=NAME.")
+    items = {group.name: value} if not group.is_list else {f"{group.name}.{key}": one for key, one in value.items()}
+    for prefix, item in items.items():
+        if not isinstance(item, Mapping) or "name" not in item:
+            raise ValueError(unknown_setting(f"{prefix}.{next(iter(item))}" if isinstance(item, Mapping) else prefix))
+        _check_options(prefix, {k: v for k, v in item.items() if k != "name"}, group.options(str(item["name"])))
+
+
+def _check_options(prefix: str, values: Any, options: Sequence[Option]) -> None:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{prefix}={values} cannot be read: set its options, such as {prefix}.{options[0].name}=...")
+    plain = {option.name: option for option in options if is_plain(option)}
+    _check_names(f"{prefix}.", values, plain)
+    for name, option in plain.items():
+        value = values[name]
+        if nested := nested_options(option):
+            _check_options(f"{prefix}.{name}", value, nested)
+        elif isinstance(option.default, tuple | list) and not isinstance(value, list):
+            raise ValueError(f"{prefix}.{name}={value} cannot be read: write a list as [value,value].")
+
+
+def _check_names(prefix: str, values: Iterable[str], expected: Iterable[str]) -> None:
+    for name in sorted(set(values) - set(expected)):
+        raise ValueError(unknown_setting(prefix + name))
+    for name in sorted(set(expected) - set(values)):
+        raise ValueError(f"~{prefix}{name} takes away a setting that every run needs: leave it out.")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what caused it."""
+    """Yield an error and what caused it."""
     while error is not None:
         yield error
         error = error.__cause__
-
-
-def check_names(config: DictConfig) -> None:
-    """Refuse what `+name=value` added and what `~name` took away: a run has all settings and no others."""
-    option = OPTIONS["data"].get(str(config.data.get("name")), OPTIONS["data"]["store"])
-    known, found = set(setting_names(data=[option])), set(_names(OmegaConf.to_container(config, resolve=False)))
-    for name in sorted(found - known):
-        raise ValueError(_unknown(name))
-    for name in sorted(known - found):
-        raise ValueError(f"{name} is taken away, and every run needs it: leave out ~{name}")
-
-
-def _names(node: Any, prefix: str = "") -> Iterator[str]:
-    for name, value in node.items():
-        yield prefix + name
-        if isinstance(value, dict):
-            yield from _names(value, f"{prefix}{name}.")
-
-
-def _unknown(name: str) -> str:
-    return f"{name} is no setting{_suggestion(name, list(setting_names()))}; see them all with manyeyes run --help"
-
-
-def _suggestion(word: str, known: list[str]) -> str:
-    close = get_close_matches(word, known, 1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def setting_names(node: Any = Config, prefix: str = "", data: Iterable[Any] | None = None) -> Iterator[str]:
-    """The full name of every setting, with those of the given options of `data` (or of all)."""
-    for one in fields(node):
-        yield prefix + one.name
-        options = OPTIONS["data"].values() if data is None else data
-        for nested in options if one.name == "data" else (one.default_factory,):
-            if is_dataclass(nested):
-                yield from setting_names(nested, f"{prefix}{one.name}.")

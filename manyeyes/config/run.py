@@ -1,27 +1,32 @@
-"""`manyeyes run`: settings to a run in its folder."""
+"""From composed settings to a run in its folder."""
 
 from __future__ import annotations
 
-import os
-import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from manyeyes.config.build import build_augment, build_model, build_population, build_whole, run_words
-from manyeyes.config.errors import check_names, format_error, is_config_error, is_out_of_memory
-from manyeyes.config.help import run_help
-from manyeyes.config.launchers import wait_for_all_jobs
+from manyeyes.config.build import (
+    build_algorithm,
+    build_items,
+    build_model,
+    build_population,
+    build_preprocess,
+    plain,
+    train_options,
+)
+from manyeyes.config.describe import describe_run
+from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
+from manyeyes.config.groups import list_key
 from manyeyes.config.overrides import resume_command
-from manyeyes.config.presets import register
+from manyeyes.config.resume import resumed_settings
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed import PeerLostError
 from manyeyes.training.interrupt import Interrupted
@@ -30,154 +35,75 @@ from manyeyes.training.run_folder import unused_path
 from manyeyes.training.train import train
 
 SUMMARY_METRICS = ("accuracy", "macro_accuracy", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
-USER_METRICS = ("user_mean", "adapted_user_mean")
-# When a run is continued.
-RESUME_OVERRIDES = (
-    "rounds",
-    "batches",
-    "evaluate_every",
-    "evaluate_early",
-    "checkpoint_seconds",
-    "client_memory",
-    "track",
-    "engine",
-)
-FLAGS = ("--multirun", "-m", "--resolve")
-VALUE_FLAGS = ("--cfg", "-c", "--config-dir", "-cd")
-
-
-def run(words: list[str]) -> int:
-    """Train with the settings given, once or for every combination of a sweep."""
-    if "--help" in words or "-h" in words:
-        print(run_help())
-        return 0
-    register()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors come to us, who say them in one sentence
-    sys.argv = ["manyeyes run", *_arranged(words)]  # where Hydra looks
-    failures: list[Exception] = []
-    here = os.getpid()
-
-    def job(config: DictConfig) -> float | None:
-        value = run_one(config, failures)
-        if failures and os.getpid() != here:  # a launcher's process, whose list stays with it
-            print(f"manyeyes: {failures[-1]}", file=sys.stderr)
-            raise failures[-1]
-        return value
-
-    launcher = next((word.partition("=")[2] for word in words if word.startswith("hydra/launcher=")), "")
-    try:
-        with wait_for_all_jobs(launcher, numbered=True):
-            hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
-    except Exception as error:
-        if is_config_error(error):
-            raise ValueError(format_error(error)) from None
-        raise
-    if len(failures) == 1:
-        raise failures[0]
-    for failure in failures:
-        print(f"manyeyes: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+USER_METRICS = ("user_mean", "personalized_user_mean")
 
 
 def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
-    """One run, or one of a sweep: its value is what a sweep may optimise, and its failure does not stop the others."""
+    """Train one run, or one of a sweep: return what a sweep may optimize; a failure does not stop the others."""
     try:
-        check_names(config)
-        folder, resume = _folder(config), bool(config.resume)
-        if resume:
-            config = _continued(folder, config)
-        result = train_from(config, folder, resume)
+        check_settings(config)
+        result = _train_composed(config)
     except (ValueError, DivergenceError, PeerLostError, OSError, OmegaConfBaseException) as error:
-        failures.append(_named(ValueError(format_error(error)) if is_config_error(error) else error))
+        failures.append(_with_number(ValueError(format_error(error)) if is_config_error(error) else error))
         return None
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        failures.append(_named(ValueError(format_error(error))))
+        failures.append(_with_number(ValueError(format_error(error))))
         return None
-    shown = ", ".join(
-        f"{name} {value:.4f}" for name, value in result.final.items() if name in SUMMARY_METRICS + USER_METRICS
-    )
-    if result.folder is not None:  # of several processes of one training the first alone keeps it
-        print(f"{result.folder}: {shown}")
+    if result.folder is not None:  # of several processes of one run, only the first writes its folder
+        summary = [
+            f"{name} {value:.4f}" for name, value in result.final.items() if name in SUMMARY_METRICS + USER_METRICS
+        ]
+        print(f"{result.folder}: {', '.join(summary)}")
     return result.final.get(result.metric)
 
 
-def _named(error: Exception) -> Exception:
-    """In a sweep, the error with the number of the run that it ended."""
-    job = HydraConfig.get()
-    return ValueError(f"run {job.job.num}: {error}") if job.mode == RunMode.MULTIRUN else error
-
-
-def train_from(config: Any, folder: Path, resume: bool = False) -> Result:
-    """The run that the settings describe, in `folder`."""
-    if config.engine.threads:
-        torch.set_num_threads(config.engine.threads)
-    augment = build_augment(config.augment)
-    algorithm = build_whole(config)
-    population = build_population(config.data, config.seed)
-    model = build_model(config.model, population, augment, config.seed)
+def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:
+    """Train the run that settings describe, in `folder`."""
+    settings = plain(config)
+    if settings["engine"]["threads"]:
+        torch.set_num_threads(settings["engine"]["threads"])
+    algorithm = build_algorithm(settings)
+    population = build_population(settings)
+    options = train_options(settings)
+    for name in ("callbacks", "metrics"):
+        if items := build_items(name.removesuffix("s"), settings[name]):
+            options[name] = items
     try:
         return train(
             population,
-            model,
+            build_model(settings, population),
             algorithm,
-            preprocess=augment,
+            preprocess=build_preprocess(settings),
             folder=folder,
             resume=resume,
-            metadata=cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)),
-            **run_words(config),
+            metadata=describe_run(settings, algorithm),
+            **options,
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped} Continue with: {resume_command(folder)}") from None
 
 
-def _arranged(words: list[str]) -> list[str]:
-    """Options before settings, as Hydra's parser wants them; one that is unknown is refused."""
-    options, settings, left = [], [], iter(words)
-    for word in left:
-        name, _, value = word.partition("=")
-        if not word.startswith("-"):
-            settings.append(word)
-        elif word in FLAGS:
-            options.append(word)
-        elif name in VALUE_FLAGS:
-            options += [name, value or next(left, "")]
-        else:
-            raise ValueError(f"{word} is no option: choose --help, --multirun, --cfg job, --resolve or --config-dir")
-        if name in ("--cfg", "-c") and options[-1] not in ("job", "hydra", "all"):
-            raise ValueError(f"--cfg shows job, hydra or all, not {options[-1]!r}")
-    return options + settings
+def _train_composed(config: DictConfig) -> Result:
+    """Train a run as Hydra has composed it: a new one, or one that is resumed."""
+    if not config.resume:
+        return train_from(config, _new_folder(config))
+    folder = Path(config.resume)
+    return train_from(resumed_settings(folder, config, HydraConfig.get().overrides.task), folder, resume=True)
 
 
-def _folder(config: DictConfig) -> Path:
-    """Where the run is kept: as asked, or a new folder by time and algorithm."""
-    if config.resume:
-        return Path(config.resume)
+def _new_folder(config: DictConfig) -> Path:
+    """Return the folder of a new run: as the settings say, or by time and algorithm."""
     if config.folder:
         return Path(config.folder)
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
         return Path(job.sweep.dir, str(job.job.num))
-    return unused_path(Path("runs", f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.algorithm.name}"))
+    return unused_path(Path("runs", f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{list_key(config.algorithm.name)}"))
 
 
-def _continued(folder: Path, config: DictConfig) -> DictConfig:
-    """The settings of the run in `folder`, with the changes that a continued run allows."""
-    kept = folder / "config.yaml"
-    if not kept.is_file():
-        raise ValueError(f"{folder} holds no run to continue: give the folder of one")
-    try:
-        settings = OmegaConf.load(kept)
-    except (YAMLError, ValueError) as error:
-        why = str(error).partition("\n")[0]
-        raise ValueError(f"{kept} is damaged ({why}): the run cannot be continued") from error
-    for word in HydraConfig.get().overrides.task:
-        name = word.partition("=")[0].lstrip("+~")
-        if name == "resume":
-            continue
-        if name.partition(".")[0] not in RESUME_OVERRIDES:
-            raise ValueError(f"{name} cannot change in a continued run: only {', '.join(RESUME_OVERRIDES)} can")
-        OmegaConf.update(settings, name, OmegaConf.select(config, name))
-    assert isinstance(settings, DictConfig)
-    return settings
+def _with_number(error: Exception) -> Exception:
+    """Return the error, in a sweep with the number of the run that it ended."""
+    job = HydraConfig.get()
+    return ValueError(f"run {job.job.num}: {error}") if job.mode == RunMode.MULTIRUN else error

@@ -9,22 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hydra import compose, initialize
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
-
-from manyeyes.config.build import run_words
+from manyeyes.config.build import build_run_config
+from manyeyes.config.compose import compose_config, hydra_context
 from manyeyes.config.errors import format_error, is_config_error, is_out_of_memory
 from manyeyes.config.overrides import quote_override
-from manyeyes.config.presets import register
-from manyeyes.config.run import RESUME_OVERRIDES, train_from
+from manyeyes.config.resume import RESUME_OVERRIDES
+from manyeyes.config.run import train_from
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.papers.estimate import estimate, seconds_a_round
 from manyeyes.papers.exhibit import DatasetRecipe
 from manyeyes.papers.launchers import LauncherError, launch
 from manyeyes.papers.plan import PlannedRun
-from manyeyes.training.config import RunConfig
 from manyeyes.training.processes import Train, run_parallel
 
 EXPECTED = (ValueError, DivergenceError, OSError)  # failures that say in a sentence what to do
@@ -89,23 +85,10 @@ def error_message(error: Exception) -> str:
     return str(error) if isinstance(error, EXPECTED) else f"{type(error).__name__}: {error}"
 
 
-@contextmanager
-def settings() -> Iterator[None]:
-    """Where settings are composed as `manyeyes run` composes them."""
-    register()
-    GlobalHydra.instance().clear()
-    with initialize(version_base="1.3", config_path=None):
-        yield
-
-
 def _check(job: PlannedRun, means: RunnerOptions) -> None:
     """Refuse at once what a person has set for all runs and no run can have."""
     ours = [word for word in means.extra if not word.startswith("launcher.")]
-    try:
-        with settings():
-            RunConfig(**run_words(compose("config", overrides=[*map(quote_override, job.settings), *ours])))
-    except HydraException as error:
-        raise ValueError(format_error(error)) from None
+    build_run_config(compose_config([*map(quote_override, job.settings), *ours]))
 
 
 Failures = dict[Path, str]
@@ -119,16 +102,15 @@ def _how(means: RunnerOptions) -> Callable[[list[PlannedRun], RunnerOptions, Cal
 
 def _one_by_one(todo: list[PlannedRun], means: RunnerOptions, say: Callable[[str], None]) -> Failures:
     failures = {}
-    with settings():
-        for number, job in enumerate(todo, 1):
-            if job.status not in LEFT:
-                continue  # another command has done it meanwhile
-            say(f"{number} of {len(todo)}: {job.folder}")
-            try:
-                config = compose("config", overrides=[*map(quote_override, job.settings), *means.extra])
-                train_from(config, job.folder, resume=job.status == "stopped")
-            except Exception as error:  # a night of runs does not end with one of them
-                failures[job.folder] = error_message(error)
+    for number, job in enumerate(todo, 1):
+        if job.status not in LEFT:
+            continue  # another command has done it meanwhile
+        say(f"{number} of {len(todo)}: {job.folder}")
+        try:
+            config = compose_config([*map(quote_override, job.settings), *means.extra])
+            train_from(config, job.folder, resume=job.status == "stopped")
+        except Exception as error:  # a night of runs does not end with one of them
+            failures[job.folder] = error_message(error)
     return failures
 
 
@@ -157,7 +139,7 @@ def _launched(todo: list[PlannedRun], means: RunnerOptions, say: Callable[[str],
         batch = batches.pop(0)
         say(f"{means.launcher} gets {len(batch)} of {len(todo)} runs")
         try:
-            with settings():
+            with hydra_context():
                 told = launch(means.launcher, options, [commanded(job, ours) for job in batch], place)
         except LauncherError as error:
             told = [str(error)] * len(batch)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from manyeyes.config.schema import AlgorithmConfig, AugmentConfig, ModelConfig, WorldConfig
 from omegaconf import OmegaConf
 
 from manyeyes.algorithms import NAMED_ALGORITHMS
@@ -37,7 +38,6 @@ from manyeyes.components import (
     WeightUniformly,
 )
 from manyeyes.config.build import build_algorithm, build_augment, build_model, build_population, describe_algorithm
-from manyeyes.config.schema import AlgorithmConfig, AugmentConfig, ModelConfig, WorldConfig
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.data.preprocess import Preprocess

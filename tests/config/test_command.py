@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from manyeyes.config.schema import WorldConfig
 
 from manyeyes.config.errors import setting_names
-from manyeyes.config.schema import WorldConfig
 from tests.training.small_runs import timeless
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+from manyeyes.config.presets import DEFAULTS, OPTIONS
+from manyeyes.config.schema import AlgorithmConfig
 
 from manyeyes.config.errors import setting_names
 from manyeyes.config.help import run_help
-from manyeyes.config.presets import DEFAULTS, OPTIONS
-from manyeyes.config.schema import AlgorithmConfig
 
 LINES = [line.strip() for line in run_help().splitlines()]
 GROUPS = {

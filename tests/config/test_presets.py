@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from manyeyes.config.presets import DEFAULTS, OPTIONS
 
 from manyeyes.algorithms import NAMED_ALGORITHMS
-from manyeyes.config.presets import DEFAULTS, OPTIONS
 from manyeyes.engines.select import ENGINES
 from manyeyes.models import MODELS
 from manyeyes.training.trackers import TRACKERS

@@ -6,9 +6,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
+from manyeyes.config.schema import AlgorithmConfig, Config
 
 from manyeyes.config import schema
-from manyeyes.config.schema import AlgorithmConfig, Config
 
 NODES = [node for node in vars(schema).values() if is_dataclass(node)]
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra import compose, initialize
-from hydra.core.global_hydra import GlobalHydra
 
 from manyeyes.cli.estimate import duration, population_of, size
 from manyeyes.config.build import build_population
-from manyeyes.config.presets import register
+from manyeyes.config.compose import compose_config
 from manyeyes.privacy.calibration import calibrate
 
-TINY = ("data.users=40", "data.images_per_user=12", "model=linear", "algorithm.batch=6", "algorithm.cohort=4")
+TINY = ("data.users=40", "data.images_per_user=12", "model=linear", "algorithm.batch_size=6", "algorithm.cohort_size=4")
 FAST = ("--images-per-second", "100", "--bandwidth", "1000000")
 
 
@@ -81,11 +79,8 @@ def test_without_a_speed_one_is_measured_and_remembered(
 
 
 def test_of_a_world_only_the_photographs_are_left_out() -> None:
-    register()
-    GlobalHydra.instance().clear()
-    with initialize(version_base="1.3", config_path=None):
-        config = compose("config", overrides=["data.users=50", "data.task=fine"])
-    made = build_population(config.data).split("train")
+    config = compose_config(["data.users=50", "data.task=fine"])
+    made = build_population(config).split("train")
     found = population_of(config)
     assert np.array_equal(found.num_examples, made.num_examples)
     assert (len(found.classes), found.image_shape) == (len(made.classes), made.image_shape)

@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize
-from hydra.core.global_hydra import GlobalHydra
 
 from manyeyes.cli.data import _parser
-from manyeyes.config.build import build_algorithm, build_augment, build_privacy
-from manyeyes.config.errors import check_names
-from manyeyes.config.presets import register
+from manyeyes.config.build import build_algorithm, build_preprocess
+from manyeyes.config.compose import compose_config, hydra_context
 from manyeyes.papers import ITEMS, item
 from manyeyes.papers.exhibit import DatasetRecipe, PrintedValue, RunRecipe, cells
 from manyeyes.papers.scaling import on_synthetic_data, scale
@@ -48,19 +45,15 @@ def covering(candidates: Iterator[RunRecipe]) -> list[RunRecipe]:
 
 @pytest.fixture(scope="module")
 def hydra() -> Iterator[None]:
-    register()
-    GlobalHydra.instance().clear()
-    with initialize(version_base="1.3", config_path=None):
+    with hydra_context():
         yield
 
 
 def check(run: RunRecipe) -> Any:
     """The settings of a run as `manyeyes run` would read and build them."""
-    config = compose("config", overrides=list(run.settings))
-    check_names(config)
-    build_algorithm(config.algorithm, config.rounds)
-    build_augment(config.augment)
-    build_privacy(config.privacy)
+    config = compose_config(run.settings)
+    build_algorithm(config)
+    build_preprocess(config)
     return config
 
 

@@ -26,11 +26,10 @@ from manyeyes.components import (
     WeightByExamples,
     WeightUniformly,
 )
-from manyeyes.config.build import build_privacy
-from manyeyes.config.presets import OPTIONS
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.registry import build
 from manyeyes.core.rng import make_rng
 from manyeyes.core.round import run_round
 from manyeyes.core.state import init_state
@@ -189,8 +188,7 @@ def test_a_simulated_cohort_that_cannot_be_is_refused(cohort: Any, many: int, se
 
 
 def test_settings_become_the_parts_that_they_name() -> None:
-    presets = {name: build_privacy(config) for name, config in OPTIONS["privacy"].items()}
-    assert presets["none"] is None
+    presets = {name: build("privacy", {"name": name}) for name in ("central", "local", "flair")}
     assert presets["central"] == CentralDP(epsilon=2.0, clipping_norm=1.0)
     assert presets["local"] == LocalDP(noise_multiplier=1.0, clipping_norm=1.0)
     flair = presets["flair"]
@@ -205,8 +203,7 @@ def test_flairs_settings_give_flairs_noise() -> None:
     people = Population.from_arrays(
         np.zeros((users, 1, 1, 3), np.uint8), SingleLabels(np.zeros(users, np.int64), ("any",)), np.arange(users)
     )
-    flair = build_privacy(OPTIONS["privacy"]["flair"])
-    assert flair is not None
+    flair = build("privacy", {"name": "flair"})
     done = flair.calibrate(replace(FEDAVG, sampler=PoissonSampler(200)), people, 5000)
     assert isinstance(done, CentralDP)
     assert (done.noise_multiplier, done.delta) == pytest.approx((18.67, 8.40e-6), rel=1e-3)

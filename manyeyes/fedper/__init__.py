@@ -1,0 +1,1 @@
+"""`python -m manyeyes.fedper` is the command `manyeyes fedper`."""

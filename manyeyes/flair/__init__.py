@@ -1,0 +1,1 @@
+"""`python -m manyeyes.flair` is the command `manyeyes flair`."""
