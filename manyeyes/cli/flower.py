@@ -67,7 +67,7 @@ def _init(args: Namespace) -> int:
 
 def _split(args: Namespace) -> int:
     config = parse_settings(shlex.join(args.settings)).config
-    paths = split(build_population(config.data, config.seed), args.folder, config.data.task, args.users)
+    paths = split(build_population(config), args.folder, config.data.task, args.users)
     print(f"{args.folder}: {len(paths)} stores. Start a node with --node-config 'store=\"{paths[0]}\"'")
     return 0
 

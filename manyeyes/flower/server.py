@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
 
 from manyeyes.components.example_weighting import ImportanceReweighting
-from manyeyes.config.build import run_words
+from manyeyes.config.build import build_run_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
 from manyeyes.data.store.opening import open_population
@@ -26,7 +26,6 @@ from manyeyes.flower.members import Members
 from manyeyes.flower.planning import ConnectedPlanSource
 from manyeyes.flower.registry import ClientRegistry
 from manyeyes.flower.training_spec import TrainingSpec, make_model, parse_settings
-from manyeyes.training.config import RunConfig
 from manyeyes.training.loop import TrainingSetup
 from manyeyes.training.result import Result
 from manyeyes.training.train import limit_to_budget, run_training
@@ -57,7 +56,7 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
     algorithm, target_distribution = _with_target_distribution(spec.algorithm, members)
     algorithm.validate(population)
     spec.preprocess.check(*population.image_shape[:2])
-    algorithm, run_config = limit_to_budget(algorithm, population, RunConfig(**run_words(spec.config)))
+    algorithm, run_config = limit_to_budget(algorithm, population, build_run_config(spec.config))
 
     model = make_model(spec, population)
     reference = ReferenceEngine(model.flat, population, spec.preprocess, model.device)

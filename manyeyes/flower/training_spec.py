@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from hydra import compose, initialize
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 from torch import nn
 
 from manyeyes.components.example_weighting import ImportanceReweighting
 from manyeyes.components.samplers import Centralized
-from manyeyes.config.build import build_augment, build_model, build_whole
-from manyeyes.config.errors import check_names, format_error, is_config_error
-from manyeyes.config.presets import register
+from manyeyes.config.build import build_algorithm, build_model, build_preprocess
+from manyeyes.config.compose import compose_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.data.preprocess import Preprocess
@@ -57,24 +54,15 @@ class BuiltModel:
 @lru_cache(maxsize=32)
 def parse_settings(settings: str) -> TrainingSpec:
     """Return what the settings describe; settings that make no sense between separate clients are refused."""
-    register()
-    GlobalHydra.instance().clear()
-    try:
-        with initialize(version_base="1.3", config_path=None):
-            config = compose("config", overrides=shlex.split(settings))
-    except Exception as error:
-        if is_config_error(error):
-            raise ValueError(format_error(error)) from None
-        raise
-    check_names(config)
-    algorithm = build_whole(config)
-    if config.best_on:
+    config = compose_config(shlex.split(settings))
+    algorithm = build_algorithm(config)
+    if config.select_best_on:
         raise ValueError(
-            "best_on chooses a model on images of the whole population, which no one has here: leave it out."
+            "select_best_on chooses a model on images of the whole population, which no one has here: leave it out."
         )
     if (reason := unsupported_reason(algorithm)) is not None:
         raise ValueError(reason)
-    return TrainingSpec(config, algorithm, build_augment(config.augment))
+    return TrainingSpec(config, algorithm, build_preprocess(config))
 
 
 def unsupported_reason(algorithm: Algorithm) -> str | None:
@@ -92,5 +80,5 @@ def unsupported_reason(algorithm: Algorithm) -> str | None:
 def make_model(spec: TrainingSpec, population: Population) -> BuiltModel:
     """Return the model that the settings describe, with its initial weights."""
     device = choose_device(spec.config.engine.device)
-    module = build_model(spec.config.model, population, spec.preprocess, spec.seed).to(device)
+    module = build_model(spec.config, population).to(device)
     return BuiltModel(module, FlatModel(with_seeded_dropout(module)), device)
