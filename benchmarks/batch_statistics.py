@@ -52,7 +52,7 @@ def means(folder: Path, batch: int, device: torch.device) -> dict[str, float]:
         mask = flat.mask(own.__contains__)
         results = {}
         for name in ("learned", "of batches"):
-            evaluator = LocalEvaluator(flat, test, augment, device, config["engine"]["precision"], batch=batch)
+            evaluator = LocalEvaluator(flat, test, augment, device, config["engine"]["precision"], batch_size=batch)
             score = (
                 evaluator.evaluate_personal_layers(found.state.weights, mask, clients)
                 if own

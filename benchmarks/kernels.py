@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from manyeyes.engines.compiling import compiled, compiling
+from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.engines.precision import arithmetic
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.training.environment import environment

@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from itertools import count, zip_longest
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -21,9 +21,8 @@ from benchmarks.rounds.works import WORKS
 from manyeyes.core.plan import plan_round
 from manyeyes.engines.device_images import load
 from manyeyes.engines.gpu.buffers import PlanBuffers
-from manyeyes.engines.gpu.scheduling import StepRange, cut, make_groups
-from manyeyes.engines.load_balancing import balance
-from manyeyes.engines.select import MAX_VMAP_WIDTH, VMAP_STREAMS, streams_for
+from manyeyes.engines.gpu.engine import MAX_VMAP_WIDTH, VMAP_STREAMS, streams_for
+from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
 from manyeyes.training.environment import environment
 
 CASES = {  # work, users, clients, and whether clients run side by side
@@ -42,10 +41,8 @@ def measured(name: str, users: int, clients: int, beside: bool) -> dict[str, flo
     table = PlanBuffers(population, torch.device("cpu"), lanes, width, work.batch, work.augment.num_uniforms)
     plan = plan_round(work.algorithm, population, 0, 0, work.augment.num_uniforms)
 
-    def group() -> list[list[list[StepRange]]]:
-        groups = make_groups(plan.clients, width, exact=False)
-        cuts = [cut([groups[i] for i in share], table.room) for share in balance([g.cost for g in groups], lanes)]
-        return [[lane or [] for lane in piece] for piece in zip_longest(*cuts)]
+    def group() -> Schedule:
+        return make_schedule(plan, lanes, width, exact=False, max_steps=table.max_steps)
 
     program, repeats = group(), 5 if clients > 1000 else 50
     parts = {

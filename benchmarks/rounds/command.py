@@ -20,9 +20,10 @@ from benchmarks.rounds.process import measure
 from benchmarks.rounds.table import line, record, table
 from benchmarks.rounds.works import SCALING, WORKS
 from manyeyes.cli.parser import Parser
+from manyeyes.core.registry import names
 from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.engines.precision import choose_precision
-from manyeyes.engines.select import ENGINES, choose_device
+from manyeyes.engines.select import choose_device
 from manyeyes.io.atomic import write_text
 from manyeyes.training.environment import environment
 
@@ -54,7 +55,7 @@ def bench(words: list[str]) -> int:
 def cases(given: Namespace) -> Iterator[Case]:
     """What is measured, ours first in every work."""
     device = choose_device(given.device).type
-    peers, engines = _named("peer", given.peers, PEERS), _named("engine", given.engines, ("auto", *ENGINES))
+    peers, engines = _named("peer", given.peers, PEERS), _named("engine", given.engines, ("auto", *names("engine")))
     precisions = given.precision.split(",")
     for precision in filter(None, precisions):
         choose_precision(precision, torch.device(device))  # which refuses what cannot be

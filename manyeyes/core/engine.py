@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -67,6 +68,17 @@ class Engine(Protocol):
     def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
         """Return where the weights belong to personal layers [W]; the same tensor for the same layers."""
 
+    def prefetch(self, plan: RoundPlan) -> None:
+        """Prepare what can be prepared for a coming round."""
+
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
-    ) -> CohortResult: ...
+    ) -> CohortResult:
+        """Train the clients of a round, and return the sum of their updates."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release processes and device memory."""

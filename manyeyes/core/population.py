@@ -5,13 +5,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+if TYPE_CHECKING:
+    import torch
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+
+
+class ImageSource(Protocol):
+    """Images by row, wherever they are: in memory, in files, or on a device."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of all images [N, H, W, 3]."""
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8]: ...
+
+    def take(self, rows: Ints, device: torch.device) -> torch.Tensor:
+        """Return the images of these rows on a device."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayImages:
+    """An array of images, or anything that is indexed as one."""
+
+    array: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        return np.dtype(self.array.dtype)
+
+    @property
+    def reads_from_disk(self) -> bool:
+        return not isinstance(self.array, np.ndarray) or isinstance(self.array, np.memmap)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
+        return np.asarray(self.array[rows])
+
+    def take(self, rows: Ints, device: torch.device) -> torch.Tensor:
+        import torch  # here, since commands that train nothing start without it
+
+        return torch.from_numpy(self[rows]).to(device)
+
+
+def as_image_source(images: Any) -> ImageSource:
+    """Return images as an ImageSource: those that are one already, and arrays wrapped."""
+    is_source = hasattr(images, "take") and not isinstance(images, np.ndarray)
+    source: ImageSource = images if is_source else ArrayImages(images)
+    return source
 
 
 @dataclass(frozen=True, eq=False)

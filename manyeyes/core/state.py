@@ -10,11 +10,12 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import Algorithm
 
-ClientState = dict[str, Tensor]
+ClientState = dict[str, Tensor]  # by the names below; the optimizer state has one number for each of its tensors
 ClientStates = Mapping[int, ClientState]  # by client id
 MutableClientStates = MutableMapping[int, ClientState]
 
 BYTES_PER_FLOAT = 4
+PERSONAL_WEIGHTS, CORRECTION_STATE, OPT_STATE, RESIDUAL = "personal_weights", "correction", "opt_state", "residual"
 PERSONAL_MODEL_PREFIX = "personal_model/"  # of the names under which a client keeps the state of its personal model
 
 

@@ -13,24 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.components import AllClients, EpochBatching, WeightUniformly
+from manyeyes.components import AllClients, CrossEntropy, EpochBatching, WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.engine import Engine, RoundContext
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.cost.formulas import ModelSize, Throughput
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.batch import losses
-from manyeyes.engines.compiling import cache_folder
+from manyeyes.engines.base import EngineSetup
+from manyeyes.engines.distributed import DistInfo
+from manyeyes.engines.gpu.compiling import cache_folder
 from manyeyes.engines.malloc import retained_memory
-from manyeyes.engines.select import EngineOptions, choose_engine
+from manyeyes.engines.select import choose_engine
 from manyeyes.io.atomic import write_text
 from manyeyes.io.cpu_info import cpu_name
 from manyeyes.models.flat import FlatModel
 
 STEPS = 3  # of the longer clients that are timed
 TIMES = 3  # each; the least counts
-AS_A_RANK = EngineOptions(num_processes=2)
+ONE_OF_TWO_PROCESSES = DistInfo(rank=0, size=2)
 TOGETHER = 32  # clients that are timed at once on a GPU, which is not busy with one
 
 
@@ -64,7 +65,7 @@ def activation_bytes(model: FlatModel, images: Tensor) -> int:
     model.module.train()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         outputs = model(theta[: model.num_trainable], theta[model.num_trainable :].detach().clone(), images)
-        losses(outputs, torch.zeros(len(images), dtype=torch.int64)).mean()
+        CrossEntropy()(outputs, torch.zeros(len(images), dtype=torch.int64)).mean()
     for known in (theta, images):
         held.pop(known.untyped_storage().data_ptr(), None)
     return sum(held.values())
@@ -87,7 +88,9 @@ def time_clients(
             example_weighting=None,
         )
         plan = plan_round(task, people, 0, 0, augment.num_uniforms)
-        engine = choose_engine("auto", model, people, augment, device, AS_A_RANK, together)
+        engine = choose_engine(
+            task, EngineSetup(model, people, augment, device, cohort_size=together, dist=ONE_OF_TWO_PROCESSES)
+        )
         return (
             _least(engine, model.read(), plan, RoundContext(algorithm.client_optimizer, 1e-6, None, None, None), device)
             / together

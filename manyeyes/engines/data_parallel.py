@@ -1,6 +1,6 @@
-"""Several ranks, one client: each has a part of every batch, and gradients are added up before a step.
+"""One client on several processes: each has a part of every batch, and gradients are summed before a step.
 
-The longest client of a round is what all ranks wait for: of FLAIR's users some hold 200 times as much as most.
+All processes wait for the largest client of a round: some users of FLAIR hold 200 times as many images as most.
 """
 
 from __future__ import annotations
@@ -24,67 +24,71 @@ from manyeyes.models.dropout import SeededDropout
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.traits import probe
 
-# What a core and a network do, roughly, in seconds: they only decide who works together, as a function of the model
-# alone. A measurement would decide another way another day, and runs repeat bit for bit.
-PER_FLOP, PER_BYTE, PER_CALL = 2e-11, 1e-9, 5e-4
+# Rough times of one core and of a network. They only decide which clients are split, as a function of the model alone:
+# a measurement would decide differently each time, and runs repeat bit for bit.
+SECONDS_PER_FLOP, SECONDS_PER_BYTE, SECONDS_PER_ALLREDUCE = 2e-11, 1e-9, 5e-4
+FLOPS_FACTOR = 3  # of forward and backward, in forward passes
+
+LossAndGrad = tuple[float, Tensor]
 
 
 @dataclass(frozen=True)
 class ClientGroup:
-    """Who this rank trains a client with."""
+    """The processes that train one client, and which of them this one is."""
 
     rank: int
     size: int
-    add: Callable[[Tensor], Tensor]  # the sum over the members
+    all_reduce: Callable[[Tensor], Tensor]  # the sum over the members
 
     def gradient(
         self,
-        of: Callable[[NDArray[np.bool_]], tuple[float, Tensor]],
-        real_B: NDArray[np.bool_],
+        gradient_of: Callable[[NDArray[np.bool_]], LossAndGrad],
+        is_real_B: NDArray[np.bool_],
         weights_B: Floats,
         theta: Tensor,
-    ) -> tuple[float, Tensor]:
-        """The loss of a batch and its gradient, from what each member finds of its part."""
-        mine, found = self.shard_mask(real_B), torch.zeros(len(theta) + 1, dtype=theta.dtype, device=theta.device)
-        if mine.any():
-            loss, slope = of(mine)
-            part = float(weights_B[mine].sum() / max(weights_B[real_B].sum(), EPS))
-            found = part * torch.cat([slope, slope.new_tensor([loss])])
-        found = self.add(found)
-        return float(found[-1]), found[:-1]
+    ) -> LossAndGrad:
+        """Return the loss of a batch and its gradient, from those of each member's part."""
+        shard_B = self.shard_mask(is_real_B)
+        local = torch.zeros(len(theta) + 1, dtype=theta.dtype, device=theta.device)
+        if shard_B.any():
+            loss, grad = gradient_of(shard_B)
+            fraction = float(weights_B[shard_B].sum() / max(weights_B[is_real_B].sum(), EPS))
+            local = fraction * torch.cat([grad, grad.new_tensor([loss])])
+        total = self.all_reduce(local)
+        return float(total[-1]), total[:-1]
 
-    def shard_mask(self, real_B: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """This member's part of a batch."""
-        part = np.zeros_like(real_B)
-        part[np.flatnonzero(real_B)[self.rank :: self.size]] = True
-        return part
+    def shard_mask(self, is_real_B: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which examples of a batch are this member's."""
+        shard_B = np.zeros_like(is_real_B)
+        shard_B[np.flatnonzero(is_real_B)[self.rank :: self.size]] = True
+        return shard_B
 
 
 class GroupCache:
-    """The groups of processes that have trained together, each made when it is first needed."""
+    """Process groups, each made when it is first needed, and what it costs to train in one."""
 
-    def __init__(self, model: FlatModel, shape: tuple[int, int]) -> None:
-        self.model, self.shape = model, shape  # of an image
+    def __init__(self, model: FlatModel, image_size: tuple[int, int]) -> None:
+        self.model, self.image_size = model, image_size
         self._groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
-        atexit.register(self._groups.clear)  # a group whose threads outlive the interpreter brings the process down
+        atexit.register(self._groups.clear)  # a group whose threads outlive the interpreter crashes the process
 
     @cached_property
     def allreduce_cost(self) -> float:
-        """What an all-reduce of the gradient costs, in images; infinite where a batch cannot be parted."""
+        """The cost of an all-reduce of the gradient, in images; infinite where a batch cannot be split."""
         model = self.model
-        dropping = any(isinstance(part, SeededDropout) for part in model.module.modules())
-        found = probe(model, *self.shape)
-        if found.mixes_batch or found.uses_rng or dropping:
+        has_dropout = any(isinstance(layer, SeededDropout) for layer in model.module.modules())
+        traits = probe(model, *self.image_size)
+        if traits.mixes_batch or traits.uses_rng or has_dropout:
             return math.inf
         weights = model.read()
-        image = torch.zeros(1, 3, *self.shape, device=weights.device)
+        image = torch.zeros(1, 3, *self.image_size, device=weights.device)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(weights[: model.num_trainable], weights[model.num_trainable :], image)
-        image_seconds = 3 * max(counter.get_total_flops(), 1) * PER_FLOP
-        return (PER_CALL + 4 * model.num_trainable * PER_BYTE) / image_seconds
+        image_seconds = FLOPS_FACTOR * max(counter.get_total_flops(), 1) * SECONDS_PER_FLOP
+        return (SECONDS_PER_ALLREDUCE + 4 * model.num_trainable * SECONDS_PER_BYTE) / image_seconds
 
     def group(self, members: list[int]) -> dist.ProcessGroup | None:
-        """All ranks ask for it, of the team or not, in the same order."""
+        """Return the process group of these ranks; every process calls this, member or not, in the same order."""
         if tuple(members) not in self._groups:
             self._groups[tuple(members)] = dist.new_group(members)
         return self._groups[tuple(members)]

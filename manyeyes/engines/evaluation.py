@@ -1,32 +1,36 @@
-"""Evaluation: a whole split through the model, into metrics that merge."""
+"""Evaluation: a split through the model, into metrics that merge over batches, users and processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from manyeyes.components.losses import CrossEntropy
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.state import ClientStates, DivergenceError
+from manyeyes.core.state import PERSONAL_WEIGHTS, ClientStates, DivergenceError
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.batch import fetch, losses
-from manyeyes.engines.compiling import compiled, compiling
-from manyeyes.engines.distributed import DistInfo
-from manyeyes.engines.precision import arithmetic, number_type
+from manyeyes.engines.batch import fetch
+from manyeyes.engines.distributed import ONE_PROCESS, DistInfo
+from manyeyes.engines.gpu.compiling import compiled, compiling
+from manyeyes.engines.precision import arithmetic, compute_dtype
 from manyeyes.metrics import Accuracy, MultiLabelScores
+from manyeyes.metrics.arrays import as_array
+from manyeyes.metrics.base import NO_METRICS, MetricSet
 from manyeyes.models.flat import FlatModel
 
 Score = Accuracy | MultiLabelScores
-GPU_EVAL_BATCH = 1024  # images of up to 64 px a batch on a GPU
-MAX_SCORED_MODELS = 50  # clients' models that are scored where no tested user has one, evenly chosen
-ALONE = DistInfo()
+GPU_EVAL_BATCH = 1024  # images of at most SMALL_IMAGE_PIXELS, on a GPU; a quarter of it otherwise
+SMALL_IMAGE_PIXELS = 64  # per side
+MAX_SCORED_MODELS = 50  # clients' models, evenly chosen, that are scored where no evaluated user has one
 
 
 class Evaluator(Protocol):
-    """Who scores models on one population."""
+    """Scores models on one population."""
 
     @property
     def population(self) -> Population: ...
@@ -34,118 +38,125 @@ class Evaluator(Protocol):
     @property
     def dist(self) -> DistInfo: ...
 
-    def evaluate_global(self, weights: Tensor) -> Score: ...
+    def evaluate_global(self, weights: Tensor) -> Score:
+        """Score the shared model on every example."""
 
-    def evaluate_personal_layers(self, weights: Tensor, mask: Tensor, clients: ClientStates) -> Score: ...
+    def evaluate_personal_layers(self, weights: Tensor, mask: Tensor, clients: ClientStates) -> Score:
+        """Score the shared model with each user's personal layers on the user's own examples."""
 
-    def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> Score: ...
+    def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> Score:
+        """Score users' own models, by client id, on their own examples."""
 
 
 class LocalEvaluator:
-    """Scores of a model on one population; nothing that is evaluated changes any state.
+    """Scores models in this process, and merges the scores of all processes; it changes no state.
 
-    On a GPU the model runs in large batches of one size, compiled and captured, in the engine's precision.
+    On a GPU the model runs in large batches of one size, compiled and captured, in the engine's precision. `metrics`
+    are scored in addition; their results are part of the score's.
     """
 
     def __init__(
         self,
         model: FlatModel,
         population: Population,
-        augment: Preprocess,
+        preprocess: Preprocess,
         device: torch.device,
         precision: str = "float32",
         compile: bool = False,
-        batch: int = 0,
-        dist: DistInfo = ALONE,
+        batch_size: int = 0,  # 0: by the size of the images
+        dist: DistInfo = ONE_PROCESS,
+        metrics: MetricSet = NO_METRICS,
     ) -> None:
-        self.model, self.population, self.augment, self.device = model, population, augment, device
-        self.precision, self.compile, self.dtype = precision, compile, number_type(precision)
-        self.dist = dist
-        large = GPU_EVAL_BATCH if max(population.image_shape[:2]) <= 64 else GPU_EVAL_BATCH // 4
-        self.batch = batch or (large if device.type == "cuda" else GPU_EVAL_BATCH // 4)
+        self.model, self.population, self.preprocess, self.device = model, population, preprocess, device
+        self.precision, self.compile, self.dtype = precision, compile, compute_dtype(precision)
+        self.dist, self.metrics = dist, metrics
+        is_small = max(population.image_shape[:2]) <= SMALL_IMAGE_PIXELS
+        large_batch = GPU_EVAL_BATCH if is_small and device.type == "cuda" else GPU_EVAL_BATCH // 4
+        self.batch_size = batch_size or large_batch
         self._captured: CudaGraphFunction | None = None
 
     def evaluate_global(self, weights: Tensor) -> Score:
-        """The shared model on every example."""
-        return self._total(self._parts(weights, self.dist.shard(np.arange(len(self.population)))))
+        return self._merge(self._scores(weights, self.dist.shard(np.arange(len(self.population)))))
 
     def evaluate_personal_layers(self, weights: Tensor, mask: Tensor, clients: ClientStates) -> Score:
-        """Every user on its own examples, with its own layers or, where it has none yet, with the shared ones.
+        """Score every user on its own examples, with its personal layers or, where it has none yet, the shared ones.
 
-        Where no user here has any, the models of some clients are scored on all examples, and the scores are added up.
+        Where no user of the population has any, models of some clients are scored on all examples, and the scores are
+        merged.
         """
-        if any(key in clients for key in self.population.user_ids.tolist()):
-            keys = self.dist.shard(self.population.user_ids).tolist()
+        if any(client_id in clients for client_id in self.population.user_ids.tolist()):
+            client_ids = self.dist.shard(self.population.user_ids).tolist()
             return self.evaluate_personal_models(
-                (key, with_personal_weights(weights, mask, clients.get(key))) for key in keys
+                (client_id, with_personal_weights(weights, mask, clients.get(client_id))) for client_id in client_ids
             )
-        every = np.array(sorted(clients))
-        some = (
-            every[np.unique(np.linspace(0, len(every) - 1, MAX_SCORED_MODELS).round().astype(int))]
-            if len(every)
-            else every
-        )
-        keys = self.dist.shard(some).tolist()
-        models = (with_personal_weights(weights, mask, clients.get(key)) for key in keys)
-        everything = np.arange(len(self.population))
-        return self._total(part for model in models for part in self._parts(model, everything))
+        client_ids = self.dist.shard(_evenly_chosen(np.array(sorted(clients)), MAX_SCORED_MODELS)).tolist()
+        models = (with_personal_weights(weights, mask, clients.get(client_id)) for client_id in client_ids)
+        all_examples = np.arange(len(self.population))
+        return self._merge(score for model in models for score in self._scores(model, all_examples))
 
     def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> Score:
-        """Users by key, each with a model of its own, on their own examples; every process brings others."""
-        place = {key: user for user, key in enumerate(self.population.user_ids.tolist())}
-        return self._total(
-            part for key, model in models for part in self._parts(model, self.population.examples(place[key]))
+        """Score users' own models, by client id, on their own examples; every process has models of other users."""
+        users = {client_id: user for user, client_id in enumerate(self.population.user_ids.tolist())}
+        return self._merge(
+            score
+            for client_id, model in models
+            for score in self._scores(model, self.population.examples(users[client_id]))
         )
 
-    def _total(self, parts: Iterable[Score]) -> Score:
-        empty: Any = (MultiLabelScores if self.population.labels.multi else Accuracy).empty(
-            len(self.population.classes)
-        )
-        return cast(Score, sum(self.dist.all_gather(sum(parts, empty)), empty))
+    def _merge(self, scores: Iterable[Score]) -> Score:
+        """Return the sum over this process's scores and those of the others."""
+        score_class = MultiLabelScores if self.population.labels.multi else Accuracy
+        empty: Any = score_class.empty(len(self.population.classes), self.metrics)
+        return cast(Score, sum(self.dist.all_gather(sum(scores, empty)), empty))
 
     @torch.no_grad()
-    def _parts(self, weights: Tensor, examples: Ints) -> Iterator[Score]:
-        """The score of one batch after another, each read while the next is computed."""
+    def _scores(self, weights: Tensor, examples: Ints) -> Iterator[Score]:
+        """Yield the score of one batch after another, each computed while the device works on the next."""
         self.model.module.eval()
-        before: tuple[Tensor, Tensor, Ints] | None = None
-        for first in range(0, len(examples), self.batch):
-            chosen = examples[first : first + self.batch]
+        previous: tuple[Tensor, Tensor, Ints] | None = None
+        for first in range(0, len(examples), self.batch_size):
+            batch = examples[first : first + self.batch_size]
             with arithmetic(self.precision):
-                outputs, targets = self._outputs(weights, chosen)
-            if before is not None:
-                yield self._score(*before)
-            before = outputs, targets, chosen
-        if before is not None:
-            yield self._score(*before)
+                outputs, targets = self._outputs(weights, batch)
+            if previous is not None:
+                yield self._score(*previous)
+            previous = outputs, targets, batch
+        if previous is not None:
+            yield self._score(*previous)
 
     def _score(self, outputs: Tensor, targets: Tensor, examples: Ints) -> Score:
         if not bool(torch.isfinite(outputs).all()):
             raise DivergenceError("the model's outputs are no longer finite")
         users = self.population.user_ids[self.population.owners(examples)]
+        score: Score
         if self.population.labels.multi:
-            return MultiLabelScores.from_scores(outputs, targets, users)
-        found = outputs.argmax(1)
-        return Accuracy.from_predictions(found, targets, outputs.shape[1], losses(outputs, targets), users)
+            score = MultiLabelScores.from_scores(outputs, targets, users)
+        else:
+            losses = CrossEntropy()(outputs, targets)
+            score = Accuracy.from_predictions(outputs.argmax(1), targets, outputs.shape[1], losses, users)
+        if not self.metrics.metrics:
+            return score
+        return replace(score, extra=self.metrics.update(as_array(outputs), as_array(targets)))
 
     def _outputs(self, weights: Tensor, examples: Ints) -> tuple[Tensor, Tensor]:
         images, targets = fetch(self.population, examples, self.device)
-        if self.device.type != "cuda" or 2 * len(examples) <= self.batch:  # a graph would compute mostly padding
+        if self.device.type != "cuda" or 2 * len(examples) <= self.batch_size:  # a graph would compute mostly padding
             return self._forward(weights, images), targets
         if self._captured is None:
             forward = compiled(self._forward) if self.compile else self._forward
-            full = images.new_zeros(self.batch, *images.shape[1:])
+            full_batch = images.new_zeros(self.batch_size, *images.shape[1:])
             with compiling("evaluation" if self.compile else ""):
-                self._captured = CudaGraphFunction(forward, weights, full)
+                self._captured = CudaGraphFunction(forward, weights, full_batch)
         return self._captured(weights, images)[: len(examples)].clone(), targets
 
     def _forward(self, weights: Tensor, images: Tensor) -> Tensor:
         theta, statistics = weights[: self.model.num_trainable], weights[self.model.num_trainable :]
-        seen = self.model.to_memory_format(self.augment.evaluate(images)).to(self.dtype)
-        return self.model(theta.to(self.dtype), statistics, seen).float()
+        inputs = self.model.to_memory_format(self.preprocess.evaluate(images)).to(self.dtype)
+        return self.model(theta.to(self.dtype), statistics, inputs).float()
 
 
 class CudaGraphFunction:
-    """A function of two tensors as a CUDA graph; fewer images than the first call had are padded by what was there."""
+    """A function of two tensors as a CUDA graph; a smaller batch than that of the first call is padded with old rows."""
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor], weights: Tensor, images: Tensor) -> None:
         self._weights, self._images = weights.clone(), images.clone()
@@ -165,6 +176,13 @@ class CudaGraphFunction:
         return self._outputs
 
 
-def with_personal_weights(weights: Tensor, mask: Tensor, kept: Mapping[str, Tensor] | None) -> Tensor:
-    """A client's model: the shared numbers, and its own where it has kept any."""
-    return weights.masked_scatter(mask, kept["personal"]) if kept else weights
+def with_personal_weights(weights: Tensor, mask: Tensor, client_state: Mapping[str, Tensor] | None) -> Tensor:
+    """Return a client's model: the shared weights, with its personal ones where it has any."""
+    return weights.masked_scatter(mask, client_state[PERSONAL_WEIGHTS]) if client_state else weights
+
+
+def _evenly_chosen(items: Ints, max_items: int) -> Ints:
+    """Return at most `max_items` of the items, evenly spaced."""
+    if not len(items):
+        return items
+    return items[np.unique(np.linspace(0, len(items) - 1, max_items).round().astype(int))]

@@ -1,4 +1,4 @@
-"""Sharing work out: the most costly first, each to the share that has the least so far, or to several together."""
+"""Load balancing: the most costly work first, each to the worker with the least so far, or to several together."""
 
 from __future__ import annotations
 
@@ -8,87 +8,90 @@ from dataclasses import dataclass, field
 
 from manyeyes.core.plan import ClientPlan
 
-OVERHEAD = 3.0  # what a step costs beyond its images, in images: 0.26 ms and 0.077 ms an image, ResNet18 on an H200
-GAIN = 0.8  # a team must bring a client down to this share of its time
+STEP_COST = 3.0  # of a step beyond its images, in images: 0.26 ms and 0.077 ms per image, ResNet18 on an H200
+MAX_SPLIT_TIME_FRACTION = 0.8  # a group must bring a client down to this fraction of its time
 
 
 @dataclass(frozen=True)
 class ClientCost:
-    """What a client's work is: so many steps of so many images in all."""
+    """How much work a client is: its steps, and the images of all of them."""
 
     num_steps: int
     num_images: int
 
     @staticmethod
     def from_client(client: ClientPlan) -> ClientCost:
-        whole = 0 if client.full_indices is None else len(client.full_indices)
-        return ClientCost(client.num_steps, client.num_images + whole)
+        num_full = 0 if client.full_indices is None else len(client.full_indices)
+        return ClientCost(client.num_steps, client.num_images + num_full)
 
     @property
     def cost(self) -> float:
-        """In images."""
-        return self.num_images + OVERHEAD * self.num_steps
+        """The cost in images."""
+        return self.num_images + STEP_COST * self.num_steps
 
-    def cost_in_group(self, members: int, agreeing: float) -> float:
-        """For each of so many, who have a part of every batch and add up gradients at every step."""
-        return self.num_steps * (OVERHEAD + agreeing + math.ceil(self.num_images / self.num_steps / members))
+    def cost_in_group(self, num_members: int, allreduce_cost: float) -> float:
+        """Return the cost for each member of a group, which has a part of every batch and sums gradients each step."""
+        images_per_step = math.ceil(self.num_images / self.num_steps / num_members)
+        return self.num_steps * (STEP_COST + allreduce_cost + images_per_step)
 
 
 @dataclass
 class Assignment:
-    """Who does what: places of jobs, and ranks counted from 0."""
+    """Which rank trains which client: indices of clients, and ranks counted from 0."""
 
-    unsplit: list[list[int]]  # the jobs that each rank does alone
-    groups: list[tuple[int, list[int]]] = field(default_factory=list)  # a job, and the ranks that do it together
+    unsplit: list[list[int]]  # the clients that each rank trains alone
+    groups: list[tuple[int, list[int]]] = field(default_factory=list)  # a client, and the ranks that train it together
     loads: list[float] = field(default_factory=list)  # of each rank
 
 
-def balance(costs: Sequence[float], shares: int) -> list[list[int]]:
-    """The places of each share, those that cost most first."""
-    return _greedy(range(len(costs)), costs, [0.0] * shares)
+def balance(costs: Sequence[float], num_workers: int) -> list[list[int]]:
+    """Return the indices for each worker, the most costly first."""
+    return _greedy(range(len(costs)), costs, [0.0] * num_workers)
 
 
-def balance_clients(clients: Sequence[ClientPlan], shares: int) -> list[list[int]]:
-    """The clients of each share, by what they cost, in the order of the plan."""
-    return [sorted(share) for share in balance([ClientCost.from_client(client).cost for client in clients], shares)]
+def balance_clients(clients: Sequence[ClientPlan], num_workers: int) -> list[list[int]]:
+    """Return the indices of each worker's clients, balanced by cost, in the order of the plan."""
+    costs = [ClientCost.from_client(client).cost for client in clients]
+    return [sorted(indices) for indices in balance(costs, num_workers)]
 
 
-def balance_with_groups(jobs: Sequence[ClientCost], ranks: int, agreeing: float = math.inf) -> Assignment:
-    """Every job to one rank; but one longer than a rank's fair part, which all would wait for, to a team.
+def balance_with_groups(costs: Sequence[ClientCost], num_ranks: int, allreduce_cost: float = math.inf) -> Assignment:
+    """Assign each client to one rank, and one that takes longer than a fair part of the round to a group of ranks.
 
-    `agreeing` is what the all-reduce of a team's step costs, in images. A rank is in one team at most.
+    `allreduce_cost` is the cost of the all-reduce of a group's step, in images. A rank is in one group at most.
     """
-    fair, free = sum(job.cost for job in jobs) / ranks, list(range(ranks))
-    loads, teams, rest = [0.0] * ranks, list[tuple[int, list[int]]](), []
-    for place in sorted(range(len(jobs)), key=lambda place: -jobs[place].cost):
-        members = _group_for(jobs[place], fair, len(free), agreeing) if jobs[place].cost > fair else 1
-        if members == 1:
-            rest.append(place)
+    fair_cost, free = sum(client.cost for client in costs) / num_ranks, list(range(num_ranks))
+    loads, groups, rest = [0.0] * num_ranks, list[tuple[int, list[int]]](), list[int]()
+    for index in sorted(range(len(costs)), key=lambda index: -costs[index].cost):
+        client = costs[index]
+        size = _group_size(client, fair_cost, len(free), allreduce_cost) if client.cost > fair_cost else 1
+        if size == 1:
+            rest.append(index)
             continue
-        team, free = free[:members], free[members:]
-        teams.append((place, team))
-        for rank in team:
-            loads[rank] = jobs[place].cost_in_group(members, agreeing)
-    whole = _greedy(rest, [job.cost for job in jobs], loads)
-    return Assignment([sorted(share) for share in whole], teams, loads)
+        members, free = free[:size], free[size:]
+        groups.append((index, members))
+        for rank in members:
+            loads[rank] = client.cost_in_group(size, allreduce_cost)
+    unsplit = _greedy(rest, [client.cost for client in costs], loads)
+    return Assignment([sorted(indices) for indices in unsplit], groups, loads)
 
 
-def _group_for(job: ClientCost, fair: float, free: int, agreeing: float) -> int:
-    """The smallest team that is done in fair time, else the quickest; 1 where none is worth it."""
-    sizes = range(2, min(free, math.ceil(job.num_images / job.num_steps)) + 1)
-    if not sizes or agreeing == math.inf:
+def _group_size(client: ClientCost, fair_cost: float, num_free: int, allreduce_cost: float) -> int:
+    """Return the size of the smallest group that takes a fair part, else of the fastest; 1 where none is worth it."""
+    sizes = range(2, min(num_free, math.ceil(client.num_images / client.num_steps)) + 1)
+    if not sizes or allreduce_cost == math.inf:
         return 1
-    times = [job.cost_in_group(members, agreeing) for members in sizes]
-    done = next((members for members, time in zip(sizes, times, strict=True) if time <= fair), None)
-    best = done or sizes[times.index(min(times))]
-    return best if job.cost_in_group(best, agreeing) <= GAIN * job.cost else 1
+    group_costs = [client.cost_in_group(size, allreduce_cost) for size in sizes]
+    smallest = next((size for size, cost in zip(sizes, group_costs, strict=True) if cost <= fair_cost), None)
+    best = smallest or sizes[group_costs.index(min(group_costs))]
+    return best if client.cost_in_group(best, allreduce_cost) <= MAX_SPLIT_TIME_FRACTION * client.cost else 1
 
 
-def _greedy(places: Sequence[int], costs: Sequence[float], loads: list[float]) -> list[list[int]]:
-    """Each place to the share that has the least so far; `loads` grow."""
-    found = [list[int]() for _ in loads]
-    for place in sorted(places, key=lambda place: -costs[place]):
-        least = loads.index(min(loads))
-        loads[least] += costs[place]
-        found[least].append(place)
-    return found
+def _greedy(indices: Sequence[int], costs: Sequence[float], loads: list[float]) -> list[list[int]]:
+    """Give each index to the worker with the smallest load; `loads` grow."""
+    assigned = [list[int]() for _ in loads]
+    for index in sorted(indices, key=lambda index: -costs[index]):
+        worker = loads.index(min(loads))
+        loads[worker] += costs[index]
+        assigned[worker].append(index)
+    return assigned

@@ -1,4 +1,4 @@
-"""Reading ahead: while a round trains, the next one is planned and its images are read from the store."""
+"""Prefetching: while a round trains, the next one is planned and its images are read from disk."""
 
 from __future__ import annotations
 
@@ -9,104 +9,112 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.population import Ints, Population
-from manyeyes.engines.device_images import DeviceImages
+from manyeyes.core.population import Ints, Population, as_image_source
 
-CHUNK = 2**26  # bytes that are read between two looks at whether the run has stopped
+READ_CHUNK_BYTES = 2**26  # that are read between two checks of whether the run has stopped
+YIELD_SECONDS = 0.001  # between two chunks, or a thread that waits to fork would hardly ever get the lock
 
 
 @dataclass(frozen=True, eq=False)
 class PrefetchBuffer:
-    """What is in one half of the memory: its i-th image is image `rows[i]` of the store."""
+    """What is in one half of the memory: its i-th image is image `rows[i]` of the source."""
 
     half: int
     rows: Ints  # in rising order
 
 
 class ImagePrefetcher:
-    """The population's images, to be indexed as they are; in a `with` statement they are read ahead, round by round.
+    """The population's images, indexed as they are; in a `with` statement they are read ahead, round by round.
 
-    At most `most` bytes of each of two rounds are held. Images beyond that are read when they are asked for. The memory
-    is shared with processes that are forked from this one: one that is given this one's `shelf` finds the same images.
+    At most `max_bytes` of each of two rounds are held. Images beyond that are read when they are needed. The memory is
+    shared with processes that are forked from this one: one that gets this one's `buffer` finds the same images.
     """
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, population: Population, plan: Callable[[int], RoundPlan], rounds: int, most: int) -> None:
+    def __init__(self, population: Population, plan: Callable[[int], RoundPlan], rounds: int, max_bytes: int) -> None:
         self._population, self._plan, self._rounds = population, plan, rounds
-        size = int(np.prod(self.shape[1:]))
-        count = min(most // size, len(self), len(population))
-        memory = np.frombuffer(mmap.mmap(-1, max(1, 2 * count * size)), np.uint8)  # takes no room until it is written
-        self._halves = memory[: 2 * count * size].reshape(2, count, *self.shape[1:])
-        self.shelf: PrefetchBuffer | None = None
-        self.still = threading.Lock()  # held while the thread works: whoever forks waits, so no lock is in mid-air
+        self._images = as_image_source(population.images)
+        image_bytes = int(np.prod(self.shape[1:]))
+        count = min(max_bytes // image_bytes, len(self), len(population))
+        memory = np.frombuffer(mmap.mmap(-1, max(1, 2 * count * image_bytes)), np.uint8)  # uses RAM once written
+        self._halves = memory[: 2 * count * image_bytes].reshape(2, count, *self.shape[1:])
+        self.buffer: PrefetchBuffer | None = None
+        self.fork_lock = threading.Lock()  # held while the thread works, so that no other lock is held during a fork
         self._next: Future[tuple[RoundPlan, PrefetchBuffer]] | None = None
         self._stopped = threading.Event()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self._population.images.shape)
+        return tuple(self._images.shape)
 
     def __len__(self) -> int:
-        return len(self._population.images)
+        return len(self._images)
 
     def __getitem__(self, rows: Ints) -> NDArray[np.uint8]:
-        images, shelf = self._population.images, self.shelf
-        if shelf is None or not len(shelf.rows):
+        images, buffer = self._images, self.buffer
+        if buffer is None or not len(buffer.rows):
             return np.asarray(images[rows])
-        places = np.searchsorted(shelf.rows, rows).clip(max=len(shelf.rows) - 1)
-        pixels, missing = self._halves[shelf.half][places], shelf.rows[places] != rows
-        if missing.any():
-            pixels[missing] = images[rows[missing]]
+        index = np.searchsorted(buffer.rows, rows).clip(max=len(buffer.rows) - 1)
+        pixels, is_missing = self._halves[buffer.half][index], buffer.rows[index] != rows
+        if is_missing.any():
+            pixels[is_missing] = images[rows[is_missing]]
         return pixels
 
+    def take(self, rows: Ints, device: torch.device) -> Tensor:
+        return torch.from_numpy(self[rows]).to(device)
+
     def plan(self, round: int) -> RoundPlan:
-        """The plan of a round, whose images are now at hand; the next round's are begun."""
-        plan, self.shelf = self._next.result() if self._next else (None, None)
-        if plan is None or plan.round != round:  # the first of a run: nothing trains meanwhile
-            plan, self.shelf = self._plan(round), None
+        """Return the plan of a round, whose images are now in memory, and start to read those of the next round."""
+        plan, self.buffer = self._next.result() if self._next else (None, None)
+        if plan is None or plan.round != round:  # the first round of a run: nothing trained meanwhile
+            plan, self.buffer = self._plan(round), None
         self._next = None
         if round + 1 < self._rounds:
             self._next = self._thread.submit(self._read, round + 1)
         return plan
 
     def _read(self, round: int) -> tuple[RoundPlan, PrefetchBuffer]:
-        with self.still:
+        with self.fork_lock:
             plan = self._plan(round)
         pixels = self._halves[round % 2]  # the other half is that of the round that trains
-        rows = np.sort(_in_order(plan, self._population)[: len(pixels)])
-        step = max(1, CHUNK // int(np.prod(self.shape[1:])))
+        rows = np.sort(_rows_in_order(plan, self._population)[: len(pixels)])
+        step = max(1, READ_CHUNK_BYTES // int(np.prod(self.shape[1:])))
         for first in range(0, len(rows), step):
             if self._stopped.is_set():
                 break
-            with self.still:
-                some = rows[first : first + step]
-                pixels[first : first + len(some)] = self._population.images[some]
-            time.sleep(0.001)  # or whoever waits to fork would hardly ever be let in
+            with self.fork_lock:
+                chunk = rows[first : first + step]
+                pixels[first : first + len(chunk)] = self._images[chunk]
+            time.sleep(YIELD_SECONDS)
         return plan, PrefetchBuffer(round % 2, rows)
 
-    def __enter__(self) -> ImagePrefetcher:
+    def __enter__(self) -> Self:
         self._stopped.clear()
         self._thread = ThreadPoolExecutor(1, "prefetch")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._stopped.set()
         self._thread.shutdown(cancel_futures=True)
-        self.shelf = self._next = None
+        self.buffer = self._next = None
 
 
 class PlanPrefetcher:
-    """The next round, planned by `prepare` while a device works on this one."""
+    """The next round, planned by `prepare` while a device works on this one, and passed to the engine's `prefetch`."""
 
-    def __init__(self, plan: Callable[[int], RoundPlan], rounds: int, then: Callable[[RoundPlan], None]) -> None:
-        self._plan, self._rounds, self._then = plan, rounds, then
+    def __init__(self, plan: Callable[[int], RoundPlan], rounds: int, prefetch: Callable[[RoundPlan], None]) -> None:
+        self._plan, self._rounds, self._prefetch = plan, rounds, prefetch
         self._round = 0
         self._next: RoundPlan | None = None
 
@@ -116,25 +124,33 @@ class PlanPrefetcher:
         return plan if plan is not None and plan.round == round else self._plan(round)
 
     def prepare(self) -> None:
-        if self._next is None and self._round + 1 < self._rounds:  # clients that fine-tune ask many times a round
+        """Plan the next round, once however often this is called."""
+        if self._next is None and self._round + 1 < self._rounds:
             self._next = self._plan(self._round + 1)
-            self._then(self._next)
+            self._prefetch(self._next)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._next = None
 
 
 def reads_from_disk(images: Any) -> bool:
-    """Whether images are elsewhere than in memory."""
-    return not isinstance(images, np.ndarray | DeviceImages) or isinstance(images, np.memmap)
+    """Return whether images are elsewhere than in memory."""
+    return bool(getattr(as_image_source(images), "reads_from_disk", True))
 
 
-def _in_order(plan: RoundPlan, population: Population) -> Ints:
-    """The rows of all images of a round, each once, in the order in which they are first asked for."""
-    asked: list[Ints] = [np.empty(0, np.int64)]  # chance may have chosen nobody
+def _rows_in_order(plan: RoundPlan, population: Population) -> Ints:
+    """Return the rows of all images of a round, each once, in the order in which they are first needed."""
+    examples: list[Ints] = [np.empty(0, np.int64)]  # random sampling may have selected no clients
     for client in plan.clients:
-        asked += (
-            [client.example_indices_SB[client.example_indices_SB >= 0]]
-            if client.full_indices is None
-            else [client.full_indices]
-        )
-    rows = population.image_indices[np.concatenate(asked)]
+        if client.full_indices is not None:
+            examples.append(client.full_indices)
+        else:
+            examples.append(client.example_indices_SB[client.example_indices_SB >= 0])
+    rows = population.image_indices[np.concatenate(examples)]
     _, first = np.unique(rows, return_index=True)
     return rows[np.sort(first)]

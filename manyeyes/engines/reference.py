@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,175 +15,267 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import local_step, trained_mask
-from manyeyes.core.algorithm import PersonalLayers
+from manyeyes.core.algorithm import Loss, OptState, PersonalLayers
 from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Population
+from manyeyes.core.registry import register
 from manyeyes.core.rng import derive_key
-from manyeyes.core.state import ClientStates
+from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, ClientState, ClientStates
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.batch import EPS, fetch, losses, weighted_mean
+from manyeyes.engines.base import EngineBase, EngineSetup, PersonalMasks
+from manyeyes.engines.batch import EPS, fetch, training_loss, weighted_mean
 from manyeyes.engines.data_parallel import ClientGroup
 from manyeyes.engines.uplink import simulate_uplink
+from manyeyes.models.fast.cpu import optimize_for_cpu
 from manyeyes.models.flat import FlatModel
 
+FULL_GRADIENT_BATCH = 256  # examples per batch of the gradient over all of a client's data
 
-class ReferenceEngine:
+
+@dataclass(frozen=True, eq=False)
+class ClientTraining:
+    """The result of one client's local training."""
+
+    update_W: Tensor  # theta_t - theta
+    loss: float  # mean over its steps
+    client_state: ClientState  # new
+    upload_P: Tensor | None  # for the correction
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.loss) and all(
+            map(_is_finite, (self.update_W, self.upload_P, *self.client_state.values()))
+        )
+
+
+@register("engine", "reference")
+class ReferenceEngine(EngineBase):
     """Local steps exactly as planned, with exact batch sizes, and updates summed as they come."""
+
+    name = "reference"
 
     def __init__(
         self,
         model: FlatModel,
         population: Population,
-        augment: Preprocess,
+        preprocess: Preprocess,
         device: torch.device,
         precision: str = "float32",
     ) -> None:
-        self.model, self.population, self.augment, self.device = model, population, augment, device
+        self.model, self.population, self.preprocess, self.device = model, population, preprocess, device
         self.precision = precision
-        self.num_trainable, self.num_augment_uniforms = model.num_trainable, augment.num_uniforms
-        self.group: ClientGroup | None = None  # other ranks that train the same client, each a part of its batches
-        self._masks: dict[PersonalLayers, Tensor] = {}
+        self.num_trainable, self.num_augment_uniforms = model.num_trainable, preprocess.num_uniforms
+        self.group_trainer = self
+        self._group: ClientGroup | None = None  # processes that train the same client, each a part of its batches
+        self._masks = PersonalMasks(model)
+
+    @classmethod
+    def create(cls, setup: EngineSetup) -> Self:
+        model = setup.model
+        if setup.options.engine == "auto" and setup.dist.size > 1 and setup.device.type == "cpu":
+            model = FlatModel(optimize_for_cpu(model.module))  # each process is what a worker of `multiprocess` is
+        return cls(model, setup.population, setup.preprocess, setup.device, setup.exact_precision)
 
     def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        """True where a number stays with the client [W]; asked again, the same tensor."""
-        if personal_layers not in self._masks:
-            mask = self.model.mask(personal_layers.parameter_names(self.model.module).__contains__)
-            if not mask.any():
-                raise ValueError(f"no layer of the model matches {personal_layers}: see its parameter names")
-            self._masks[personal_layers] = mask
-        return self._masks[personal_layers]
+        return self._masks(personal_layers)
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
-        """Every client's local training, and the sum of what the finite ones send."""
-        total = torch.zeros_like(weights)
-        reports: Tensor | None = None
-        each_KW = weights.new_zeros(len(plan.clients), len(weights)) if context.keep_client_updates else None
-        kept, loss_K, norm_K = [], [], []
-        keeps: dict[int, dict[str, Tensor]] = {}
-        for place, client in enumerate(plan.clients):
-            own = client_states.get(client.client_id, {})
-            with _settings(derive_key(plan.seed, "modules", plan.round, client.client_id), self.device):
-                update, loss, keeps[client.client_id], report = self._client(weights, client, context, own)
-            sent, norm, owed = simulate_uplink(update, plan, client, context, own)
-            keeps[client.client_id] |= owed
-            kept.append(
-                np.isfinite(loss) and all(map(_finite, (update, sent, report, *keeps[client.client_id].values())))
+        """Train the clients one after another, and sum what the finite ones send."""
+        cohort = _CohortSum(weights, len(plan.clients), context.keep_client_updates)
+        for client in plan.clients:
+            client_state = client_states.get(client.client_id, {})
+            with _reproducible_modules(derive_key(plan.seed, "modules", plan.round, client.client_id), self.device):
+                training = self._train_client(weights, client, context, client_state)
+            received_W, norm, residual = simulate_uplink(training.update_W, plan, client, context, client_state)
+            training.client_state.update(residual)
+            cohort.add(client, training, received_W, norm)
+        return cohort.result()
+
+    def train_in_group(
+        self,
+        group: ClientGroup,
+        weights: Tensor,
+        plan: RoundPlan,
+        context: RoundContext,
+        client_states: ClientStates,
+    ) -> CohortResult:
+        """Train clients together with other processes."""
+        self._group = group
+        try:
+            return self.train(weights, plan, context, client_states)
+        finally:
+            self._group = None
+
+    def _train_client(
+        self, weights: Tensor, client: ClientPlan, context: RoundContext, client_state: ClientState
+    ) -> ClientTraining:
+        start = weights.clone()
+        if context.personal_mask is not None and PERSONAL_WEIGHTS in client_state:
+            start[context.personal_mask] = client_state[PERSONAL_WEIGHTS]
+        theta, statistics = start[: self.num_trainable], start[self.num_trainable :].clone()
+        correction, correction_state = context.correction, client_state.get(CORRECTION_STATE)
+        full_gradient, offset = None, None
+        if correction is not None:
+            offset = correction.offset(context.correction_state, correction_state)
+            if correction.needs_full_gradient:
+                loss_function = training_loss(context, self.population)
+                full_gradient = self.full_gradient(theta, statistics, client, loss_function)
+
+        opt_state = persisted_opt_state(client_state) or context.client_optimizer.init(theta)
+        end, opt_state, loss = self._local_steps(weights, client, context, theta, statistics, offset, opt_state)
+
+        update_W, new_state, upload_P = start - end, ClientState(), None
+        if context.personal_mask is not None:
+            new_state[PERSONAL_WEIGHTS] = end[context.personal_mask]
+            update_W[context.personal_mask] = 0
+        if correction is not None:
+            correction_state, upload_P = correction.client_update(
+                context.correction_state,
+                correction_state,
+                update_W[: self.num_trainable],
+                client.num_steps * float(context.lr),
+                full_gradient,
             )
-            loss_K.append(loss)
-            norm_K.append(norm)
-            if not kept[-1] or not keeps[client.client_id]:
-                del keeps[client.client_id]
-            if not kept[-1]:
-                continue
-            if each_KW is None:
-                total += client.weight * sent
-            else:
-                each_KW[place] = sent
-            if report is not None:
-                reports = report if reports is None else reports + report
-        return CohortResult(total, reports, np.array(kept), np.array(loss_K), np.array(norm_K), keeps, each_KW)
+            new_state |= {} if correction_state is None else {CORRECTION_STATE: correction_state}
+        if context.client_optimizer.persist_state:
+            new_state |= {f"{OPT_STATE}{i}": tensor for i, tensor in enumerate(opt_state)}
+        return ClientTraining(update_W, loss, new_state, upload_P)
 
-    def _client(
-        self, weights: Tensor, client: ClientPlan, work: RoundContext, own: dict[str, Tensor]
-    ) -> tuple[Tensor, float, dict[str, Tensor], Tensor | None]:
-        """One client: its update theta_t - theta, its mean loss, what it keeps, and what its correction reports."""
-        begin = weights.clone()
-        if work.personal_mask is not None and "personal" in own:
-            begin[work.personal_mask] = own["personal"]
-        start, statistics = begin[: self.num_trainable], begin[self.num_trainable :].clone()
-        correct, control = work.correction, own.get("control")
-        gradient = self.full_gradient(start, statistics, client) if correct and correct.needs_full_gradient else None
-        shift = correct.offset(work.correction_state, control) if correct else None
-
-        theta, slots = start, persisted_opt_state(own) or work.client_optimizer.init(start)
+    def _local_steps(
+        self,
+        weights: Tensor,
+        client: ClientPlan,
+        context: RoundContext,
+        theta: Tensor,
+        statistics: Tensor,
+        offset: Tensor | None,
+        opt_state: OptState,
+    ) -> tuple[Tensor, OptState, float]:
+        """Return the client's weights after its steps [W], the optimizer state, and the mean loss."""
+        loss_function = training_loss(context, self.population)
         loss_sum = 0.0
         for step in range(client.num_steps):
-            only = None if client.phase_S is None else torch.tensor(client.phase_S[step], device=self.device)
-            before = None if only is None else statistics.clone()
-            loss, slope = self._gradient(theta, statistics, client, step)
-            theta, slots = local_step(work, theta, weights[: self.num_trainable], slope, shift, slots, only)
-            if only is not None and before is not None:
-                statistics = torch.where(trained_mask(work, only)[self.num_trainable :], statistics, before)
+            phase = None if client.phase_S is None else torch.tensor(client.phase_S[step], device=self.device)
+            statistics_before = None if phase is None else statistics.clone()
+            loss, grad = self._gradient(theta, statistics, client, step, loss_function)
+            theta, opt_state = local_step(context, theta, weights[: self.num_trainable], grad, offset, opt_state, phase)
+            if phase is not None and statistics_before is not None:
+                moves = trained_mask(context, phase)[self.num_trainable :]
+                statistics = torch.where(moves, statistics, statistics_before)
             loss_sum += loss
-        end = torch.cat([theta, statistics])
+        return torch.cat([theta, statistics]), opt_state, loss_sum / client.num_steps
 
-        update, keeps, report = begin - end, {}, None
-        if work.personal_mask is not None:
-            keeps["personal"] = end[work.personal_mask]
-            update[work.personal_mask] = 0
-        if correct:
-            distance = client.num_steps * float(work.lr)
-            control, report = correct.client_update(
-                work.correction_state, control, update[: self.num_trainable], distance, gradient
-            )
-            keeps |= {} if control is None else {"control": control}
-        if work.client_optimizer.persist_state:
-            keeps |= {f"slot{i}": slot for i, slot in enumerate(slots)}
-        return update, loss_sum / client.num_steps, keeps, report
-
-    def _gradient(self, theta: Tensor, statistics: Tensor, client: ClientPlan, step: int) -> tuple[float, Tensor]:
-        """The loss of one batch and its gradient [P]."""
-        real = client.example_indices_SB[step] >= 0
-        if self.group is None:
-            return self._slope(theta, statistics, client, step, real)
-        parts = partial(self._slope, theta, statistics, client, step)
-        return self.group.gradient(parts, real, client.example_weights_SB[step], theta)
-
-    def _slope(
-        self, theta: Tensor, statistics: Tensor, client: ClientPlan, step: int, real: NDArray[np.bool_]
+    def _gradient(
+        self, theta: Tensor, statistics: Tensor, client: ClientPlan, step: int, loss_function: Loss
     ) -> tuple[float, Tensor]:
-        images, targets = fetch(self.population, client.example_indices_SB[step][real], self.device)
-        weights = torch.from_numpy(client.example_weights_SB[step][real]).to(self.device)
-        dice = (
-            None
-            if client.augment_uniforms_SBD is None
-            else torch.from_numpy(client.augment_uniforms_SBD[step][real]).to(self.device)
-        )
-        leaf = self._short(theta.detach()).requires_grad_()
+        """Return the loss of one batch and its gradient [P]."""
+        is_real_B = client.example_indices_SB[step] >= 0
+        gradient_of = partial(self._gradient_of, theta, statistics, client, step, loss_function)
+        if self._group is None:
+            return gradient_of(is_real_B)
+        return self._group.gradient(gradient_of, is_real_B, client.example_weights_SB[step], theta)
+
+    def _gradient_of(
+        self,
+        theta: Tensor,
+        statistics: Tensor,
+        client: ClientPlan,
+        step: int,
+        loss_function: Loss,
+        selected_B: NDArray[np.bool_],
+    ) -> tuple[float, Tensor]:
+        """Return the loss of the selected examples of a batch and its gradient [P]."""
+        images, targets = fetch(self.population, client.example_indices_SB[step][selected_B], self.device)
+        weights = torch.from_numpy(client.example_weights_SB[step][selected_B]).to(self.device)
+        uniforms = None
+        if client.augment_uniforms_SBD is not None:
+            uniforms = torch.from_numpy(client.augment_uniforms_SBD[step][selected_B]).to(self.device)
+        leaf = self._to_compute_dtype(theta.detach()).requires_grad_()
         self.model.module.train()
-        inputs = self._short(self.model.to_memory_format(self.augment.augment(images, dice)))
+        inputs = self._to_compute_dtype(self.model.to_memory_format(self.preprocess.augment(images, uniforms)))
         seed = torch.tensor(client.dropout_seeds_S[step], device=self.device)
         outputs = self.model(leaf, statistics, inputs, seed).to(theta.dtype)
-        loss = weighted_mean(losses(outputs, targets), weights)
-        (slope,) = torch.autograd.grad(loss, leaf)
-        return float(loss.detach()), slope.to(theta.dtype)
+        loss = weighted_mean(loss_function(outputs, targets), weights)
+        (grad,) = torch.autograd.grad(loss, leaf)
+        return float(loss.detach()), grad.to(theta.dtype)
 
-    def full_gradient(self, theta: Tensor, statistics: Tensor, client: ClientPlan, batch: int = 256) -> Tensor:
-        """The gradient of the loss over everything that the client holds [P]; no augmentation."""
+    def full_gradient(self, theta: Tensor, statistics: Tensor, client: ClientPlan, loss_function: Loss) -> Tensor:
+        """Return the gradient of the loss over all of the client's examples [P], without augmentation."""
         assert client.full_indices is not None and client.full_weights is not None, (
-            "the plan was made for a correction that does not need the gradient of a client's whole data"
+            "the plan was made for a correction that does not need the gradient of all of a client's examples"
         )
         total = torch.zeros_like(theta)
         self.model.module.eval()
-        for first in range(0, len(client.full_indices), batch):
-            images, targets = fetch(self.population, client.full_indices[first : first + batch], self.device)
-            weights = torch.from_numpy(client.full_weights[first : first + batch]).to(self.device)
-            leaf = self._short(theta.detach()).requires_grad_()
-            inputs = self._short(self.model.to_memory_format(self.augment.evaluate(images)))
+        for first in range(0, len(client.full_indices), FULL_GRADIENT_BATCH):
+            batch = slice(first, first + FULL_GRADIENT_BATCH)
+            images, targets = fetch(self.population, client.full_indices[batch], self.device)
+            weights = torch.from_numpy(client.full_weights[batch]).to(self.device)
+            leaf = self._to_compute_dtype(theta.detach()).requires_grad_()
+            inputs = self._to_compute_dtype(self.model.to_memory_format(self.preprocess.evaluate(images)))
             outputs = self.model(leaf, statistics, inputs).to(theta.dtype)
-            total += torch.autograd.grad((losses(outputs, targets) * weights).sum(), leaf)[0]
+            total += torch.autograd.grad((loss_function(outputs, targets) * weights).sum(), leaf)[0]
         return total / max(float(client.full_weights.sum()), EPS)
 
-    def _short(self, numbers: Tensor) -> Tensor:
-        """What the model computes with."""
-        return numbers.bfloat16() if self.precision == "bf16" else numbers
+    def _to_compute_dtype(self, tensor: Tensor) -> Tensor:
+        return tensor.bfloat16() if self.precision == "bf16" else tensor
 
 
-def _finite(tensor: Tensor | None) -> bool:
+class _CohortSum:
+    """The sum over the clients trained so far, and their statistics."""
+
+    def __init__(self, weights: Tensor, num_clients: int, keep_updates: bool) -> None:
+        self._update_W = torch.zeros_like(weights)
+        self._updates_KW = weights.new_zeros(num_clients, len(weights)) if keep_updates else None
+        self._uploads_P: Tensor | None = None
+        self._accepted_K: list[bool] = []
+        self._loss_K: list[float] = []
+        self._norm_K: list[float] = []
+        self._client_states: dict[int, ClientState] = {}
+
+    def add(self, client: ClientPlan, training: ClientTraining, received_W: Tensor, norm: float) -> None:
+        """Add the next client of the plan: its statistics and, if all of it is finite, what the server received."""
+        index, is_accepted = len(self._accepted_K), training.is_finite and _is_finite(received_W)
+        self._accepted_K.append(is_accepted)
+        self._loss_K.append(training.loss)
+        self._norm_K.append(norm)
+        if not is_accepted:
+            return
+        if training.client_state:
+            self._client_states[client.client_id] = training.client_state
+        if self._updates_KW is None:
+            self._update_W += client.weight * received_W
+        else:
+            self._updates_KW[index] = received_W
+        if training.upload_P is not None:
+            self._uploads_P = training.upload_P if self._uploads_P is None else self._uploads_P + training.upload_P
+
+    def result(self) -> CohortResult:
+        return CohortResult(
+            update_W=self._update_W,
+            uploads_P=self._uploads_P,
+            accepted_K=np.array(self._accepted_K),
+            loss_K=np.array(self._loss_K),
+            norm_K=np.array(self._norm_K),
+            client_states=self._client_states,
+            updates_KW=self._updates_KW,
+        )
+
+
+def persisted_opt_state(client_state: ClientState) -> OptState:
+    """Return the state of the client optimizer that a client carries from round to round."""
+    return tuple(client_state[name] for name in sorted(client_state) if name.startswith(OPT_STATE))
+
+
+def _is_finite(tensor: Tensor | None) -> bool:
     return tensor is None or math.isfinite(torch.linalg.vector_norm(tensor))
 
 
-def persisted_opt_state(own: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """The state of the local optimiser that a client has kept."""
-    return tuple(own[name] for name in sorted(own) if name.startswith("slot"))
-
-
 @contextmanager
-def _settings(seed: int, device: torch.device) -> Iterator[None]:
-    """Full float32, repeatable kernels, and a generator of this client's own for modules that draw."""
+def _reproducible_modules(seed: int, device: torch.device) -> Iterator[None]:
+    """Use full float32, deterministic kernels, and a random generator of this client for modules that draw."""
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),

@@ -1,4 +1,4 @@
-"""What a client sends of its update: bounded, packed, and unpacked by the server."""
+"""What a client sends of its update: clipped, compressed, and decompressed by the server."""
 
 from __future__ import annotations
 
@@ -9,59 +9,63 @@ from manyeyes.components.numerics import l2_norms
 from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.rng import make_rng
-
-RESIDUAL = "owed"  # under which a client keeps what packing has lost
+from manyeyes.core.state import RESIDUAL, ClientState
 
 
 def simulate_uplink(
-    update: Tensor, plan: RoundPlan, client: ClientPlan, work: RoundContext, own: dict[str, Tensor]
-) -> tuple[Tensor, float, dict[str, Tensor]]:
-    """What the server adds up [W], the length that the bound was put to, and what the client keeps of packing."""
-    if work.compressor is None:
-        norm = float(l2_norms(update))
-        return _bounded(update, norm, work.clipping_norm), norm, {}
-    arrays, norm, keeps = compress(update, plan, client, work, own)
-    return decompress(arrays, len(update), work), norm, keeps
+    update_W: Tensor, plan: RoundPlan, client: ClientPlan, context: RoundContext, client_state: ClientState
+) -> tuple[Tensor, float, ClientState]:
+    """Return the update that the server receives [W], its norm before clipping, and what the client keeps."""
+    if context.compressor is None:
+        norm = float(l2_norms(update_W))
+        return _clip(update_W, norm, context.clipping_norm), norm, {}
+    arrays, norm, residual = compress(update_W, plan, client, context, client_state)
+    return decompress(arrays, len(update_W), context), norm, residual
 
 
 def compress(
-    update: Tensor, plan: RoundPlan, client: ClientPlan, work: RoundContext, own: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], float, dict[str, Tensor]]:
-    """The client's half: the arrays that travel, the length that the bound was put to, and what the client keeps.
+    update_W: Tensor, plan: RoundPlan, client: ClientPlan, context: RoundContext, client_state: ClientState
+) -> tuple[dict[str, Tensor], float, ClientState]:
+    """Do the client's half: return the arrays that travel, the norm before clipping, and what the client keeps.
 
-    What was owed is added first and bounded with the update.
+    The residual of earlier rounds is added first and clipped with the update.
     """
-    packing, shared = work.compressor, update if work.personal_mask is None else update[~work.personal_mask]
-    if RESIDUAL in own:
-        shared = shared + own[RESIDUAL]
+    compressor = context.compressor
+    shared = update_W if context.personal_mask is None else update_W[~context.personal_mask]
+    if RESIDUAL in client_state:
+        shared = shared + client_state[RESIDUAL]
     norm = float(l2_norms(shared))
-    shared = _bounded(shared, norm, work.clipping_norm)
-    if packing is None or not len(shared):
+    shared = _clip(shared, norm, context.clipping_norm)
+    if compressor is None or not len(shared):
         return {"values": shared}, norm, {}
-    arrays = packing.encode(shared, make_rng(plan.seed, "compress", plan.round, client.client_id))
-    return arrays, norm, {RESIDUAL: shared - packing.decode(arrays, len(shared))} if packing.error_feedback else {}
+    arrays = compressor.encode(shared, make_rng(plan.seed, "compress", plan.round, client.client_id))
+    if not compressor.error_feedback:
+        return arrays, norm, {}
+    return arrays, norm, {RESIDUAL: shared - compressor.decode(arrays, len(shared))}
 
 
-def decompress(arrays: dict[str, Tensor], numbers: int, work: RoundContext) -> Tensor:
-    """The server's half: the update [W] that arrived.
+def decompress(arrays: dict[str, Tensor], num_elements: int, context: RoundContext) -> Tensor:
+    """Do the server's half: return the update that arrived [W].
 
-    Packing may lengthen a vector, so it is bounded once more: no client counts for more than the bound, whatever its
-    numbers were rounded to.
+    Compression may lengthen a vector, so it is clipped once more: no client counts for more than the clipping norm,
+    whatever its values were rounded to.
     """
-    shared = numbers if work.personal_mask is None else int((~work.personal_mask).sum())
-    received = arrays["values"] if work.compressor is None or not shared else work.compressor.decode(arrays, shared)
-    if received.shape != (shared,) or received.dtype not in (torch.float32, torch.float64):
+    mask = context.personal_mask
+    num_shared = num_elements if mask is None else int((~mask).sum())
+    compressor = context.compressor
+    received = arrays["values"] if compressor is None or not num_shared else compressor.decode(arrays, num_shared)
+    if received.shape != (num_shared,) or received.dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"compress={type(work.compressor).__name__} decoded {received.dtype} of shape {tuple(received.shape)}: it "
-            f"must return {shared} float32 numbers"
+            f"compressor={type(compressor).__name__} decoded {received.dtype} of shape {tuple(received.shape)}: return "
+            f"{num_shared} float32 values from decode."
         )
-    received = _bounded(received, float(l2_norms(received)), work.clipping_norm)
-    if work.personal_mask is None:
+    received = _clip(received, float(l2_norms(received)), context.clipping_norm)
+    if mask is None:
         return received
-    whole = received.new_zeros(numbers)
-    whole[~work.personal_mask] = received
-    return whole
+    update_W = received.new_zeros(num_elements)
+    update_W[~mask] = received
+    return update_W
 
 
-def _bounded(vector: Tensor, norm: float, bound: float) -> Tensor:
-    return vector * min(1.0, bound / norm) if norm else vector
+def _clip(vector: Tensor, norm: float, max_norm: float) -> Tensor:
+    return vector * min(1.0, max_norm / norm) if norm else vector

@@ -21,6 +21,7 @@ from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.state import ClientState, ClientStates
+from manyeyes.engines.base import EngineBase
 from manyeyes.engines.distributed import PeerLostError
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.uplink import decompress
@@ -44,9 +45,10 @@ class ClientReply:
     norm: float
 
 
-class GridEngine:
+class GridEngine(EngineBase):
     """An engine whose clients train where their data is."""
 
+    name = "grid"
     num_augment_uniforms = 0  # clients draw their own
 
     def __init__(

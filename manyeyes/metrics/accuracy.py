@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from manyeyes.metrics.arrays import Floats, Ints, as_array, as_class_ids, as_ints, as_scores, ratio, refuse_nan
-from manyeyes.metrics.base import ResultInfo
+from manyeyes.metrics.base import NO_METRICS, MetricSet, ResultInfo
 from manyeyes.metrics.losses import cross_entropy
 from manyeyes.metrics.users import USER_RESULTS, PerUser
 
@@ -32,11 +32,12 @@ class Accuracy:
     users_U: Ints  # ids, sorted; empty when users were not given
     user_correct_U: Ints
     user_count_U: Ints
+    extra: MetricSet = NO_METRICS  # further metrics of the same examples
 
     @staticmethod
-    def empty(num_classes: int) -> Accuracy:
+    def empty(num_classes: int, extra: MetricSet = NO_METRICS) -> Accuracy:
         zeros_C, none = np.zeros(num_classes, np.int64), np.zeros(0, np.int64)
-        return Accuracy(zeros_C, zeros_C, 0.0, none, none, none)
+        return Accuracy(zeros_C, zeros_C, 0.0, none, none, none, extra)
 
     @staticmethod
     def from_scores(scores: Any, targets: Any, users: Any = None, losses: Any = None) -> Accuracy:
@@ -83,6 +84,7 @@ class Accuracy:
                 np.concatenate([self.user_correct_U, other.user_correct_U]),
                 np.concatenate([self.user_count_U, other.user_count_U]),
             ),
+            extra=self.extra.merge(other.extra),
         )
 
     __add__ = merge
@@ -110,7 +112,7 @@ class Accuracy:
             "loss": self.mean_loss,
             "macro_accuracy": float(ratio(self.per_class().sum(), np.count_nonzero(self.count_C))),
         }
-        return overall | (self.per_user().compute() if len(self.users_U) else {})
+        return overall | (self.per_user().compute() if len(self.users_U) else {}) | self.extra.compute()
 
 
 def _sum_by_user(users: Ints, correct: Any, counts: Ints) -> tuple[Ints, Ints, Ints]:

@@ -78,6 +78,9 @@ class MetricSet:
         return results
 
 
+NO_METRICS = MetricSet()
+
+
 def _updated(metric: Any, outputs_NC: Any, targets: Any) -> Any:
     updated = metric.update(outputs_NC, targets)
     if not isinstance(updated, type(metric)):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from manyeyes.metrics.arrays import Floats, Ints, Scores, as_array, as_ints, as_scores, ratio
-from manyeyes.metrics.base import ResultInfo
+from manyeyes.metrics.base import NO_METRICS, MetricSet, ResultInfo
 from manyeyes.metrics.losses import mean_binary_cross_entropy
 from manyeyes.metrics.ranking import Positives, num_at_or_above
 from manyeyes.metrics.users import USER_RESULTS, PerUser
@@ -66,10 +66,11 @@ class MultiLabelScores:
 
     num_classes: int
     batches: tuple[Batch, ...] = ()
+    extra: MetricSet = NO_METRICS  # further metrics of the same examples
 
     @staticmethod
-    def empty(num_classes: int) -> MultiLabelScores:
-        return MultiLabelScores(num_classes)
+    def empty(num_classes: int, extra: MetricSet = NO_METRICS) -> MultiLabelScores:
+        return MultiLabelScores(num_classes, extra=extra)
 
     @staticmethod
     def from_scores(scores: Any, targets: Any, users: Any = None) -> MultiLabelScores:
@@ -95,7 +96,7 @@ class MultiLabelScores:
         batches = self.batches + other.batches
         if len({batch.users_N is None for batch in batches if len(batch.scores_NC)}) > 1:
             raise ValueError("cannot add scores with users and scores without: give users to both or to neither")
-        return MultiLabelScores(self.num_classes, batches)
+        return MultiLabelScores(self.num_classes, batches, self.extra.merge(other.extra))
 
     __add__ = merge
 
@@ -200,7 +201,7 @@ class MultiLabelScores:
             "examples": float(len(self.merged.scores_NC)),
             "classes_without_positives": float(np.sum(counts_C[2] == 0)),
         }
-        return overall | ({} if self.merged.users_N is None else self.per_user().compute())
+        return overall | ({} if self.merged.users_N is None else self.per_user().compute()) | self.extra.compute()
 
     def _counts_C(self, threshold: float) -> tuple[Ints, Ints, Ints]:
         """Count the true positives, the predictions and the positives of each class."""

@@ -7,7 +7,6 @@ accounted for. All are planted in one training (Steinke, Nasr and Jagielski 2023
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +22,8 @@ from manyeyes.core.rng import make_rng
 from manyeyes.core.round import run_round
 from manyeyes.core.state import init_state
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.multiprocess.engine import MultiprocessEngine
-from manyeyes.engines.select import EngineOptions, choose_engine
+from manyeyes.engines.base import EngineOptions, EngineSetup
+from manyeyes.engines.select import choose_engine
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.audit_bounds import epsilon_lower_bound, gaussian_epsilon_lower_bound
 from manyeyes.privacy.mechanisms import CentralDP
@@ -130,11 +129,10 @@ def _scores(
     """How far the model moved in each canary's direction, in what one round can move it: clip / cohort."""
     inputs = int(np.prod(population.image_shape))
     flat = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(inputs, 2, bias=False)))
-    engine = choose_engine(name, flat, population, BLACK_IS_ZERO, torch.device("cpu"), EngineOptions(compile=False))
+    options = EngineOptions(engine=name, compile=False)
+    setup = EngineSetup(flat, population, BLACK_IS_ZERO, torch.device("cpu"), options)
     state = init_state(algorithm, torch.zeros(flat.num_shared), flat.num_trainable)
-    with ExitStack() as stack:
-        if isinstance(engine, MultiprocessEngine):
-            stack.enter_context(engine)
+    with choose_engine(algorithm, setup) as engine:
         for _ in range(rounds):
             state, _ = run_round(algorithm, state, population, engine, {}, seed)
     assert isinstance(algorithm.sampler, PoissonSampler)

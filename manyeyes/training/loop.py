@@ -6,7 +6,7 @@ import math
 import secrets
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,7 +22,6 @@ from manyeyes.core.state import DivergenceError, RoundMetrics, ServerState
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed import DistInfo, PeerLostError
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator, Score
-from manyeyes.engines.prefetch import ImagePrefetcher
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import RunConfig
 from manyeyes.training.events import Event
@@ -73,7 +72,7 @@ def train_rounds(
     with (
         progress_bar(how.title, state.round, how.rounds, how.progress if here.rank == 0 else False) as bar,
         interrupt as asked,
-        training.prefetcher if isinstance(training.prefetcher, ImagePrefetcher) else nullcontext(),
+        training.prefetcher if isinstance(training.prefetcher, AbstractContextManager) else nullcontext(),
     ):
         while state.round < how.rounds and not (how.max_local_batches and spent >= how.max_local_batches):
             began = time.perf_counter()

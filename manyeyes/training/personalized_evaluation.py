@@ -13,7 +13,7 @@ from manyeyes.core.engine import Engine, RoundContext
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import derive_key as chance_key
-from manyeyes.core.state import PERSONAL_MODEL_PREFIX, ClientStates, ServerState
+from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, ServerState
 from manyeyes.engines.evaluation import Evaluator, Score, with_personal_weights
 
 TOGETHER = 16  # clients whose whole models are in memory at the same time
@@ -36,8 +36,8 @@ class PersonalModels(Mapping[int, dict[str, Tensor]]):
     clients: ClientStates
 
     def __getitem__(self, key: int) -> dict[str, Tensor]:
-        kept = self.clients[key].get(f"{PERSONAL_MODEL_PREFIX}personal")
-        return {} if kept is None else {"personal": kept}  # one whose own model was never finite has none
+        kept = self.clients[key].get(PERSONAL_MODEL_PREFIX + PERSONAL_WEIGHTS)
+        return {} if kept is None else {PERSONAL_WEIGHTS: kept}  # one whose own model was never finite has none
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.clients)
@@ -116,8 +116,8 @@ def _fine_tuned(
                 state.round,
                 engine.num_augment_uniforms,
             )
-            begin = {key: {"personal": model} for key, model in models.items()}
+            begin = {key: {PERSONAL_WEIGHTS: model} for key, model in models.items()}
             keeps = engine.train(state.weights, plan, work, begin).client_states
-            models |= {key: kept["personal"] for key, kept in keeps.items()}
+            models |= {key: kept[PERSONAL_WEIGHTS] for key, kept in keeps.items()}
         for key in evaluator.dist.shard(np.array(keys)).tolist():
             yield key, models[key]

@@ -6,8 +6,8 @@ import copy
 import hashlib
 import json
 import sys
-from contextlib import ExitStack, closing, nullcontext
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from manyeyes.components.client_optimizers import SGD, Adam
 from manyeyes.components.samplers import Centralized
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import plan_round
@@ -24,15 +23,14 @@ from manyeyes.core.population import Population
 from manyeyes.core.rng import derive_key, make_rng
 from manyeyes.core.state import DivergenceError, init_state
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineOptions, EngineSetup
 from manyeyes.engines.device_images import place_images
-from manyeyes.engines.distributed import DistributedEngine, PeerLostError, dist_info, init_process_group
+from manyeyes.engines.distributed import PeerLostError, dist_info, init_process_group
+from manyeyes.engines.distributed_engine import distribute
 from manyeyes.engines.evaluation import LocalEvaluator
-from manyeyes.engines.gpu.engine import GpuEngine
 from manyeyes.engines.malloc import retained_memory
-from manyeyes.engines.multiprocess.engine import MultiprocessEngine
 from manyeyes.engines.prefetch import ImagePrefetcher, PlanPrefetcher, reads_from_disk
-from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.engines.select import EngineOptions, choose_device, choose_engine
+from manyeyes.engines.select import choose_device, choose_engine
 from manyeyes.io.atomic import write_text
 from manyeyes.models import build_model
 from manyeyes.models.dropout import with_seeded_dropout
@@ -104,30 +102,26 @@ def train(
     if how.prefetch_mib and reads_from_disk(held.images):
         ahead = ImagePrefetcher(held, planner, how.rounds, how.prefetch_mib * 2**20)
         held = replace(held, images=ahead)
-    apart = algorithm.compressor is not None or algorithm.aggregator is not None
-    sent = (algorithm.client_optimizer, algorithm.correction, algorithm.compressor, algorithm.personal_model)
     here = dist_info()
-    means = EngineOptions(how.precision, how.compile, how.workers, how.num_streams, apart, sent, here.size)
+    options = EngineOptions(
+        **{one.name: getattr(how, one.name) for one in fields(EngineOptions) if hasattr(how, one.name)}
+    )
     expected = getattr(algorithm.sampler, "cohort_size", len(trained_on.user_ids))
-    engine = choose_engine(how.engine, flat, held, preprocess, device, means, expected)
-    _check_side_by_side(algorithm, engine)
-    spread = DistributedEngine(engine, here, flat) if here.size > 1 else None
-    if isinstance(engine, GpuEngine) and ahead is None:
-        ahead = PlanPrefetcher(
-            planner, how.rounds, lambda plan: engine.prefetch(spread.shard(plan) if spread else plan)
-        )
+    setup = EngineSetup(flat, held, preprocess, device, options, expected, here)
+    engine = distribute(choose_engine(algorithm, setup), setup)
+    if ahead is None:
+        ahead = PlanPrefetcher(planner, how.rounds, engine.prefetch)
         engine.on_device_busy = ahead.prepare
     if algorithm.personal_layers is not None:
         engine.personal_mask(
             algorithm.personal_layers
         )  # which refuses patterns that match no layer, before anything is written
-    compile = isinstance(engine, GpuEngine) and engine.compile
     evaluators = [
-        LocalEvaluator(flat, part, preprocess, device, engine.precision, compile, dist=here) for part in tested
+        LocalEvaluator(flat, part, preprocess, device, engine.precision, engine.compiles, dist=here) for part in tested
     ]
     evaluator, chooser = (*evaluators, None, None)[:2]
-    training = TrainingSetup(algorithm, trained_on, spread or engine, evaluator, preprocess, how, here, ahead, chooser)
-    with engine if isinstance(engine, MultiprocessEngine) else nullcontext():
+    training = TrainingSetup(algorithm, trained_on, engine, evaluator, preprocess, how, here, ahead, chooser)
+    with engine:
         return run_training(
             training, module, flat, device, folder=folder, resume=resume, metadata=metadata, stats_splits=counted
         )
@@ -161,7 +155,12 @@ def run_training(
             if resume:
                 found = place.load(device, fingerprint)
             else:
-                place.create({"engine": type(training.engine).__name__.lower(), "device": str(device)})
+                place.create(
+                    {
+                        "engine": getattr(training.engine, "name", type(training.engine).__name__.lower()),
+                        "device": str(device),
+                    }
+                )
                 if stats_splits is not None:
                     write_dataset_stats(place.path, stats_splits)
             place.diverged.unlink(missing_ok=True)
@@ -276,16 +275,6 @@ def _check_batches(
                     f"live BatchNorm cannot learn from a batch of one photo of {height} x {width} pixels, and a user "
                     f"who holds {held} has one: choose another algorithm.batch, larger images, or model.norm=group"
                 )
-
-
-def _check_side_by_side(algorithm: Algorithm, engine: ReferenceEngine | MultiprocessEngine | GpuEngine) -> None:
-    """Refuse a local optimizer that is given several clients at once, if it may mix them and that is to be private."""
-    together = isinstance(engine, GpuEngine) and engine.width > 1
-    if algorithm.privacy is not None and together and type(algorithm.client_optimizer) not in (SGD, Adam):
-        raise ValueError(
-            f"engine=vmap steps several clients at once, and privacy has no guarantee that "
-            f"local={type(algorithm.client_optimizer).__name__} keeps them apart: use engine=cuda_graphs or reference"
-        )
 
 
 def _module(model: nn.Module | str, population: Population, augment: Preprocess, seed: int) -> nn.Module:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from manyeyes.engines.compiling import compiled, first_bad_gradient
 from torch import Tensor, nn
 
 from manyeyes.algorithms import fedavg
-from manyeyes.engines.compiling import compiled, first_bad_gradient
 from manyeyes.engines.gpu import engine as lanes
 from manyeyes.engines.gpu import step as stepping
 from manyeyes.models.flat import FlatModel

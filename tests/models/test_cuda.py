@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from manyeyes.engines.compiling import compiled
+from manyeyes.engines.gpu.compiling import compiled
 from manyeyes.models.fast.cuda import (
     AlignedLinear,
     ClientLinear,

@@ -1,7 +1,7 @@
-"""What the lanes of a device read: a round's plan in pieces, at addresses that never change.
+"""What the streams of a device read: a round's plan in chunks, at addresses that never change.
 
-The plan is uploaded piece by piece into one half of the table while the lanes work on the other. Axes: R steps that a
-half has room for, L lanes, K clients side by side, B examples a batch.
+The plan is uploaded chunk by chunk into one half of the buffers while the streams work on the other. Axes: R steps that
+a half has room for, L streams, K clients side by side, B examples per batch.
 """
 
 from __future__ import annotations
@@ -16,147 +16,190 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.core.plan import ClientPlan, RoundPlan
-from manyeyes.core.population import Ints, MultiLabels, Population
-from manyeyes.engines.device_images import DeviceImages
+from manyeyes.core.population import Ints, Population
+from manyeyes.engines.device_images import device_tensor
 from manyeyes.engines.gpu.scheduling import StepRange
 
-PLAN_BYTES, IMAGE_BYTES = 2**26, 2**30  # of each half, about: what is planned, and images where they are not resident
+PLAN_BYTES, IMAGE_BYTES = 2**26, 2**30  # of each half, about: of the plan, and of images that are not on the device
+MAX_STEPS = 4096  # of each stream in a half
+BYTES_PER_EXAMPLE = 16  # of the plan, beside augmentation and targets
+BYTES_PER_CLASS_ID, BYTES_PER_UNIFORM = 8, 4
 
 
 @dataclass(frozen=True, eq=False)
 class PlanChunk:
-    """Some steps of every lane, in the host's memory and ready to be copied."""
+    """Some steps of every stream, in the host's memory and ready to be copied."""
 
-    step_ranges: tuple[list[StepRange], ...]  # of each lane
+    step_ranges: tuple[list[StepRange], ...]  # of each stream
     arrays: dict[str, Tensor]
-    pixels: Tensor | None  # the images, where they are not resident
+    pixels: Tensor | None  # the images, where they are not on the device
 
 
 class PlanBuffers:
-    """Device memory for two pieces; `rows` says where in `pictures` the image of an example is."""
+    """Device memory for two chunks; the column `images` says which row of the tensor `images` an example's image is."""
 
     def __init__(
-        self, population: Population, device: torch.device, lanes: int, width: int, batch: int, dice: int
+        self,
+        population: Population,
+        device: torch.device,
+        num_streams: int,
+        width: int,
+        batch_size: int,
+        num_uniforms: int,
     ) -> None:
-        self.population, self.device, self.lanes, self.width, self.batch = population, device, lanes, width, batch
-        self.dice = dice
-        several = isinstance(population.labels, MultiLabels)
-        self._resident = population.images if isinstance(population.images, DeviceImages) else None
-        classes = len(population.classes) if several else 8
-        step = lanes * width * batch
-        self.room = max(1, PLAN_BYTES // (step * (16 + 4 * dice + classes)))
-        if self._resident is None:
-            self.room = max(1, min(self.room, IMAGE_BYTES // (step * int(np.prod(population.image_shape)))))
-        self.room = min(self.room, 4096)
+        self.population, self.device = population, device
+        self.num_streams, self.width, self.batch_size, self.num_uniforms = num_streams, width, batch_size, num_uniforms
+        resident = device_tensor(population.images)
+        self._is_resident = resident is not None
+        examples_per_step = num_streams * width * batch_size
+        self.max_steps = self._max_steps(examples_per_step)
 
         def make(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros((2 * self.room, lanes, width, *shape), dtype=dtype, device=device)
+            return torch.zeros((2 * self.max_steps, num_streams, width, *shape), dtype=dtype, device=device)
 
+        is_multi = population.labels.multi
         self.columns = {
-            "rows": make(batch, dtype=torch.int64),
-            "weights": make(batch),
-            "dice": make(batch, dice),
-            "targets": make(batch, classes, dtype=torch.uint8) if several else make(batch, dtype=torch.int64),
-            "seeds": make(dtype=torch.int64),
-            "active": make(dtype=torch.bool),
-            "only": make(dtype=torch.int8),
-            "share": make(),
+            "images": make(batch_size, dtype=torch.int64),
+            "weights": make(batch_size),
+            "augment_uniforms": make(batch_size, num_uniforms),
+            "targets": make(batch_size, len(population.classes), dtype=torch.uint8)
+            if is_multi
+            else make(batch_size, dtype=torch.int64),
+            "dropout_seeds": make(dtype=torch.int64),
+            "is_active": make(dtype=torch.bool),
+            "phases": make(dtype=torch.int8),
+            "client_weights": make(),
         }
-        self.results = make(3, dtype=torch.float64)  # of the clients that end in a piece: sum of losses, norm, kept
-        shape = (2 * self.room * step, *population.image_shape)
-        self.pictures = (
-            torch.empty(shape, dtype=torch.uint8, device=device) if self._resident is None else self._resident.tensor
-        )
+        self.results = make(3, dtype=torch.float64)  # of clients that end in a chunk: sum of losses, norm, accepted
+        shape = (2 * self.max_steps * examples_per_step, *population.image_shape)
+        self.images = torch.empty(shape, dtype=torch.uint8, device=device) if resident is None else resident
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # that copies
-        self.over: list[torch.cuda.Event | None] = [None, None]  # of each half: after which nobody reads it any more
-        self._next = 0  # half
-        self._sent: tuple[PlanChunk, int] | None = None  # the last one, and its half
+        self.free_events: list[torch.cuda.Event | None] = [None, None]  # of each half: after which nothing reads it
+        self._next_half = 0
+        self._last_sent: tuple[PlanChunk, int] | None = None  # the last chunk, and its half
 
-    def pack(self, plan: RoundPlan, stretches: Sequence[list[StepRange]]) -> PlanChunk:
-        """The arrays of one piece; padding repeats the first example of its batch and weighs nothing."""
-        used = max(sum(s.last - s.first for s in lane) for lane in stretches)
-        shape = (used, self.lanes, self.width)
-        cells = np.arange(np.prod(shape)).reshape(shape)
+    def _max_steps(self, examples_per_step: int) -> int:
+        """Return how many steps of each stream a half has room for."""
+        labels = self.population.labels
+        target_bytes = len(self.population.classes) if labels.multi else BYTES_PER_CLASS_ID
+        example_bytes = BYTES_PER_EXAMPLE + BYTES_PER_UNIFORM * self.num_uniforms + target_bytes
+        max_steps = max(1, PLAN_BYTES // (examples_per_step * example_bytes))
+        if not self._is_resident:
+            image_bytes = int(np.prod(self.population.image_shape))
+            max_steps = max(1, min(max_steps, IMAGE_BYTES // (examples_per_step * image_bytes)))
+        return min(max_steps, MAX_STEPS)
+
+    def pack(self, plan: RoundPlan, step_ranges: Sequence[list[StepRange]]) -> PlanChunk:
+        """Return the arrays of one chunk; padding repeats the first example of its batch and has weight 0."""
+        num_steps = max(sum(r.last - r.first for r in stream) for stream in step_ranges)
+        layout = _ChunkLayout.of(plan, step_ranges, (num_steps, self.num_streams, self.width))
+        clients = layout.clients
         arrays: dict[str, NDArray[Any]] = {
-            "weights": np.zeros((*shape, self.batch), np.float32),
-            "dice": np.zeros((*shape, *self.columns["dice"].shape[3:]), np.float32),
-            "seeds": np.zeros(shape, np.int64),
-            "active": np.zeros(shape, np.bool_),
-            "only": np.zeros(shape, np.int8),
-            "share": np.zeros(shape, np.float32),
+            "weights": layout.fill(np.float32, [c.example_weights_SB[s] for c, s in clients], self.batch_size),
+            "augment_uniforms": self._pack_uniforms(layout),
+            "dropout_seeds": layout.fill(np.int64, [c.dropout_seeds_S[s] for c, s in clients]),
+            "is_active": layout.is_active,
+            "phases": layout.fill(np.int8, [c.phase_S[s] for c, s in clients if c.phase_S is not None]),
+            "client_weights": layout.client_weights,
         }
-        parts, where = list[tuple[ClientPlan, slice]](), list[Ints]()
-        for lane, some in enumerate(stretches):
-            at, ended = 0, 0
-            for stretch in some:
-                for k, place in enumerate(stretch.group.client_indices):
-                    client = plan.clients[place]
-                    part = slice(stretch.first, min(stretch.last, client.num_steps))
-                    parts.append((client, part))
-                    where.append(cells[at : at + max(0, part.stop - part.start), lane, k])
-                    if stretch.ends:
-                        arrays["share"][ended, lane, k] = client.weight
-                at, ended = at + stretch.last - stretch.first, ended + stretch.ends
-        here = np.concatenate(where)
+        steps = [client.example_indices_SB[steps] for client, steps in clients]
+        examples = layout.fill(np.int64, steps, self.batch_size, empty=-1)
+        is_real = examples >= 0
+        filled = np.where(is_real, examples, np.maximum(examples[..., :1], 0))
+        arrays["targets"] = self._pack_targets(filled)
+        pixels = None
+        if self._is_resident:
+            arrays["images"] = self.population.image_indices[filled]
+        else:
+            pixels = self.population.pixels(examples[is_real])
+            positions = np.cumsum(is_real.ravel()).reshape(is_real.shape) - 1
+            arrays["images"] = np.where(is_real, positions, np.maximum(positions[..., :1], 0))
+        tensors = {name: self._to_pinned(array) for name, array in arrays.items()}
+        return PlanChunk(tuple(step_ranges), tensors, None if pixels is None else self._to_pinned(pixels))
 
-        def fill(array: NDArray[Any], steps: list[NDArray[Any]]) -> None:
-            array.reshape(cells.size, *array.shape[3:])[here] = np.concatenate(steps)
+    def _pack_uniforms(self, layout: _ChunkLayout) -> NDArray[Any]:
+        uniforms = [
+            client.augment_uniforms_SBD[steps]
+            for client, steps in layout.clients
+            if client.augment_uniforms_SBD is not None
+        ]
+        return layout.fill(np.float32, uniforms, self.batch_size, self.num_uniforms)
 
-        examples = np.full((*shape, self.batch), -1, np.int64)
-        fill(examples, [client.example_indices_SB[part] for client, part in parts])
-        fill(arrays["weights"], [client.example_weights_SB[part] for client, part in parts])
-        fill(arrays["seeds"], [client.dropout_seeds_S[part] for client, part in parts])
-        if plan.clients[0].augment_uniforms_SBD is not None:
-            fill(
-                arrays["dice"],
-                [c.augment_uniforms_SBD[part] for c, part in parts if c.augment_uniforms_SBD is not None],
-            )
-        if plan.has_phases:
-            fill(arrays["only"], [c.phase_S[part] for c, part in parts if c.phase_S is not None])
-        arrays["active"].reshape(-1)[here] = True
-        real = examples >= 0
-        filled = np.where(real, examples, np.maximum(examples[..., :1], 0))
-        targets: NDArray[Any] = self.population.labels.targets(filled.ravel())
+    def _pack_targets(self, examples: Ints) -> NDArray[Any]:
+        targets: NDArray[Any] = self.population.labels.targets(examples.ravel())
         if targets.ndim > 1:
             targets = targets.astype(np.uint8)
-        arrays["targets"] = targets.reshape(*filled.shape, *targets.shape[1:])
-        pixels = None
-        if self._resident is not None:
-            arrays["rows"] = self.population.image_indices[filled]
-        else:
-            pixels = self.population.pixels(examples[real])
-            places = np.cumsum(real.ravel()).reshape(real.shape) - 1
-            arrays["rows"] = np.where(real, places, np.maximum(places[..., :1], 0))
-        ready = {name: self._pinned(array) for name, array in arrays.items()}
-        return PlanChunk(tuple(stretches), ready, None if pixels is None else self._pinned(pixels))
+        return targets.reshape(*examples.shape, *targets.shape[1:])
 
-    def send(self, piece: PlanChunk) -> int:
-        """Copy a piece, unless it is the last one sent, into the half that was used before; returns that half.
+    def send(self, chunk: PlanChunk) -> int:
+        """Copy a chunk, unless it is the last one sent, into the half that was used before; return that half.
 
-        It is copied as soon as the half is over, while others run.
+        It is copied as soon as nothing reads the half, while other steps run.
         """
-        if self._sent is not None and self._sent[0] is piece:
-            return self._sent[1]
-        half, self._next = self._next, 1 - self._next
-        self._sent = piece, half
+        if self._last_sent is not None and self._last_sent[0] is chunk:
+            return self._last_sent[1]
+        half, self._next_half = self._next_half, 1 - self._next_half
+        self._last_sent = chunk, half
         if self.stream is None:
-            self.upload(piece, half)
+            self.upload(chunk, half)
             return half
-        if (over := self.over[half]) is not None:
-            self.stream.wait_event(over)
+        if (event := self.free_events[half]) is not None:
+            self.stream.wait_event(event)
         with torch.cuda.stream(self.stream):
-            self.upload(piece, half)
+            self.upload(chunk, half)
         return half
 
-    def upload(self, piece: PlanChunk, half: int) -> None:
-        """Copy a piece into a half, on the current stream and without waiting."""
-        first, images = half * self.room, half * len(self.pictures) // 2
-        for name, array in piece.arrays.items():
+    def upload(self, chunk: PlanChunk, half: int) -> None:
+        """Copy a chunk into a half, on the current stream and without waiting."""
+        first, first_image = half * self.max_steps, half * len(self.images) // 2
+        for name, array in chunk.arrays.items():
             self.columns[name][first : first + len(array)].copy_(array, non_blocking=True)
-        if piece.pixels is not None:
-            self.columns["rows"][first : first + len(piece.arrays["rows"])] += images
-            self.pictures[images : images + len(piece.pixels)].copy_(piece.pixels, non_blocking=True)
+        if chunk.pixels is not None:
+            self.columns["images"][first : first + len(chunk.arrays["images"])] += first_image
+            self.images[first_image : first_image + len(chunk.pixels)].copy_(chunk.pixels, non_blocking=True)
 
-    def _pinned(self, array: NDArray[Any]) -> Tensor:
+    def _to_pinned(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _ChunkLayout:
+    """Which cells [R, L, K] of a chunk the steps of each client are in."""
+
+    shape: tuple[int, ...]
+    clients: list[tuple[ClientPlan, slice]]  # and their steps
+    cells: Ints  # of all steps of the clients, in the same order
+    client_weights: NDArray[np.float32]  # by the order in which groups end [R, L, K]
+
+    @staticmethod
+    def of(plan: RoundPlan, step_ranges: Sequence[list[StepRange]], shape: tuple[int, int, int]) -> _ChunkLayout:
+        all_cells = np.arange(np.prod(shape)).reshape(shape)
+        client_weights = np.zeros(shape, np.float32)
+        clients, cells = list[tuple[ClientPlan, slice]](), list[Ints]()
+        for stream, ranges in enumerate(step_ranges):
+            row, num_ended = 0, 0
+            for step_range in ranges:
+                for k, index in enumerate(step_range.group.client_indices):
+                    client = plan.clients[index]
+                    steps = slice(step_range.first, min(step_range.last, client.num_steps))
+                    clients.append((client, steps))
+                    cells.append(all_cells[row : row + max(0, steps.stop - steps.start), stream, k])
+                    if step_range.ends:
+                        client_weights[num_ended, stream, k] = client.weight
+                row, num_ended = row + step_range.last - step_range.first, num_ended + step_range.ends
+        return _ChunkLayout(shape, clients, np.concatenate(cells), client_weights)
+
+    def fill(self, dtype: Any, steps: list[NDArray[Any]], *shape: int, empty: int = 0) -> NDArray[Any]:
+        """Return an array with the steps of all clients in their cells; without steps, it stays empty."""
+        array: NDArray[Any] = np.full((*self.shape, *shape), empty, dtype)
+        if steps:
+            array.reshape(int(np.prod(self.shape)), *shape)[self.cells] = np.concatenate(steps)
+        return array
+
+    @property
+    def is_active(self) -> NDArray[np.bool_]:
+        """True in the cells of a client's steps."""
+        active = np.zeros(self.shape, np.bool_)
+        active.reshape(-1)[self.cells] = True
+        return active

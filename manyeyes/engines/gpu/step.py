@@ -1,4 +1,4 @@
-"""A step of clients side by side: from the table to images, losses and gradients, compiled once that is found right."""
+"""A step of clients side by side: from the plan's buffers to images, losses and gradients, compiled where correct."""
 
 from __future__ import annotations
 
@@ -11,68 +11,99 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from manyeyes.core.algorithm import Loss
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.batch import losses, weighted_mean
-from manyeyes.engines.compiling import compiled, compiling, first_bad_gradient
+from manyeyes.engines.batch import weighted_mean
 from manyeyes.engines.gpu.buffers import PlanBuffers
+from manyeyes.engines.gpu.compiling import compiled, compiling, first_bad_gradient
 from manyeyes.engines.gpu.scheduling import Group, StepRange
 from manyeyes.engines.gpu.stream import Stream
 from manyeyes.engines.precision import arithmetic
 from manyeyes.models.flat import FlatModel
 
 StepShape = tuple[int, int]  # clients side by side, examples of each
-StepInputs = tuple[Tensor, ...]  # what is trained, of clients side by side as `FlatModel.pieces` says
+ThetaPieces = tuple[Tensor, ...]  # trainable values of clients side by side, in `FlatModel.pieces`
 
 
 @dataclass(frozen=True)
-class CompiledStep:
-    """The two functions of a step. Apart, the first is computed once for each pixel and not once for each use."""
+class StepFunctions:
+    """The two functions of a step. Fused, preprocessing would be computed once for each use of a pixel."""
 
-    preprocess: Callable[..., Tensor]  # from the table to images
+    preprocess: Callable[..., Tensor]  # from the plan's buffers to images
     loss: Callable[..., Tensor]  # from images to losses
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """Steps of every shape for one kind of work; `dtype` is what the model computes in."""
+class StepCompiler:
+    """Makes steps of every shape for one kind of work."""
 
-    model: FlatModel  # in the form that is fast here
-    plain: FlatModel  # as it was given: the same function of the same numbers
-    augment: Preprocess
-    table: PlanBuffers
-    dtype: torch.dtype
+    model: FlatModel  # with layers that are fast on this device
+    plain_model: FlatModel  # as it was given: the same function
+    preprocess: Preprocess
+    buffers: PlanBuffers
+    loss_function: Loss
+    dtype: torch.dtype  # that the model computes in
     compile: bool
-    full: int = 0  # compile batches of this size alone; 0: of every size
+    only_batch_size: int = 0  # compile only batches of this size; 0: of every size
 
-    def gradient(self, lane: Stream, shape: StepShape, made: CompiledStep) -> tuple[Tensor, StepInputs]:
-        """The loss of each client's next batch, and its gradient, in pieces [K, ...]."""
+    def gradient(self, stream: Stream, shape: StepShape, functions: StepFunctions) -> tuple[Tensor, ThetaPieces]:
+        """Return the loss of each client's next batch [K], and its gradient in pieces [K, ...]."""
         width = shape[0]
         sizes = [sum(lengths) for lengths in self.model.pieces] if width > 1 else [self.model.num_trainable]
-        theta = tuple(piece.detach().requires_grad_() for piece in lane.copy[:width].split(sizes, 1))
-        columns = {name: column[:, lane.number] for name, column in self.table.columns.items()}
-        images = made.preprocess(lane.cursor, self.table.pictures, columns)
-        loss_K = made.loss(theta, lane.statistics[:width], images, lane.cursor, columns)
+        theta = tuple(piece.detach().requires_grad_() for piece in stream.compute_theta[:width].split(sizes, 1))
+        columns = {name: column[:, stream.number] for name, column in self.buffers.columns.items()}
+        images = functions.preprocess(stream.step_index, self.buffers.images, columns)
+        loss_K = functions.loss(theta, stream.statistics[:width], images, stream.step_index, columns)
         return loss_K.detach(), torch.autograd.grad(loss_K, theta, torch.ones_like(loss_K))
 
-    def _whole(self, lane: Stream, shape: StepShape, made: CompiledStep) -> Tensor:
-        """The gradient [K, P]."""
-        return torch.cat(self.gradient(lane, shape, made)[1], 1).float()
+    def make(self, shape: StepShape, stream: Stream) -> StepFunctions:
+        """Return the compiled step if every parameter's gradient is that of the plain model; else the plain step."""
+        fast = self._functions(shape, self.model, self.dtype)
+        if not self.compile or self.only_batch_size not in (0, shape[1]):
+            return fast
+        fast = StepFunctions(compiled(fast.preprocess), compiled(fast.loss))
+        plain = self._functions(shape, self.plain_model, self.dtype)
+        self._load_trial(stream, shape)
+        statistics = stream.statistics.clone()
+        try:
+            with compiling(f"a step of {shape[0]} x {shape[1]} images"):
+                fast_KP = self._full_gradient(stream, shape, fast)
+        except Exception as error:  # a compiler may fail with any error, and training can go on without it
+            print(f"a step cannot be compiled and runs uncompiled: {str(error).splitlines()[0]}", file=sys.stderr)
+            return plain
+        stream.statistics.copy_(statistics)
+        plain_KP = self._full_gradient(stream, shape, plain)
+        exact_KP = self._exact_gradient(stream, shape)
+        stream.statistics.copy_(statistics)
+        sizes = {name: int(np.prod(size)) for name, size in self.model.trained_shapes.items()}
+        bad = first_bad_gradient(sizes, fast_KP, plain_KP, exact_KP)
+        if bad is None:
+            return fast
+        print(
+            f"the compiled gradient of {bad[0]} has {bad[1]:.1f} times the error that is tolerated in batches of "
+            f"{shape[1]}: these run uncompiled",
+            file=sys.stderr,
+        )
+        return plain
 
-    def _made(self, shape: StepShape, model: FlatModel, dtype: torch.dtype) -> CompiledStep:
-        """What K batches look like and lose, as functions of what is in the table at the cursor."""
-        width, batch = shape
+    def _functions(self, shape: StepShape, model: FlatModel, dtype: torch.dtype) -> StepFunctions:
+        """Return the images and the losses of K batches, as functions of the buffers at a step."""
+        width, batch_size = shape
+        is_multi = self.buffers.population.labels.multi
 
-        def at(cursor: Tensor, column: Tensor) -> Tensor:
-            return column.index_select(0, cursor)[0, :width]
+        def at(step_index: Tensor, column: Tensor) -> Tensor:
+            return column.index_select(0, step_index)[0, :width]
 
-        def look(cursor: Tensor, pictures: Tensor, columns: dict[str, Tensor]) -> Tensor:
-            rows, dice = (at(cursor, columns[name])[:, :batch].flatten(0, 1) for name in ("rows", "dice"))
-            images = self.augment.augment(pictures[rows], dice if dice.shape[-1] else None)
-            return model.to_memory_format(images).to(dtype).unflatten(0, (width, batch))
+        def preprocess(step_index: Tensor, images: Tensor, columns: dict[str, Tensor]) -> Tensor:
+            rows, uniforms = (
+                at(step_index, columns[name])[:, :batch_size].flatten(0, 1) for name in ("images", "augment_uniforms")
+            )
+            augmented = self.preprocess.augment(images[rows], uniforms if uniforms.shape[-1] else None)
+            return model.to_memory_format(augmented).to(dtype).unflatten(0, (width, batch_size))
 
-        def of_one(
-            theta: Tensor | StepInputs,
+        def loss_of_client(
+            theta: Tensor | ThetaPieces,
             statistics: Tensor,
             images: Tensor,
             targets: Tensor,
@@ -80,87 +111,68 @@ class Steps:
             seed: Tensor,
         ) -> Tensor:
             outputs = model(theta, statistics, images, seed).float()
-            return weighted_mean(losses(outputs, targets), weights)
+            return weighted_mean(self.loss_function(outputs, targets), weights)
 
         def loss(
-            theta_K: StepInputs, statistics_KS: Tensor, images: Tensor, cursor: Tensor, columns: dict[str, Tensor]
+            theta_K: ThetaPieces,
+            statistics_KS: Tensor,
+            images: Tensor,
+            step_index: Tensor,
+            columns: dict[str, Tensor],
         ) -> Tensor:
-            targets, weights = (at(cursor, columns[name])[:, :batch] for name in ("targets", "weights"))
-            targets = targets.float() if targets.dim() == 3 else targets
-            several = (statistics_KS, images, targets, weights, at(cursor, columns["seeds"]))
+            targets, weights = (at(step_index, columns[name])[:, :batch_size] for name in ("targets", "weights"))
+            targets = targets.float() if is_multi else targets
+            inputs = (statistics_KS, images, targets, weights, at(step_index, columns["dropout_seeds"]))
             if width > 1:
-                return vmap(of_one)(theta_K, *several)
-            return of_one(*(one.squeeze(0) for one in (*theta_K, *several)))[None]
+                return vmap(loss_of_client)(theta_K, *inputs)
+            return loss_of_client(*(tensor.squeeze(0) for tensor in (*theta_K, *inputs)))[None]
 
-        return CompiledStep(look, loss)
+        return StepFunctions(preprocess, loss)
 
-    def make(self, shape: StepShape, lane: Stream) -> CompiledStep:
-        """The compiled step, if every parameter's gradient is what the plain model gives; else the plain model's."""
-        fast = self._made(shape, self.model, self.dtype)
-        if not self.compile or self.full not in (0, shape[1]):
-            return fast
-        fast = CompiledStep(compiled(fast.preprocess), compiled(fast.loss))
-        plain = self._made(shape, self.plain, self.dtype)
-        self._begin(lane, shape)
-        statistics = lane.statistics.clone()
+    def _full_gradient(self, stream: Stream, shape: StepShape, functions: StepFunctions) -> Tensor:
+        """Return the gradient [K, P]."""
+        return torch.cat(self.gradient(stream, shape, functions)[1], 1).float()
+
+    def _exact_gradient(self, stream: Stream, shape: StepShape) -> Tensor:
+        """Return the gradient of the plain model in full float32, uncompiled."""
+        compute_theta, stream.compute_theta = stream.compute_theta, stream.theta
         try:
-            with compiling(f"a step of {shape[0]} x {shape[1]} images"):
-                found = self._whole(lane, shape, fast)
-        except Exception as error:  # whatever a compiler fails with, the work can go on
-            print(f"a step cannot be compiled and runs uncompiled: {str(error).splitlines()[0]}", file=sys.stderr)
-            return plain
-        lane.statistics.copy_(statistics)
-        same = self._whole(lane, shape, plain)
-        exact = self._exact(lane, shape)
-        lane.statistics.copy_(statistics)
-        names = {name: int(np.prod(size)) for name, size in self.model.trained_shapes.items()}
-        wrong = first_bad_gradient(names, found, same, exact)
-        if wrong is None:
-            return fast
-        print(
-            f"the compiled gradient of {wrong[0]} is {wrong[1]:.1f} times as far off as it may be in batches of "
-            f"{shape[1]}: these run uncompiled",
-            file=sys.stderr,
-        )
-        return plain
+            with arithmetic("float32"):
+                return self._full_gradient(stream, shape, self._functions(shape, self.plain_model, torch.float32))
+        finally:
+            stream.compute_theta = compute_theta
 
-    def _begin(self, lane: Stream, shape: StepShape) -> None:
-        """The lane at the model's own weights and at the first examples of all.
+    def _load_trial(self, stream: Stream, shape: StepShape) -> None:
+        """Load the model's own weights and the first examples of the population.
 
-        What a step is tried with depends on no round, so that a run that goes on is compiled as it was before.
+        What a step is tried with does not depend on the round, so that a resumed run is compiled as it was before.
         """
-        width, batch = shape
-        plan = RoundPlan(seed=0, round=0, clients=tuple(self._client(k * batch, batch) for k in range(width)))
-        step = StepRange(Group(tuple(range(width)), width, (batch,)), first=0, last=1)
-        self.table.upload(self.table.pack(plan, [[step], *([] for _ in range(self.table.lanes - 1))]), half=0)
-        told = lane.buffers.weights.clone()
-        lane.buffers.weights.copy_(self.model.read())
-        lane.reset(width)
-        lane.buffers.weights.copy_(told)
-        lane.cursor.zero_()
+        width, batch_size = shape
+        clients = tuple(self._trial_client(k * batch_size, batch_size) for k in range(width))
+        plan = RoundPlan(seed=0, round=0, clients=clients)
+        step = StepRange(Group(tuple(range(width)), width, (batch_size,)), first=0, last=1)
+        no_steps: list[list[StepRange]] = [[] for _ in range(self.buffers.num_streams - 1)]
+        self.buffers.upload(self.buffers.pack(plan, [[step], *no_steps]), half=0)
+        weights = stream.buffers.weights.clone()
+        stream.buffers.weights.copy_(self.model.read())
+        stream.reset(width)
+        stream.buffers.weights.copy_(weights)
+        stream.step_index.zero_()
 
-    def _client(self, first: int, batch: int) -> ClientPlan:
-        """One who takes a step with so many examples from that one on, in the middle of every crop."""
-        rows = np.full((1, self.table.batch), -1)
-        rows[:, :batch] = np.arange(first, first + batch) % len(self.table.population)
+    def _trial_client(self, first: int, batch_size: int) -> ClientPlan:
+        """Return the plan of a client that takes one step with the examples from `first`, without random crops."""
+        buffers = self.buffers
+        indices = np.full((1, buffers.batch_size), -1)
+        indices[:, :batch_size] = np.arange(first, first + batch_size) % len(buffers.population)
         return ClientPlan(
             user=0,
             client_id=0,
-            num_examples=batch,
+            num_examples=batch_size,
             weight=1.0,
-            example_indices_SB=rows,
-            example_weights_SB=(rows >= 0).astype(np.float32),
-            augment_uniforms_SBD=np.full((*rows.shape, self.table.dice), 0.5, np.float32),
+            example_indices_SB=indices,
+            example_weights_SB=(indices >= 0).astype(np.float32),
+            augment_uniforms_SBD=np.full((*indices.shape, buffers.num_uniforms), 0.5, np.float32),
             dropout_seeds_S=np.zeros(1, np.int64),
             full_indices=None,
             full_weights=None,
         )
-
-    def _exact(self, lane: Stream, shape: StepShape) -> Tensor:
-        """The gradient of the plain model in full float32, uncompiled."""
-        copy, lane.copy = lane.copy, lane.theta
-        try:
-            with arithmetic("float32"):
-                return self._whole(lane, shape, self._made(shape, self.plain, torch.float32))
-        finally:
-            lane.copy = copy

@@ -1,7 +1,7 @@
-"""A lane: clients step in it one group after another, in buffers of its own, on a CUDA stream of its own.
+"""A stream: clients step in it one group after another, in its own buffers, on its own CUDA stream.
 
 Every function here only reads and writes tensors at fixed addresses and never waits for the device, so that each can
-be captured once as a CUDA graph and replayed. Axes: K clients side by side, P trained parameters, W shared numbers.
+be captured once as a CUDA graph and replayed. Axes: K clients side by side, P trainable values, W shared values.
 """
 
 from __future__ import annotations
@@ -17,216 +17,251 @@ from manyeyes.components.client_optimizers import local_step, trained_mask
 from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import Correction
 from manyeyes.core.engine import RoundContext
+from manyeyes.core.state import CORRECTION_STATE, PERSONAL_WEIGHTS, ClientState
+from manyeyes.engines.reference import persisted_opt_state
 
-ALIGNED = 64  # numbers: where each client's begin, for matrix products that are fast for all of them
+ROW_ALIGNMENT = 64  # values: where each client's weights begin, so that matrix products are fast for all of them
 
 
 @dataclass(frozen=True, eq=False)
 class RoundBuffers:
-    """What all lanes read: the round's weights and what every client is told, in device memory."""
+    """What all streams read in a round: the weights and what every client is sent, in device memory."""
 
     weights: Tensor  # [W]
     num_trainable: int  # P
     lr: Tensor
     clipping_norm: Tensor
-    control: Tensor | None  # what the server keeps for the correction [P]
-    mask: Tensor | None  # 0 where a number stays with the client, else 1 [W]
-    personal_indices: Tensor | None  # the places of those that stay
+    correction_state: Tensor | None  # the server's [P]
+    shared_mask: Tensor | None  # 0 where a value stays with the client, else 1 [W]
+    personal_indices: Tensor | None  # of the values that stay with the client
+
+    @staticmethod
+    def of(weights: Tensor, num_trainable: int, context: RoundContext) -> RoundBuffers:
+        state, mask = context.correction_state, context.personal_mask
+        return RoundBuffers(
+            weights=weights.clone(),
+            num_trainable=num_trainable,
+            lr=weights.new_zeros(1),
+            clipping_norm=weights.new_zeros(1),
+            correction_state=None if state is None else state.clone(),
+            shared_mask=None if mask is None else (~mask).to(weights.dtype),
+            personal_indices=None if mask is None else mask.nonzero()[:, 0],
+        )
+
+    def update(self, weights: Tensor, context: RoundContext) -> None:
+        """Copy what changes from round to round to where the streams read it."""
+        self.weights.copy_(weights)
+        self.lr.fill_(context.lr)
+        self.clipping_norm.fill_(context.clipping_norm)
+        if self.correction_state is not None:
+            assert context.correction_state is not None, "the buffers were made for a correction with server state"
+            self.correction_state.copy_(context.correction_state)
 
 
 class Stream:
     """The state of the clients that train in it, side by side."""
 
-    def __init__(self, shared: RoundBuffers, work: RoundContext, number: int, width: int, dtype: torch.dtype) -> None:
-        weights, trained = shared.weights, shared.num_trainable
+    def __init__(
+        self, buffers: RoundBuffers, context: RoundContext, number: int, width: int, dtype: torch.dtype
+    ) -> None:
+        weights, num_trainable = buffers.weights, buffers.num_trainable
         device = weights.device
-        self.buffers, self.work, self.number, self.dtype = shared, work, number, dtype
-        rows = weights.new_zeros(width, -(-trained // ALIGNED) * ALIGNED)
-        self.theta = rows[:, :trained]
-        self.statistics = weights.new_zeros(width, len(weights) - trained)
+        self.buffers, self.context, self.number, self.dtype = buffers, context, number, dtype
+        rows = weights.new_zeros(width, -(-num_trainable // ROW_ALIGNMENT) * ROW_ALIGNMENT)
+        self.theta = rows[:, :num_trainable]
+        self.statistics = weights.new_zeros(width, len(weights) - num_trainable)
         # what the model computes with
-        self.copy = self.theta if dtype == torch.float32 else torch.zeros_like(rows, dtype=dtype)[:, :trained]
-        self.opt_state = tuple(slot.expand(width, -1).clone() for slot in work.client_optimizer.init(weights[:trained]))
-        self.start = weights.new_zeros(width, len(weights)) if work.personal_mask is not None else None
-        shifts = work.correction is not None and can_shift(work.correction, shared.control, weights[:trained])
-        self.shift = weights.new_zeros(width, trained) if shifts else None  # zeros for a client that has none
+        self.compute_theta = (
+            self.theta if dtype == torch.float32 else torch.zeros_like(rows, dtype=dtype)[:, :num_trainable]
+        )
+        initial = context.client_optimizer.init(weights[:num_trainable])
+        self.opt_state = tuple(tensor.expand(width, -1).clone() for tensor in initial)
+        self.start = weights.new_zeros(width, len(weights)) if context.personal_mask is not None else None
+        offsets = context.correction is not None and has_offset(
+            context.correction, buffers.correction_state, weights[:num_trainable]
+        )
+        self.offset = weights.new_zeros(width, num_trainable) if offsets else None  # zeros for a client without one
         self.losses = weights.new_zeros(width, dtype=torch.float64)
-        self.finite = torch.ones(width, dtype=torch.bool, device=device)  # whether what a client keeps is finite
-        self.cursors = torch.zeros(2, dtype=torch.int64, device=device)
-        self.cursor, self.group_index = (
-            self.cursors[:1],
-            self.cursors[1:],
-        )  # in the table: the next step, the next group to end
+        self.finite = torch.ones(width, dtype=torch.bool, device=device)  # whether a client's new state is finite
+        self.cursors = torch.zeros(2, dtype=torch.int64, device=device)  # in the plan's buffers
+        self.step_index, self.group_index = self.cursors[:1], self.cursors[1:]  # the next step, the next group to end
         self.total = torch.zeros_like(weights)
-        self.reports: Tensor | None = None  # sum of what corrections report [P]
+        self.uploads: Tensor | None = None  # sum of what the corrections of clients upload [P]
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._ready: dict[Hashable, Callable[[], None]] = {}
+        self._functions: dict[Hashable, Callable[[], None]] = {}
         self._pool = None if self.stream is None else torch.cuda.graph_pool_handle()
 
     def reset(self, width: int) -> None:
-        """The clients start from the server's weights."""
-        weights, trained = self.buffers.weights, self.buffers.num_trainable
-        self.theta[:width] = weights[:trained]
-        self.statistics[:width] = weights[trained:]
+        """Start the first K clients from the server's weights."""
+        weights, num_trainable = self.buffers.weights, self.buffers.num_trainable
+        self.theta[:width] = weights[:num_trainable]
+        self.statistics[:width] = weights[num_trainable:]
         self.losses[:width] = 0
         self.finite[:width] = True
-        for slot in self.opt_state:
-            slot[:width] = 0
-        if self.copy is not self.theta:
-            self.copy[:width] = weights[:trained]
+        for tensor in self.opt_state:
+            tensor[:width] = 0
+        if self.compute_theta is not self.theta:
+            self.compute_theta[:width] = weights[:num_trainable]
         if self.start is not None:
             self.start[:width] = weights
-        if self.shift is not None:
-            assert self.work.correction is not None, "there is room for a shift and no correction that makes one"
-            shift = self.work.correction.offset(self.buffers.control, None)
-            self.shift[:width] = 0 if shift is None else shift
+        if self.offset is not None:
+            assert self.context.correction is not None, "there is memory for an offset and no correction that makes one"
+            offset = self.context.correction.offset(self.buffers.correction_state, None)
+            self.offset[:width] = 0 if offset is None else offset
 
-    def load_client_state(
-        self, k: int, personal: Tensor | None, control: Tensor | None, slots: tuple[Tensor, ...]
-    ) -> None:
-        """What one client has kept from the last round it took part in takes its place."""
-        trained = self.buffers.num_trainable
-        if personal is not None:
-            assert self.start is not None and self.buffers.personal_indices is not None, (
-                "a client has kept personal layers and this work has none"
+    def load_client_state(self, k: int, client_state: ClientState) -> None:
+        """Load what one client has kept from the last round that it took part in."""
+        if PERSONAL_WEIGHTS in client_state:
+            self._load_personal_weights(k, client_state[PERSONAL_WEIGHTS])
+        if CORRECTION_STATE in client_state:
+            self._load_correction_state(k, client_state[CORRECTION_STATE])
+        for tensor, persisted in zip(self.opt_state, persisted_opt_state(client_state), strict=False):
+            tensor[k] = persisted
+
+    def _load_personal_weights(self, k: int, personal_weights: Tensor) -> None:
+        assert self.start is not None and self.buffers.personal_indices is not None, (
+            "a client has personal weights and the round has no personal layers"
+        )
+        num_trainable = self.buffers.num_trainable
+        self.start[k, self.buffers.personal_indices] = personal_weights
+        self.theta[k], self.statistics[k] = self.start[k, :num_trainable], self.start[k, num_trainable:]
+        if self.compute_theta is not self.theta:
+            self.compute_theta[k] = self.theta[k]
+
+    def _load_correction_state(self, k: int, correction_state: Tensor) -> None:
+        correction = self.context.correction
+        assert correction is not None, "a client has the state of a correction and the round has no correction"
+        offset = correction.offset(self.buffers.correction_state, correction_state)
+        if self.offset is not None:
+            self.offset[k] = 0 if offset is None else offset
+        elif offset is not None:
+            name = type(correction).__name__
+            raise ValueError(
+                f"{name}.offset returns a tensor now and returned None both for a new client and for the client state "
+                f"that {name}.client_update makes of an update of ones, so this engine has no memory for it: return "
+                "zeros there, or use engine=reference."
             )
-            self.start[k, self.buffers.personal_indices] = personal
-            self.theta[k], self.statistics[k] = self.start[k, :trained], self.start[k, trained:]
-            if self.copy is not self.theta:
-                self.copy[k] = self.theta[k]
-        if control is not None:
-            assert self.work.correction is not None, (
-                "a client has kept the state of a correction and this work has none"
-            )
-            shift = self.work.correction.offset(self.buffers.control, control)
-            if self.shift is not None:
-                self.shift[k] = 0 if shift is None else shift
-            elif shift is not None:
-                name = type(self.work.correction).__name__
-                raise ValueError(
-                    f"{name}.shift returns a tensor now and returned None both for a new client and for what "
-                    f"{name}.finish keeps of an update of ones, so the lanes have no room for it: return zeros there, "
-                    "or use engine=reference"
-                )
-        for mine, kept in zip(self.opt_state, slots, strict=False):
-            mine[k] = kept
 
     def step(
         self,
         gradient: Sequence[Tensor],
         losses_K: Tensor,
-        active_K: Tensor,
-        only_K: Tensor | None = None,
-        before_KS: Tensor | None = None,
+        is_active_K: Tensor,
+        phases_K: Tensor | None = None,
+        statistics_before_KS: Tensor | None = None,
     ) -> None:
-        """One step of the first K clients, by their gradient in pieces; those whose own steps are over stand still.
+        """Step the first K clients by their gradient in pieces; clients whose own steps are over do not move.
 
-        Where steps move a part of the model alone, `before_KS` are the statistics as they were.
+        In steps that train only a part of the model, `statistics_before_KS` are the statistics before the step.
         """
         width = len(losses_K)
-        trained, theta = self.buffers.num_trainable, self.theta[:width]
-        shift = None if self.shift is None else self.shift[:width]
-        slots = tuple(slot[:width] for slot in self.opt_state)
-        work = replace(self.work, lr=self.buffers.lr)
-        gradient_KP = torch.cat(tuple(gradient), 1).float()
-        moved, slid = local_step(work, theta, self.buffers.weights[:trained], gradient_KP, shift, slots, only_K)
+        num_trainable, theta = self.buffers.num_trainable, self.theta[:width]
+        offset = None if self.offset is None else self.offset[:width]
+        opt_state = tuple(tensor[:width] for tensor in self.opt_state)
+        context = replace(self.context, lr=self.buffers.lr)
+        grad_KP = torch.cat(tuple(gradient), 1).float()
+        server_theta = self.buffers.weights[:num_trainable]
+        new_theta, new_state = local_step(context, theta, server_theta, grad_KP, offset, opt_state, phases_K)
         if width > 1:
-            moved = torch.where(active_K[:, None], moved, theta)
-            slid = tuple(torch.where(active_K[:, None], new, old) for new, old in zip(slid, slots, strict=True))
-        for old, new in zip(slots, slid, strict=True):
+            active = is_active_K[:, None]
+            new_theta = torch.where(active, new_theta, theta)
+            new_state = tuple(torch.where(active, new, old) for new, old in zip(new_state, opt_state, strict=True))
+        for old, new in zip(opt_state, new_state, strict=True):
             old.copy_(new)
-        theta.copy_(moved)
-        if self.copy is not self.theta:
-            self.copy[:width] = moved.to(self.dtype)
-        if only_K is not None and before_KS is not None:
+        theta.copy_(new_theta)
+        if self.compute_theta is not self.theta:
+            self.compute_theta[:width] = new_theta.to(self.dtype)
+        if phases_K is not None and statistics_before_KS is not None:
             statistics = self.statistics[:width]
-            statistics.copy_(torch.where(trained_mask(self.work, only_K)[:, trained:], statistics, before_KS))
-        self.losses[:width] += torch.where(active_K, losses_K.double(), 0)
-        self.cursor += 1
+            moves = trained_mask(self.context, phases_K)[:, num_trainable:]
+            statistics.copy_(torch.where(moves, statistics, statistics_before_KS))
+        self.losses[:width] += torch.where(is_active_K, losses_K.double(), 0)
+        self.step_index += 1
 
     def weights(self, width: int) -> Tensor:
-        """Where the first K clients are now [K, W]."""
+        """Return the weights of the first K clients [K, W]."""
         theta = self.theta[:width]
         return torch.cat([theta, self.statistics[:width]], 1) if self.statistics.numel() else theta
 
     def update(self, width: int) -> Tensor:
-        """What the first K clients have moved, personal layers too [K, W]."""
+        """Return the updates of the first K clients, personal layers included [K, W]."""
         return (self.buffers.weights if self.start is None else self.start[:width]) - self.weights(width)
 
-    def accumulate(self, width: int, share: Tensor, results: Tensor) -> None:
-        """Add what the finite clients send to the lane's sum, none longer than the bound, and note how each went."""
+    def accumulate(self, width: int, client_weights: Tensor, results: Tensor) -> None:
+        """Add the clipped updates of the finite clients to the stream's sum, and write each client's statistics."""
         update_KW = self.update(width)
-        whole_K = l2_norms(update_KW)
-        sent_KW = update_KW if self.buffers.mask is None else update_KW * self.buffers.mask
-        norm_K = whole_K if self.buffers.mask is None else l2_norms(sent_KW)
-        kept_K = torch.isfinite(whole_K) & torch.isfinite(self.losses[:width]) & self.finite[:width]
-        weight_K = share.index_select(0, self.group_index)[0, :width] * (self.buffers.clipping_norm / norm_K).clamp_max(
-            1
-        )
-        for k in range(width):  # compiled, one kernel; the one of a sum over k may read its numbers one by one
-            self.total += torch.where(kept_K[k], sent_KW[k] * weight_K[k], 0)
-        notes = torch.stack([self.losses[:width], norm_K.double(), kept_K.double()], 1)
-        results[:, :width].index_copy_(0, self.group_index, notes[None])
+        full_norm_K = l2_norms(update_KW)
+        mask = self.buffers.shared_mask
+        sent_KW = update_KW if mask is None else update_KW * mask
+        norm_K = full_norm_K if mask is None else l2_norms(sent_KW)
+        accepted_K = torch.isfinite(full_norm_K) & torch.isfinite(self.losses[:width]) & self.finite[:width]
+        clip_factor_K = (self.buffers.clipping_norm / norm_K).clamp_max(1)
+        weight_K = client_weights.index_select(0, self.group_index)[0, :width] * clip_factor_K
+        for k in range(width):  # compiled, one kernel; a sum over k may use a kernel that reads values one by one
+            self.total += torch.where(accepted_K[k], sent_KW[k] * weight_K[k], 0)
+        statistics = torch.stack([self.losses[:width], norm_K.double(), accepted_K.double()], 1)
+        results[:, :width].index_copy_(0, self.group_index, statistics[None])
         self.group_index += 1
 
     def wait_for(self, stream: torch.cuda.Stream | None) -> None:
-        """What is sent to the lane from now on waits for what is in a stream; on a CPU there is none."""
+        """Let what is launched here from now on wait for another CUDA stream; nothing on a CPU."""
         if self.stream is not None and stream is not None:
             self.stream.wait_stream(stream)
 
     def signal(self, stream: torch.cuda.Stream | None) -> None:
-        """What is sent to a stream from now on waits for the lane."""
+        """Let what is launched in another CUDA stream from now on wait for this one."""
         if self.stream is not None and stream is not None:
             stream.wait_stream(self.stream)
 
     def run(self, name: Hashable) -> None:
-        """Call a function that `capture` made ready."""
-        self._ready[name]()
+        """Call a function that `capture` prepared."""
+        self._functions[name]()
 
     def capture(self, name: Hashable, function: Callable[[], None]) -> None:
-        """Make a function ready: compiled by a first call and, on a GPU, a graph to be replayed.
+        """Prepare a function: compiled by a first call and, on a GPU, captured as a graph that is replayed.
 
-        What that call did to the lane is undone by the begin of a group.
+        What that call did to the stream is undone when a group begins.
         """
-        if name in self._ready:
+        if name in self._functions:
             return
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())
         with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
             self.cursors.zero_()
             function()
-        self._ready[name] = function
+        self._functions[name] = function
         if self.stream is None:
             return
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
             function()
-        self._ready[name] = graph.replay
+        self._functions[name] = graph.replay
 
 
-def can_shift(correct: Correction, control: Tensor | None, theta: Tensor) -> bool:
-    """Whether a correction shifts the gradients of new clients, or of those that have kept something."""
-    if correct.offset(control, None) is not None:
+def has_offset(correction: Correction, correction_state: Tensor | None, theta: Tensor) -> bool:
+    """Return whether a correction adds an offset to the gradients of new clients, or of those with a state."""
+    if correction.offset(correction_state, None) is not None:
         return True
     ones = torch.ones_like(theta)
-    own, _ = correct.client_update(control, None, ones, 1.0, ones if correct.needs_full_gradient else None)
-    return own is not None and correct.offset(control, own) is not None
+    full_gradient = ones if correction.needs_full_gradient else None
+    client_state, _ = correction.client_update(correction_state, None, ones, 1.0, full_gradient)
+    return client_state is not None and correction.offset(correction_state, client_state) is not None
 
 
 @contextmanager
-def make_streams(device: torch.device) -> Iterator[Callable[[Stream], None]]:
-    """A function that sends what is launched next to a lane: many times cheaper than a context for every launch."""
+def stream_switcher(device: torch.device) -> Iterator[Callable[[Stream], None]]:
+    """Yield a function that launches what follows in a stream: much cheaper than a context for every launch."""
     if device.type != "cuda":
-        yield lambda lane: None
+        yield lambda stream: None
         return
     main = torch.cuda.current_stream(device)
 
-    def turn_to(lane: Stream) -> None:
-        assert lane.stream is not None, "a lane on a GPU has no stream"
-        torch.cuda.set_stream(lane.stream)
+    def switch_to(stream: Stream) -> None:
+        assert stream.stream is not None, "a stream on a GPU has no CUDA stream"
+        torch.cuda.set_stream(stream.stream)
 
     try:
-        yield turn_to
+        yield switch_to
     finally:
         torch.cuda.set_stream(main)

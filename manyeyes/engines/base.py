@@ -1,0 +1,167 @@
+"""What engines have in common: their options, what they are made from, and defaults for what few of them need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from manyeyes.core.algorithm import Algorithm, PersonalLayers
+from manyeyes.core.engine import CohortResult, RoundContext
+from manyeyes.core.plan import RoundPlan
+from manyeyes.core.population import Population
+from manyeyes.core.registry import option
+from manyeyes.core.state import ClientStates
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.data_parallel import ClientGroup
+from manyeyes.engines.distributed import ONE_PROCESS, DistInfo
+from manyeyes.engines.precision import choose_precision
+from manyeyes.models.flat import FlatModel
+from manyeyes.models.traits import ModuleTraits, probe
+
+DEFAULT_COHORT_SIZE = 8  # clients per round where nothing else is known
+IMAGE_STORAGES = ("auto", "gpu", "cpu")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Which engine trains, and what it may use."""
+
+    engine: str = option("auto", "auto, reference, multiprocess, vmap, cuda_graphs, or package.module:Name")
+    device: str = option("auto", "auto, cpu, cuda or cuda:N")
+    precision: str = option("auto", "float32, tf32, bf16, or auto: tf32 on a GPU, else float32")
+    compile: bool = option(True, "compile training steps on a GPU")
+    workers: int = option(0, "worker processes of engine=multiprocess; 0: one per core")
+    num_streams: int = option(0, "CUDA streams of engine=vmap and engine=cuda_graphs; 0: the best number")
+    threads: int = option(0, "CPU threads of PyTorch; 0: PyTorch's default")
+    image_storage: str = option("auto", "where images are kept: gpu, cpu, or auto: on the GPU where they fit")
+    prefetch_mib: int = option(1024, "MiB of images that are read from disk for the next round while one trains")
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "num_streams", "threads", "prefetch_mib"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"engine.{name} is {getattr(self, name)}: set it to at least 0.")
+        if self.image_storage not in IMAGE_STORAGES:
+            raise ValueError(
+                f"engine.image_storage is {self.image_storage!r}: set it to {', '.join(IMAGE_STORAGES[:-1])} or "
+                f"{IMAGE_STORAGES[-1]}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class EngineSetup:
+    """What an engine is made from."""
+
+    model: FlatModel
+    population: Population  # that is trained on
+    preprocess: Preprocess
+    device: torch.device
+    options: EngineOptions = EngineOptions()
+    cohort_size: int = DEFAULT_COHORT_SIZE  # clients that a round is expected to have
+    dist: DistInfo = ONE_PROCESS
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images that the model sees."""
+        return self.preprocess.shape(*self.population.image_shape[:2])
+
+    @cached_property
+    def traits(self) -> ModuleTraits:
+        """What the module does when it trains."""
+        return probe(self.model, *self.image_size)
+
+    @property
+    def precision(self) -> str:
+        """The precision that the options ask for on this device."""
+        return choose_precision(self.options.precision, self.device)
+
+    @property
+    def exact_precision(self) -> str:
+        """The precision of engines that never use TF32."""
+        return "float32" if self.precision == "tf32" else self.precision
+
+
+class GroupTrainer(Protocol):
+    """Trains one client on several processes: each has a part of every batch, and gradients are summed."""
+
+    def train_in_group(
+        self,
+        group: ClientGroup,
+        weights: Tensor,
+        plan: RoundPlan,
+        context: RoundContext,
+        client_states: ClientStates,
+    ) -> CohortResult: ...
+
+
+class EngineBase:
+    """Defaults for what few engines need. A subclass adds `create`, `train` and `personal_mask`.
+
+    Register a subclass with `@register("engine", NAME)`, or choose it by import path.
+    """
+
+    name: str = "custom"
+    precision: str = "float32"  # that evaluation uses too
+    compiles: bool = False  # whether evaluation is compiled too
+    group_trainer: GroupTrainer | None = None
+    on_device_busy: Callable[[], None] = staticmethod(lambda: None)  # called when the host waits for the device
+    num_trainable: int
+    num_augment_uniforms: int
+
+    @classmethod
+    def supports(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
+        """Return why the engine cannot train this model with this algorithm; None where it can."""
+        return None
+
+    @classmethod
+    def is_recommended(cls, setup: EngineSetup) -> bool:
+        """Return whether `engine=auto` should take the engine where it is supported."""
+        return True
+
+    @classmethod
+    def create(cls, setup: EngineSetup) -> Self:
+        raise NotImplementedError(f"{cls.__name__} has no create(setup): add one that returns the engine.")
+
+    def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} has no personal_mask: add one that returns a mask [W].")
+
+    def prefetch(self, plan: RoundPlan) -> None:
+        """Prepare what can be prepared for a coming round."""
+
+    def train(
+        self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
+    ) -> CohortResult:
+        raise NotImplementedError(f"{type(self).__name__} has no train: add one that returns a CohortResult.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release processes and device memory."""
+
+
+class PersonalMasks:
+    """The mask of each kind of personal layers of a model, computed once."""
+
+    def __init__(self, model: FlatModel) -> None:
+        self._model = model
+        self._masks: dict[PersonalLayers, Tensor] = {}
+
+    def __call__(self, personal_layers: PersonalLayers) -> Tensor:
+        """Return where the weights belong to personal layers [W]; the same tensor for the same layers."""
+        if personal_layers not in self._masks:
+            mask = self._model.mask(personal_layers.parameter_names(self._model.module).__contains__)
+            if not mask.any():
+                raise ValueError(
+                    f"no layer of the model matches personal_layers={personal_layers}: choose layers by the names of "
+                    "its parameters."
+                )
+            self._masks[personal_layers] = mask
+        return self._masks[personal_layers]

@@ -1,0 +1,78 @@
+"""Compiled functions, cached on disk between runs and trusted only after their gradients have been checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RTOL_FACTOR = 3.0  # how much further than the uncompiled gradient a compiled one may be from that in float32
+RTOL_FLOOR = 1e-3  # of the norm of the parameter's gradient, or of the mean over all parameters
+RECOMPILE_LIMIT = 64  # shapes of one function
+MIN_TOLERANCE = 1e-30  # so that a parameter without a gradient divides by more than 0
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function for fixed shapes, compiled when it is first called, its gradient when that is first computed.
+
+    Options are passed to `torch.compile`, not patched around the call: on a GPU a gradient is compiled in a thread of
+    its own, which does not see a patch.
+    """
+    from torch._inductor import config
+
+    options: dict[str, Any] = {
+        "reorder_for_peak_memory": False,  # it has lost gradients on the CPU
+        "comprehensive_padding": False,  # of rows in memory, which a library's kernels copy to remove
+    }
+    if hasattr(config, "deterministic"):
+        options["deterministic"] = True  # the same kernels every time: none is chosen by timing
+    return torch.compile(function, dynamic=False, fullgraph=True, options=options)
+
+
+@contextmanager
+def compiling(subject: str = "") -> Iterator[None]:
+    """Compile within the block with the user's cache, and print a line about the subject on a terminal."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder()))
+    from torch._dynamo import config as dynamo
+
+    start = time.perf_counter()
+    is_shown = subject and sys.stderr.isatty()
+    if is_shown:
+        print(f"compiling {subject}, once for this machine ...", end=" ", file=sys.stderr, flush=True)
+    with dynamo.patch(recompile_limit=RECOMPILE_LIMIT):
+        yield
+    if is_shown:
+        print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled code."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "manyeyes" / "compiled"
+
+
+def first_bad_gradient(
+    sizes: dict[str, int], compiled_KP: Tensor, plain_KP: Tensor, exact_KP: Tensor
+) -> tuple[str, float] | None:
+    """Return the parameter whose compiled gradient is worst, and its error over the tolerance; None if all are good.
+
+    `sizes` are the parameters' numbers of elements, by name. The distance from the float32 gradient is compared with
+    that of the same precision without compiling.
+    """
+    lengths = list(sizes.values())
+    compiled_error, plain_error, exact_norm = (
+        torch.stack([torch.linalg.vector_norm(piece.double()) for piece in grads.split(lengths, dim=-1)])
+        for grads in (compiled_KP - exact_KP, plain_KP - exact_KP, exact_KP)
+    )
+    counts = torch.tensor(lengths, device=exact_norm.device).double()
+    typical_norm = (exact_norm.square().sum() / counts.sum()).sqrt() * counts.sqrt()
+    tolerance = RTOL_FACTOR * plain_error + RTOL_FLOOR * torch.maximum(exact_norm, typical_norm)
+    excess = compiled_error / tolerance.clamp_min(MIN_TOLERANCE)
+    worst = int(torch.nan_to_num(excess, nan=torch.inf).argmax())
+    return (list(sizes)[worst], float(excess[worst])) if not float(excess[worst]) <= 1 else None
