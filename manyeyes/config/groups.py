@@ -10,13 +10,14 @@ from dataclasses import dataclass, fields, replace
 
 import manyeyes.algorithms
 import manyeyes.components
+import manyeyes.engines.select
 import manyeyes.privacy.mechanisms  # noqa: F401  # which register themselves
 from manyeyes.config.datasets import DATA_SOURCES
 from manyeyes.config.nodes import nested_options
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.registry import Option, lookup, names, options_of
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.select import ENGINES, EngineOptions
+from manyeyes.engines.base import EngineOptions
 from manyeyes.models import MODELS, build_model
 from manyeyes.training.config import RunConfig
 from manyeyes.training.trackers import TRACKERS
@@ -24,16 +25,7 @@ from manyeyes.training.trackers import TRACKERS
 NO_COMPONENT = "none"  # switches off a slot of the named algorithm
 OPTIONAL_SLOTS = tuple(slot.name for slot in fields(Algorithm) if slot.default is None)
 MODEL_ARGUMENTS = ("name", "classes", "size", "seed")  # which follow from the data and the seed of the run
-ENGINE_SETTINGS = (
-    "device",
-    "precision",
-    "compile",
-    "workers",
-    "num_streams",
-    "threads",
-    "image_storage",
-    "prefetch_mib",
-)
+ENGINE_SETTINGS = tuple(option.name for option in options_of(EngineOptions) if option.name != "engine")
 NOT_SETTINGS = (*ENGINE_SETTINGS, "engine", "trackers", "callbacks", "metrics", "progress", "title")
 FOLDER_OPTIONS = (
     Option("folder", str, "", "where the run is kept; empty: runs/ and the time"),
@@ -55,7 +47,7 @@ class Group:
         builtin: Mapping[str, tuple[str, ...]] = {
             "data": tuple(DATA_SOURCES),
             "model": tuple(MODELS),
-            "engine": ("auto", *ENGINES),
+            "engine": ("auto", *names("engine")),
             "trackers": tuple(TRACKERS),
         }
         found = builtin.get(self.name) or names(self.slot)
@@ -98,9 +90,7 @@ GROUPS: dict[str, Group] = {
 
 def engine_options() -> tuple[Option, ...]:
     """Return the options of every engine."""
-    declared = {option.name: option for kind in (RunConfig, EngineOptions) for option in options_of(kind)}
-    declared.setdefault("threads", Option("threads", int, 0, "CPU threads; 0: PyTorch's choice"))
-    return tuple(declared[name] for name in ENGINE_SETTINGS)
+    return tuple(option for option in options_of(EngineOptions) if option.name in ENGINE_SETTINGS)
 
 
 def run_options() -> tuple[Option, ...]:

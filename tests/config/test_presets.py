@@ -6,7 +6,7 @@ import pytest
 from manyeyes.config.presets import DEFAULTS, OPTIONS
 
 from manyeyes.algorithms import NAMED_ALGORITHMS
-from manyeyes.engines.select import ENGINES
+from manyeyes.core.registry import names
 from manyeyes.models import MODELS
 from manyeyes.training.trackers import TRACKERS
 
@@ -14,7 +14,7 @@ from manyeyes.training.trackers import TRACKERS
 def test_everything_that_has_a_name_is_an_option() -> None:
     assert list(OPTIONS["algorithm"]) == list(NAMED_ALGORITHMS)
     assert list(OPTIONS["model"]) == list(MODELS)
-    assert list(OPTIONS["engine"]) == ["auto", *ENGINES]
+    assert list(OPTIONS["engine"]) == ["auto", *names("engine")]
     assert list(OPTIONS["track"]) == ["none", *TRACKERS]
 
 
