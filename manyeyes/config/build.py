@@ -10,10 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from manyeyes.config.datasets import DATA_SOURCES
-from manyeyes.config.groups import ENGINE_SETTINGS, FOLDER_OPTIONS, MODEL_ARGUMENTS, NO_COMPONENT, run_options
+from manyeyes.config.groups import ENGINE_SETTINGS, FOLDER_OPTIONS, NO_COMPONENT, run_options
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import build, import_object, options_of
+from manyeyes.core.registry import build
 from manyeyes.core.rng import derive_key
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.models import build_model as build_named_model
@@ -70,19 +70,13 @@ def build_model(config: Config, population: Population) -> nn.Module:
     settings = plain(config)
     options = dict(settings["model"])
     name = options.pop("name")
-    arguments: dict[str, Any] = {
-        "classes": len(population.classes),
-        "size": build_preprocess(settings).crop or population.image_shape[0],
-        "seed": derive_key(settings["seed"], "weights") % 2**63,
-    }
-    if ":" not in name:
-        return build_named_model(name, **arguments, **options)
-    factory = import_object(name, "model")
-    wanted = {option.name for option in options_of(factory)} & set(MODEL_ARGUMENTS)
-    model = factory(**{key: value for key, value in arguments.items() if key in wanted}, **options)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model={name} must return a torch.nn.Module, not {type(model).__name__}.")
-    return model
+    return build_named_model(
+        name,
+        len(population.classes),
+        size=build_preprocess(settings).crop or population.image_shape[0],
+        seed=derive_key(settings["seed"], "weights") % 2**63,
+        **options,
+    )
 
 
 def build_items(slot: str, items: Any) -> list[Any]:

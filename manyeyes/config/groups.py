@@ -18,13 +18,12 @@ from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.registry import Option, lookup, names, options_of
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
-from manyeyes.models import MODELS, build_model
+from manyeyes.models import model_options
 from manyeyes.training.config import RunConfig
 from manyeyes.training.trackers import TRACKERS
 
 NO_COMPONENT = "none"  # switches off a slot of the named algorithm
 OPTIONAL_SLOTS = tuple(slot.name for slot in fields(Algorithm) if slot.default is None)
-MODEL_ARGUMENTS = ("name", "classes", "size", "seed")  # which follow from the data and the seed of the run
 ENGINE_SETTINGS = tuple(option.name for option in options_of(EngineOptions) if option.name != "engine")
 NOT_SETTINGS = (*ENGINE_SETTINGS, "engine", "trackers", "callbacks", "metrics", "progress", "title")
 FOLDER_OPTIONS = (
@@ -46,7 +45,6 @@ class Group:
         """Return the names that can be chosen; import paths can be chosen too."""
         builtin: Mapping[str, tuple[str, ...]] = {
             "data": tuple(DATA_SOURCES),
-            "model": tuple(MODELS),
             "engine": ("auto", *names("engine")),
             "trackers": tuple(TRACKERS),
         }
@@ -64,8 +62,7 @@ class Group:
         if self.name == "data" and ":" not in choice:
             return DATA_SOURCES[choice].options
         if self.name == "model":
-            factory = lookup("model", choice).factory if ":" in choice else build_model
-            return tuple(option for option in options_of(factory) if option.name not in MODEL_ARGUMENTS)
+            return model_options(choice)
         registration = lookup(self.slot, choice)
         return tuple(
             replace(option, default=registration.preset.get(option.name, option.default))

@@ -116,7 +116,7 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
             if one.init and one.repr
         )
     return tuple(
-        Option(p.name, hints.get(p.name, Any), MISSING if p.default is p.empty else p.default)
+        _parameter_option(p, hints.get(p.name, Any))
         for p in inspect.signature(factory).parameters.values()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     )
@@ -124,8 +124,13 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
 
 def build(slot: str, config: Mapping[str, Any]) -> Any:
     """Build the component that a description names, `{"name": ..., **options}`."""
-    registration = lookup(slot, config["name"])
-    given = {**registration.preset, **{key: value for key, value in config.items() if key != "name"}}
+    return instantiate(lookup(slot, config["name"]), {key: value for key, value in config.items() if key != "name"})
+
+
+def instantiate(registration: Registration, options: Mapping[str, Any]) -> Any:
+    """Make a component from its options; an unknown or a missing option is refused."""
+    slot = registration.slot
+    given = {**registration.preset, **options}
     known = {one.name: one for one in options_of(registration.factory)}
     for key in given:
         if key not in known:
@@ -196,9 +201,16 @@ def _as_declared(one: Option, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _parameter_option(parameter: inspect.Parameter, hint: Any) -> Option:
+    """Return the option of a parameter; the help text of one is the string in `Annotated[type, "help"]`."""
+    default = MISSING if parameter.default is parameter.empty else parameter.default
+    texts = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, str)]
+    return Option(parameter.name, getattr(hint, "__origin__", hint) if texts else hint, default, "".join(texts[:1]))
+
+
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
     subject = factory.__init__ if isinstance(factory, type) and not is_dataclass(factory) else factory  # type: ignore[misc]
     try:
-        return get_type_hints(subject)
+        return get_type_hints(subject, include_extras=True)
     except (NameError, TypeError):  # names that only exist for a type checker
         return {}

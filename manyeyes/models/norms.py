@@ -1,8 +1,9 @@
-"""Norms: group norm, batch norm, and batch norm with fixed statistics; and the exchange of one for another."""
+"""Norms: group norm, batch norm, and batch norm with fixed statistics; and replacing one with another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,8 @@ from manyeyes.models.fast.group_norm import FusedGroupNorm
 NORMS = ("group", "frozen_batch", "batch")
 
 Norm = Callable[[int], nn.Module]
+NORM_HELP = "norm layers: group, frozen_batch or batch"
+NormName = Annotated[str, NORM_HELP]
 
 
 class FrozenBatchNorm2d(nn.Module):
@@ -40,75 +43,78 @@ class FrozenBatchNorm2d(nn.Module):
 
 
 def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
-    """relu(norm(x) + around)."""
+    """Return relu(norm(x) + residual)."""
     if isinstance(norm, FusedGroupNorm):
         return norm(x, residual, low=0.0)
     y: Tensor = norm(x)
     return F.relu(y if residual is None else y + residual, inplace=True)
 
 
-def group_count(channels: int, wanted: int) -> int:
-    """The largest divisor of `channels` that is at most `wanted`."""
-    if wanted < 1:
-        raise ValueError(f"The number of norm groups is {wanted}; give at least 1.")
-    return next(count for count in range(min(wanted, channels), 0, -1) if channels % count == 0)
+def check_norm(norm: str) -> None:
+    """Raise ValueError for an unknown kind of norm."""
+    if norm not in NORMS:
+        raise ValueError(f"model.norm is {norm!r}: choose one of {', '.join(NORMS)}")
 
 
-def norm_layer(norm: str, groups: int) -> Norm:
-    """From a number of channels to a norm of the kind named; `groups` is what a group norm aims at."""
+def group_count(channels: int, max_groups: int) -> int:
+    """Return the largest divisor of `channels` that is at most `max_groups`."""
+    if max_groups < 1:
+        raise ValueError(f"the number of norm groups is {max_groups}: give at least 1")
+    return next(count for count in range(min(max_groups, channels), 0, -1) if channels % count == 0)
+
+
+def norm_layer(norm: str, max_groups: int) -> Norm:
+    """Return the function from a number of channels to a norm; `max_groups` is for group norms."""
+    check_norm(norm)
     if norm == "group":
-        return lambda channels: nn.GroupNorm(group_count(channels, groups), channels)
-    if norm == "frozen_batch":
-        return FrozenBatchNorm2d
-    if norm == "batch":
-        return nn.BatchNorm2d
-    raise ValueError(f"Norm {norm!r} is not known; choose one of {', '.join(NORMS)}.")
+        return lambda channels: nn.GroupNorm(group_count(channels, max_groups), channels)
+    return FrozenBatchNorm2d if norm == "frozen_batch" else nn.BatchNorm2d
 
 
 def freeze_norms(module: nn.Module) -> nn.Module:
-    """The module with every BatchNorm2d made a FrozenBatchNorm2d, in place: the function of eval mode, exactly."""
+    """Replace every BatchNorm2d with a FrozenBatchNorm2d, in place: exactly the function of eval mode."""
 
     def frozen(name: str, norm: nn.BatchNorm2d) -> nn.Module:
         if norm.running_mean is None or norm.running_var is None:
-            raise ValueError(f"BatchNorm layer {name!r} keeps no running statistics to freeze; use group_norms.")
+            raise ValueError(f"BatchNorm layer {name!r} has no running statistics to freeze: use group_norms")
         new = FrozenBatchNorm2d(norm.num_features, norm.eps, norm.affine)
         new.weight, new.bias = norm.weight, norm.bias
         new.running_mean, new.running_var = norm.running_mean, norm.running_var
         return new
 
-    return _exchange_batch_norms(module, frozen)
+    return _replace_batch_norms(module, frozen)
 
 
-def group_norms(module: nn.Module, groups: int) -> nn.Module:
-    """The module with every BatchNorm2d made a GroupNorm, in place: weight and bias are kept, statistics dropped."""
+def group_norms(module: nn.Module, max_groups: int) -> nn.Module:
+    """Replace every BatchNorm2d with a GroupNorm, in place: weight and bias stay, statistics are dropped."""
 
     def grouped(name: str, norm: nn.BatchNorm2d) -> nn.Module:
-        new = nn.GroupNorm(group_count(norm.num_features, groups), norm.num_features, norm.eps, norm.affine)
+        new = nn.GroupNorm(group_count(norm.num_features, max_groups), norm.num_features, norm.eps, norm.affine)
         new.weight, new.bias = norm.weight, norm.bias
         return new
 
-    return _exchange_batch_norms(module, grouped)
+    return _replace_batch_norms(module, grouped)
 
 
-def _exchange_batch_norms(module: nn.Module, exchange: Callable[[str, nn.BatchNorm2d], nn.Module]) -> nn.Module:
-    # All are made before any is put in place, so that a refusal leaves the module as it was.
-    made: dict[nn.Module | None, nn.Module] = {
-        part: _with_followers(name, part, exchange(name, part)).train(part.training)
-        for name, part in module.named_modules()
-        if isinstance(part, nn.BatchNorm2d)
+def _replace_batch_norms(module: nn.Module, replacement: Callable[[str, nn.BatchNorm2d], nn.Module]) -> nn.Module:
+    # All replacements are made before any is set, so that an error leaves the module as it was.
+    replacements: dict[nn.Module | None, nn.Module] = {
+        norm: _with_followers(name, norm, replacement(name, norm)).train(norm.training)
+        for name, norm in module.named_modules()
+        if isinstance(norm, nn.BatchNorm2d)
     }
     for parent in list(module.modules()):
         for name, child in list(parent._modules.items()):  # named_children() would list a shared child once only
-            if child in made:
-                setattr(parent, name, made[child])
-    return made.get(module, module)
+            if child in replacements:
+                setattr(parent, name, replacements[child])
+    return replacements.get(module, module)
 
 
 def _with_followers(name: str, old: nn.BatchNorm2d, new: nn.Module) -> nn.Module:
-    """The new norm, then what the old one did after normalising (timm's BatchNormAct2d: dropout, activation)."""
+    """Append to the new norm what the old one did after normalizing (timm's BatchNormAct2d: dropout, activation)."""
     if type(old).forward is nn.BatchNorm2d.forward:
         return new
     followers = [child for child in (getattr(old, "drop", None), getattr(old, "act", None)) if child is not None]
     if not followers:
-        raise ValueError(f"Norm layer {name!r} is a {type(old).__name__}, not understood; exchange it by hand.")
+        raise ValueError(f"norm layer {name!r} is a {type(old).__name__}, which is not known: replace it yourself")
     return nn.Sequential(new, *followers)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from manyeyes.components import HeadLayers, MatchingLayers, NormLayers
-from manyeyes.models import MODELS, build_model
+from manyeyes.core.registry import names
+from manyeyes.models import build_model
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_a_bottleneck_is_a_layer_of_the_head() -> None:
 
 
 def test_every_model_has_a_head() -> None:
-    assert all(HeadLayers(1).parameter_names(build_model(name, 5)) for name in MODELS)
+    assert all(HeadLayers(1).parameter_names(build_model(name, 5)) for name in names("model"))
 
 
 @pytest.mark.parametrize(

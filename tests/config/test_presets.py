@@ -7,13 +7,12 @@ from manyeyes.config.presets import DEFAULTS, OPTIONS
 
 from manyeyes.algorithms import NAMED_ALGORITHMS
 from manyeyes.core.registry import names
-from manyeyes.models import MODELS
 from manyeyes.training.trackers import TRACKERS
 
 
 def test_everything_that_has_a_name_is_an_option() -> None:
     assert list(OPTIONS["algorithm"]) == list(NAMED_ALGORITHMS)
-    assert list(OPTIONS["model"]) == list(MODELS)
+    assert list(OPTIONS["model"]) == list(names("model"))
     assert list(OPTIONS["engine"]) == ["auto", *names("engine")]
     assert list(OPTIONS["track"]) == ["none", *TRACKERS]
 

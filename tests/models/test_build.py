@@ -1,75 +1,115 @@
-"""Build: every model by name, from a seed, on images of any size."""
+"""Building models by name, import path and factory, from a seed, for images of any size."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 import torch
 from torch import nn
 
-from manyeyes.models import MODELS, build_model
+from manyeyes.core.registry import names
+from manyeyes.models import build_model, model_options
+
+MODELS = ("linear", "lenet", "resnet18", "resnet34", "mobilenet_v1", "mobilenet_v2")
+USER_MODULE = """
+from torch import nn
+
+def perceptron(classes: int, size: int, hidden: int = 4) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * size * size, hidden), nn.Linear(hidden, classes))
+"""
 
 
-def same(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
+class Pooled(nn.Module):
+    """A user's own model, whose signature asks for the classes alone."""
+
+    def __init__(self, classes: int, bias: Annotated[bool, "whether the classifier has a bias"] = True) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, classes, bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.fc(x.mean((2, 3)))
+        return logits
 
 
-def photos(count: int, size: int) -> torch.Tensor:
+def not_a_model(classes: int) -> dict[str, int]:
+    return {"classes": classes}
+
+
+def with_seed(classes: int, seed: int, norm: str = "mine") -> nn.Module:
+    module = Pooled(classes)
+    nn.init.constant_(module.fc.weight, seed)
+    module.norm = norm  # type: ignore[assignment]
+    return module
+
+
+def have_equal_weights(a: nn.Module, b: nn.Module) -> bool:
+    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    return all(torch.equal(first, second) for first, second in pairs)
+
+
+def random_images(count: int, size: int) -> torch.Tensor:
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
+def test_all_models_are_registered() -> None:
+    assert set(names("model")) >= set(MODELS)
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_same_seed_gives_same_weights(name: str) -> None:
-    assert same(build_model(name, 10, seed=3), build_model(name, 10, seed=3))
+def test_the_same_seed_gives_the_same_weights(name: str) -> None:
+    assert have_equal_weights(build_model(name, 10, seed=3), build_model(name, 10, seed=3))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_another_seed_gives_other_weights(name: str) -> None:
-    assert not same(build_model(name, 10, seed=3), build_model(name, 10, seed=4))
+    assert not have_equal_weights(build_model(name, 10, seed=3), build_model(name, 10, seed=4))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_global_generator_is_neither_read_nor_disturbed(name: str) -> None:
+def test_the_global_generator_is_neither_used_nor_changed(name: str) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = build_model(name, 10)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert same(first, build_model(name, 10))
+    assert have_equal_weights(first, build_model(name, 10))
 
 
 @pytest.mark.parametrize("size", [32, 64, 224])
 @pytest.mark.parametrize("name", MODELS)
-def test_images_of_a_size_give_logits(name: str, size: int) -> None:
-    model = build_model(name, 7, size=size, width=8 if name == "lenet" else 64)
+def test_images_of_any_size_give_logits(name: str, size: int) -> None:
+    options = {"width": 8} if name == "lenet" else {}
+    model = build_model(name, 7, size=size, **options)
     with torch.no_grad():
-        assert model(photos(1, size)).shape == (1, 7)
+        assert model(random_images(1, size)).shape == (1, 7)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gradient_reaches_every_parameter(name: str) -> None:
+def test_every_parameter_has_a_gradient(name: str) -> None:
     model = build_model(name, 10)
-    loss = nn.functional.cross_entropy(model(photos(4, 32)), torch.arange(4))
+    loss = nn.functional.cross_entropy(model(random_images(4, 32)), torch.arange(4))
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    names = [name for name, _ in model.named_parameters()]
-    assert [key for key, g in zip(names, gradients, strict=True) if g is None or not g.any()] == []
+    keys = [key for key, _ in model.named_parameters()]
+    assert [key for key, grad in zip(keys, gradients, strict=True) if grad is None or not grad.any()] == []
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_channels_last_gives_the_same_logits(name: str) -> None:
-    model, x = build_model(name, 10).eval(), photos(2, 32)
+    model, x = build_model(name, 10).eval(), random_images(2, 32)
     with torch.no_grad():
         expected = model(x)
-        found = model.to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        logits = model.to(memory_format=torch.channels_last)(x.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("name", "norm"), [("lenet", "group"), ("resnet18", "frozen_batch"), ("mobilenet_v1", "group")]
 )
-def test_gradients_of_many_clients_at_once_equal_those_one_by_one(name: str, norm: str) -> None:
+def test_gradients_of_several_clients_at_once_equal_those_one_by_one(name: str, norm: str) -> None:
     model = build_model(name, 10, norm=norm)
     buffers = dict(model.named_buffers())
 
@@ -79,33 +119,71 @@ def test_gradients_of_many_clients_at_once_equal_those_one_by_one(name: str, nor
 
     theta = {key: value.detach() for key, value in model.named_parameters()}
     theta_K = {key: torch.stack([value, 1.1 * value]) for key, value in theta.items()}
-    x_KBCHW = photos(4, 32).view(2, 2, 3, 32, 32)
+    x_KBCHW = random_images(4, 32).view(2, 2, 3, 32, 32)
     second = torch.func.grad(loss)({key: value[1] for key, value in theta_K.items()}, x_KBCHW[1])
     for key, value_K in torch.func.vmap(torch.func.grad(loss))(theta_K, x_KBCHW).items():
         torch.testing.assert_close(value_K[1], second[key], rtol=1e-3, atol=1e-4 * float(second[key].abs().max()))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_model_drops_out(name: str) -> None:
-    assert not any(isinstance(part, nn.modules.dropout._DropoutNd) for part in build_model(name, 10).modules())
+def test_no_model_has_dropout(name: str) -> None:
+    assert not any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in build_model(name, 10).modules())
+
+
+def test_a_class_of_the_users_own_is_called_with_what_its_signature_asks_for() -> None:
+    model = build_model(Pooled, 4, size=9, bias=False)
+    assert isinstance(model, Pooled) and model.fc.out_features == 4 and model.fc.bias is None
+
+
+def test_a_function_of_the_users_own_gets_the_seed_and_its_own_defaults() -> None:
+    model = build_model(with_seed, 4, seed=7)
+    assert bool((model.get_parameter("fc.weight") == 7).all()) and model.norm == "mine"
+
+
+def test_a_model_is_built_from_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_models.py").write_text(USER_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "user_models", raising=False)
+    model = build_model("user_models:perceptron", 5, size=8, hidden=3, trainable="last:1")
+    assert model(random_images(2, 8)).shape == (2, 5)
+    assert [p.requires_grad for p in model.parameters()] == [False, False, True, True]
+    with pytest.raises(ValueError, match=r"model\.hiden is not an option .*did you mean 'hidden'"):
+        build_model("user_models:perceptron", 5, hiden=3)
+
+
+def test_options_are_those_of_the_model_and_those_of_all_models() -> None:
+    assert [option.name for option in model_options("lenet")] == ["width", "norm", "pretrained", "trainable"]
+    assert [option.name for option in model_options("mobilenet_v2")] == [
+        "norm", "bottleneck", "pretrained", "trainable",
+    ]  # fmt: skip
+    assert [option.name for option in model_options(Pooled)] == ["bias", "norm", "pretrained", "trainable"]
+
+
+@pytest.mark.parametrize("model", [*MODELS, Pooled])
+def test_every_option_has_a_default_and_a_help_text(model: Any) -> None:
+    for option in model_options(model):
+        assert option.help and option.default is not MISSING
 
 
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("resnet81", {}, "'resnet81' is not known; choose one of linear, lenet, resnet18, resnet34, mobilenet_v1"),
-        ("resnet18", {"norm": "layer"}, "'layer' is not known; choose one of group, frozen_batch, batch"),
-        ("lenet", {"norm": "layer"}, "'layer' is not known"),
-        ("lenet", {"classes": 0}, "lenet got classes=0; give 1 or more"),
-        ("linear", {"size": 0}, "linear got size=0; give 1 or more"),
-        ("lenet", {"width": 0}, "lenet got width=0; give 1 or more"),
-        ("mobilenet_v2", {"bottleneck": -1}, "mobilenet_v2 got bottleneck=-1; give 0 or more"),
-        ("resnet18", {"width": 16}, "resnet18 has one width and got width=16"),
-        ("resnet18", {"bottleneck": 64}, "resnet18 has no bottleneck and got bottleneck=64"),
-        ("lenet", {"train": "none"}, "'none' is not known; give 'all' or 'last:n'"),
+        ("resnet81", {}, "Unknown model 'resnet81' .did you mean 'resnet18'.*: choose "),
+        ("resnet18", {"norm": "layer"}, "model.norm is 'layer': choose one of group, frozen_batch, batch"),
+        ("lenet", {"norm": "layer"}, "model.norm is 'layer'"),
+        ("lenet", {"classes": 0}, "model=lenet got classes=0: give 1 or more"),
+        ("linear", {"size": 0}, "model=linear got size=0: give 1 or more"),
+        ("lenet", {"width": 0}, "model.width is 0: give 1 or more"),
+        ("mobilenet_v2", {"bottleneck": -1}, "model.bottleneck is -1: give 0 or more"),
+        ("resnet18", {"width": 16}, "model.width is not an option of model=resnet18"),
+        ("resnet18", {"bottleneck": 64}, "model.bottleneck is not an option of model=resnet18"),
+        ("lenet", {"trainable": "none"}, "model.trainable is 'none': give 'all' or 'last:n'"),
+        (Pooled, {"norm": "group"}, "model.norm is not an option of model=.*Pooled"),
+        (not_a_model, {}, "made a dict: return a torch.nn.Module"),
+        ("no.such.module:net", {}, "cannot import 'no.such.module'"),
     ],
 )
-def test_a_bad_value_is_refused_in_one_sentence(name: str, options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence) as caught:
+def test_an_invalid_value_is_refused_in_one_sentence(name: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as error:
         build_model(name, **{"classes": 10, **options})
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)

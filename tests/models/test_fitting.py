@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.models import MODELS, NORMS, build_model
+from manyeyes.core.registry import names
+from manyeyes.models import NORMS, build_model
 from manyeyes.models.fitting import check_fits
 
 
@@ -53,7 +54,7 @@ class Changing(nn.Module):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", names("model"))
 def test_our_models_fit(name: str, norm: str) -> None:
     check_fits(build_model(name, 7, norm=norm, size=32), 32, 32, 7)
 

@@ -1,4 +1,4 @@
-"""Layers: which are counted, and which train."""
+"""Which layers a model has, and which of them train."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_all_layers_train_by_default() -> None:
     assert all(parameter.requires_grad for parameter in build_model("resnet18", 10).parameters())
 
 
-def test_a_later_choice_replaces_an_earlier_one() -> None:
+def test_a_later_setting_replaces_an_earlier_one() -> None:
     model = build_model("lenet", 10, trainable="last:1")
     set_trainable(model, "all")
     set_trainable(model, "last:2")
@@ -33,13 +33,13 @@ def test_a_later_choice_replaces_an_earlier_one() -> None:
 
 
 @pytest.mark.parametrize("spec", ["", "first:2", "last:0", "last:-1", "last:two", "last:", "last:2 "])
-def test_unknown_choice_is_refused(spec: str) -> None:
+def test_an_unknown_setting_is_refused(spec: str) -> None:
     with pytest.raises(ValueError, match="give 'all' or 'last:n'"):
         set_trainable(build_model("lenet", 10), spec)
 
 
 def test_more_layers_than_there_are_is_refused_and_nothing_changes() -> None:
     model = build_model("lenet", 10)
-    with pytest.raises(ValueError, match="'last:6' asks for more than the model's 5 layers"):
+    with pytest.raises(ValueError, match="'last:6' and the model has 5 layers: give fewer"):
         set_trainable(model, "last:6")
     assert len(trained(model)) == 10

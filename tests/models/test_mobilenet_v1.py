@@ -1,4 +1,4 @@
-"""MobileNet-v1 is that of Howard et al. 2017, and its head can be addressed block by block."""
+"""MobileNet-v1 is that of Howard et al. 2017, and its head can be chosen block by block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from manyeyes.models import build_model, layers
 
 
-def test_parameters_count_as_in_the_usual_implementation() -> None:
+def test_the_number_of_parameters_is_that_of_other_implementations() -> None:
     assert sum(p.numel() for p in build_model("mobilenet_v1", 1000, norm="batch").parameters()) == 4_231_976
 
 
@@ -16,11 +16,11 @@ def test_channels_and_sizes_follow_table_1_of_the_paper() -> None:
     model = build_model("mobilenet_v1", 10)
     seen: list[tuple[int, int]] = []
 
-    def note(block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def record(block: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         seen.append((output.shape[1], output.shape[2]))
 
     for block in model.get_submodule("blocks").children():
-        block.register_forward_hook(note)
+        block.register_forward_hook(record)
     model(torch.zeros(1, 3, 224, 224))
     expected = [(64, 112), (128, 56), (128, 56), (256, 28), (256, 28), *[(512, 14)] * 6, (1024, 7), (1024, 7)]
     assert seen == expected

@@ -10,7 +10,7 @@ import torch
 from manyeyes.models import build_model
 
 
-def test_keys_and_parameters_count_as_in_torchvision() -> None:
+def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision() -> None:
     model = build_model("mobilenet_v2", 1000, norm="batch")
     assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == (314, 3_504_872)
 
@@ -34,11 +34,11 @@ def test_keys_and_parameters_count_as_in_torchvision() -> None:
         ("classifier.1.bias", (1000,)),
     ],
 )
-def test_names_and_shapes_are_torchvisions(key: str, shape: tuple[int, ...]) -> None:
+def test_names_and_shapes_are_those_of_torchvision(key: str, shape: tuple[int, ...]) -> None:
     assert build_model("mobilenet_v2", 1000, norm="batch").state_dict()[key].shape == shape
 
 
-def test_bottleneck_adds_a_linear_layer_of_its_own() -> None:
+def test_a_bottleneck_is_one_more_linear_layer() -> None:
     # Without: 1280 * 2028 + 2028. With: 1280 * 64 + 64, and 64 * 2028 + 2028.
     plain, narrow = (
         sum(p.numel() for p in build_model("mobilenet_v2", 2028, bottleneck=units).parameters()) for units in (0, 64)
@@ -47,20 +47,20 @@ def test_bottleneck_adds_a_linear_layer_of_its_own() -> None:
 
 
 def test_group_norms_have_eight_groups() -> None:
-    norms = [part for part in build_model("mobilenet_v2", 10).modules() if isinstance(part, torch.nn.GroupNorm)]
+    norms = [layer for layer in build_model("mobilenet_v2", 10).modules() if isinstance(layer, torch.nn.GroupNorm)]
     assert (len(norms), {norm.num_groups for norm in norms}) == (52, {8})
 
 
-def test_training_draws_nothing_at_random() -> None:
+def test_training_uses_no_random_numbers() -> None:
     model = build_model("mobilenet_v2", 10).train()
     x = torch.ones(2, 3, 32, 32)
     assert torch.equal(model(x), model(x))
 
 
-def test_outputs_equal_torchvisions() -> None:
+def test_outputs_equal_those_of_torchvision() -> None:
     try:
         models = importlib.import_module("torchvision.models")
-    except Exception as error:  # beside a CPU torch it can raise a RuntimeError
+    except Exception as error:  # with a CPU build of torch it can raise a RuntimeError
         pytest.skip(f"torchvision does not import: {error!r}")
     theirs = models.mobilenet_v2(num_classes=10).eval()
     ours = build_model("mobilenet_v2", 10, norm="batch").eval()

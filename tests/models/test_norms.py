@@ -1,4 +1,4 @@
-"""Norms: frozen ones keep the function, group ones divide the channels."""
+"""Norms: frozen ones compute the same function, group ones divide the channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from manyeyes.models import (
     FrozenBatchNorm2d,
-    build,
+    build_model,
     freeze_norms,
     group_count,
     group_norms,
@@ -21,7 +21,7 @@ from manyeyes.models import (
 
 
 class BatchNormAct2d(nn.BatchNorm2d):
-    """As timm's: the norm also drops out and activates."""
+    """timm's layer: batch norm, then dropout and an activation."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -33,70 +33,72 @@ class BatchNormAct2d(nn.BatchNorm2d):
         return y
 
 
-class Odd(nn.BatchNorm2d):
+class DoublingBatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
 
 
-def chance(seed: int = 0) -> torch.Generator:
+def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def lived(module: nn.Module) -> nn.Module:
-    """The module with the norms of a trained one: none of their numbers is 0 or 1."""
-    g = chance(1)
-    for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            assert part.running_mean is not None
-            assert part.running_var is not None
-            part.running_mean.normal_(generator=g)
-            part.running_var.uniform_(0.5, 2.0, generator=g)
-            nn.init.normal_(part.weight, generator=g)
-            nn.init.normal_(part.bias, generator=g)
+def with_trained_norms(module: nn.Module) -> nn.Module:
+    """Return the module with norms whose values are neither 0 nor 1, as after training."""
+    rng = generator(1)
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            assert layer.running_mean is not None
+            assert layer.running_var is not None
+            layer.running_mean.normal_(generator=rng)
+            layer.running_var.uniform_(0.5, 2.0, generator=rng)
+            nn.init.normal_(layer.weight, generator=rng)
+            nn.init.normal_(layer.bias, generator=rng)
     return module
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("make", [nn.BatchNorm2d, BatchNormAct2d])
 def test_freezing_keeps_the_function_of_eval_mode_bit_for_bit(make: Callable[[int], nn.Module], training: bool) -> None:
-    model = lived(nn.Sequential(nn.Conv2d(3, 12, 3), make(12), nn.Conv2d(12, 4, 3), nn.BatchNorm2d(4, eps=1e-3)))
-    x = torch.randn(5, 3, 9, 9, generator=chance())
+    model = with_trained_norms(
+        nn.Sequential(nn.Conv2d(3, 12, 3), make(12), nn.Conv2d(12, 4, 3), nn.BatchNorm2d(4, eps=1e-3))
+    )
+    x = torch.randn(5, 3, 9, 9, generator=generator())
     expected = model.eval()(x)
     assert torch.equal(freeze_norms(model).train(training)(x), expected)
 
 
 def test_frozen_norm_equals_its_equation() -> None:
-    norm = freeze_norms(lived(nn.BatchNorm2d(3)))
+    norm = freeze_norms(with_trained_norms(nn.BatchNorm2d(3)))
     assert isinstance(norm, FrozenBatchNorm2d)
     assert norm.weight is not None
     assert norm.bias is not None
-    x = torch.randn(2, 3, 4, 4, generator=chance())
+    x = torch.randn(2, 3, 4, 4, generator=generator())
     mean, var, weight, bias = (v.view(3, 1, 1) for v in (norm.running_mean, norm.running_var, norm.weight, norm.bias))
     torch.testing.assert_close(norm(x), weight * (x - mean) / (var + 1e-5).sqrt() + bias)
 
 
-def test_freezing_keeps_a_whole_resnet() -> None:
-    model = lived(build("resnet18", 10, norm="batch")).eval()
-    x = torch.randn(2, 3, 32, 32, generator=chance())
+def test_freezing_a_resnet_keeps_its_outputs() -> None:
+    model = with_trained_norms(build_model("resnet18", 10, norm="batch")).eval()
+    x = torch.randn(2, 3, 32, 32, generator=generator())
     expected = model(x)
     assert torch.equal(freeze_norms(model).train()(x), expected)
 
 
-def test_freezing_keeps_the_keys_but_for_the_counter() -> None:
-    frozen = freeze_norms(build("resnet18", 10, norm="batch"))
-    assert list(frozen.state_dict()) == list(build("resnet18", 10, norm="frozen_batch").state_dict())
+def test_freezing_keeps_all_keys_except_the_counters() -> None:
+    frozen = freeze_norms(build_model("resnet18", 10, norm="batch"))
+    assert list(frozen.state_dict()) == list(build_model("resnet18", 10, norm="frozen_batch").state_dict())
 
 
-def test_frozen_statistics_stay_and_scale_and_bias_learn() -> None:
-    norm = freeze_norms(lived(nn.BatchNorm2d(3))).train()
+def test_frozen_statistics_stay_while_scale_and_bias_train() -> None:
+    norm = freeze_norms(with_trained_norms(nn.BatchNorm2d(3))).train()
     before = {key: value.clone() for key, value in norm.state_dict().items()}
     optimizer = torch.optim.SGD(norm.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
-        norm(torch.randn(4, 3, 5, 5, generator=chance())).square().sum().backward()
+        norm(torch.randn(4, 3, 5, 5, generator=generator())).square().sum().backward()
         optimizer.step()
-    moved = {key for key, value in norm.state_dict().items() if not torch.equal(value, before[key])}
-    assert moved == {"weight", "bias"}
+    changed = {key for key, value in norm.state_dict().items() if not torch.equal(value, before[key])}
+    assert changed == {"weight", "bias"}
 
 
 def test_freezing_a_shared_norm_keeps_it_shared() -> None:
@@ -108,58 +110,58 @@ def test_freezing_a_shared_norm_keeps_it_shared() -> None:
 def test_freezing_keeps_a_norm_without_scale() -> None:
     norm = nn.BatchNorm2d(3, affine=False).eval()
     norm.running_mean = torch.tensor([1.0, 2.0, 3.0])
-    x = torch.randn(2, 3, 4, 4, generator=chance())
+    x = torch.randn(2, 3, 4, 4, generator=generator())
     expected = norm(x)
     assert torch.equal(freeze_norms(norm)(x), expected)
 
 
 def test_norm_without_statistics_is_refused_and_nothing_changes() -> None:
     model = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False))
-    with pytest.raises(ValueError, match="'1' keeps no running statistics"):
+    with pytest.raises(ValueError, match="'1' has no running statistics"):
         freeze_norms(model)
     assert type(model[0]) is nn.BatchNorm2d
 
 
 def test_norm_of_unknown_forward_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="'1' is a Odd"):
-        group_norms(nn.Sequential(nn.ReLU(), Odd(4)), 2)
+    with pytest.raises(ValueError, match="'1' is a DoublingBatchNorm"):
+        group_norms(nn.Sequential(nn.ReLU(), DoublingBatchNorm(4)), 2)
 
 
-@given(channels=st.integers(1, 2048), wanted=st.integers(1, 64))
-def test_group_count_is_the_largest_divisor_within_the_wish(channels: int, wanted: int) -> None:
+@given(channels=st.integers(1, 2048), max_groups=st.integers(1, 64))
+def test_group_count_is_the_largest_divisor_up_to_the_maximum(channels: int, max_groups: int) -> None:
     divisors = [n for n in range(1, channels + 1) if channels % n == 0]
-    assert group_count(channels, wanted) == max(n for n in divisors if n <= wanted)
+    assert group_count(channels, max_groups) == max(n for n in divisors if n <= max_groups)
 
 
-@pytest.mark.parametrize(("channels", "wanted", "count"), [(64, 32, 32), (16, 32, 16), (48, 32, 24), (7, 4, 1)])
-def test_group_count_by_hand(channels: int, wanted: int, count: int) -> None:
-    assert group_count(channels, wanted) == count
+@pytest.mark.parametrize(("channels", "max_groups", "count"), [(64, 32, 32), (16, 32, 16), (48, 32, 24), (7, 4, 1)])
+def test_group_count_equals_hand_computation(channels: int, max_groups: int, count: int) -> None:
+    assert group_count(channels, max_groups) == count
 
 
 def test_less_than_one_group_is_refused() -> None:
-    with pytest.raises(ValueError, match="groups is 0; give at least 1"):
+    with pytest.raises(ValueError, match="groups is 0: give at least 1"):
         group_norms(nn.BatchNorm2d(4), 0)
 
 
 def test_group_norms_replace_every_batch_norm_and_keep_scale_and_bias() -> None:
-    model = lived(build("resnet18", 10, norm="batch"))
+    model = with_trained_norms(build_model("resnet18", 10, norm="batch"))
     weight = model.get_parameter("layer3.0.bn1.weight").clone()
     group_norms(model, 32)
-    assert list(model.state_dict()) == list(build("resnet18", 10, norm="group").state_dict())
+    assert list(model.state_dict()) == list(build_model("resnet18", 10, norm="group").state_dict())
     assert torch.equal(model.get_parameter("layer3.0.bn1.weight"), weight)
 
 
 def test_group_norm_in_place_of_an_activating_norm_still_activates() -> None:
-    x = torch.randn(2, 4, 3, 3, generator=chance())
+    x = torch.randn(2, 4, 3, 3, generator=generator())
     torch.testing.assert_close(group_norms(BatchNormAct2d(4), 2)(x), F.relu(F.group_norm(x, 2)))
 
 
 def test_resnet_group_norms_have_32_groups() -> None:
-    assert {p.num_groups for p in build("resnet18", 10).modules() if isinstance(p, nn.GroupNorm)} == {32}
+    assert {p.num_groups for p in build_model("resnet18", 10).modules() if isinstance(p, nn.GroupNorm)} == {32}
 
 
 @pytest.mark.parametrize(("name", "norm"), [("resnet18", "frozen_batch"), ("mobilenet_v1", "group")])
 def test_without_live_batch_norm_an_example_does_not_influence_another(name: str, norm: str) -> None:
-    model = build(name, 10, norm=norm).train()
-    x = torch.randn(3, 3, 32, 32, generator=chance())
+    model = build_model(name, 10, norm=norm).train()
+    x = torch.randn(3, 3, 32, 32, generator=generator())
     torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=1e-4, atol=1e-5)

@@ -14,7 +14,7 @@ TORCHVISION = {"resnet18": (122, 11_689_512), "resnet34": (218, 21_797_672)}
 
 
 @pytest.mark.parametrize("name", TORCHVISION)
-def test_keys_and_parameters_count_as_in_torchvision(name: str) -> None:
+def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision(name: str) -> None:
     model = build_model(name, 1000, norm="batch")
     assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == TORCHVISION[name]
 
@@ -36,11 +36,11 @@ def test_keys_and_parameters_count_as_in_torchvision(name: str) -> None:
         ("fc.bias", (1000,)),
     ],
 )
-def test_names_and_shapes_are_torchvisions(key: str, shape: tuple[int, ...]) -> None:
+def test_names_and_shapes_are_those_of_torchvision(key: str, shape: tuple[int, ...]) -> None:
     assert build_model("resnet18", 1000, norm="batch").state_dict()[key].shape == shape
 
 
-def test_first_stage_keeps_its_size_and_needs_no_downsample() -> None:
+def test_the_first_stage_has_no_downsample() -> None:
     assert not any(
         key.startswith("layer1.0.downsample") for key in build_model("resnet34", 10, norm="batch").state_dict()
     )
@@ -51,17 +51,17 @@ def test_resnet34_has_stages_of_3_4_6_3_blocks() -> None:
     assert [len(list(model.get_submodule(f"layer{n}").children())) for n in (1, 2, 3, 4)] == [3, 4, 6, 3]
 
 
-def test_convolutions_start_with_the_variance_of_fan_out() -> None:
+def test_convolutions_are_initialized_with_the_variance_of_fan_out() -> None:
     # layer4.1.conv2: 512 outputs of 3x3, so the variance is 2 / (512 * 9).
     weight = build_model("resnet18", 10).get_parameter("layer4.1.conv2.weight")
     assert weight.var().item() == pytest.approx(2 / (512 * 9), rel=0.01)
 
 
 @pytest.mark.parametrize("name", TORCHVISION)
-def test_outputs_equal_torchvisions(name: str) -> None:
+def test_outputs_equal_those_of_torchvision(name: str) -> None:
     try:
         models = importlib.import_module("torchvision.models")
-    except Exception as error:  # beside a CPU torch it can raise a RuntimeError
+    except Exception as error:  # with a CPU build of torch it can raise a RuntimeError
         pytest.skip(f"torchvision does not import: {error!r}")
     theirs = getattr(models, name)(num_classes=10).eval()
     ours = build_model(name, 10, norm="batch").eval()

@@ -93,7 +93,7 @@ def test_after_a_tracker_was_missing_the_same_folder_can_be_used(
         ({"device": "abacus"}, "device 'abacus' is unknown: choose auto, cpu or cuda"),
         ({"augment": Preprocess(crop=20)}, "a crop of 20 pixels does not fit"),
         ({"algorithm": fedavg(cohort_size=7)}, "a cohort of 7 clients is asked of 6 users"),
-        ({"model": "resnet81"}, "'resnet81' is not known"),
+        ({"model": "resnet81"}, "Unknown model 'resnet81'"),
     ],
 )
 def test_a_bad_value_is_refused_before_anything_is_written(

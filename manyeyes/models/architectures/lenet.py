@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyeyes.core.registry import register
 
+
+@register("model", "lenet")
 class LeNet(nn.Module):
     """Two padded 5x5 convolutions, each before a 2x2 max-pool, then three linear layers.
 
-    `width` 64 is the paper's: 64 channels, 384 and 192 units; another scales all alike. Torch's default initialisation.
+    A `width` of 64 is the paper's: 64 channels, 384 and 192 units. It has torch's default initialization.
     """
 
-    channels_last = ("cpu", "cuda")  # where it is faster
+    channels_last = ("cpu", "cuda")  # devices on which this memory format is faster
     head = ("fc3", "fc2", "fc1", "conv2")
 
-    def __init__(self, classes: int, size: int, width: int = 64) -> None:
+    def __init__(
+        self, classes: int, size: int, width: Annotated[int, "channels of the convolutions; 64 is the paper's"] = 64
+    ) -> None:
         super().__init__()
         if size < 4:
-            raise ValueError(f"Model lenet halves its images twice and got images of {size} px; give 4 or more.")
+            raise ValueError(f"model=lenet halves its images twice and got images of {size} px: give 4 or more")
+        if width < 1:
+            raise ValueError(f"model.width is {width}: give 1 or more")
         self.conv1 = nn.Conv2d(3, width, 5, padding=2)
         self.conv2 = nn.Conv2d(width, width, 5, padding=2)
         self.fc1 = nn.Linear(width * (size // 4) ** 2, 6 * width)
@@ -26,15 +35,15 @@ class LeNet(nn.Module):
         self.fc3 = nn.Linear(3 * width, classes)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        x = _convolve(self.conv2, _convolve(self.conv1, x_BCHW))
+        x = _conv_relu_pool(self.conv2, _conv_relu_pool(self.conv1, x_BCHW))
         x = F.relu(self.fc1(x.flatten(1)))
         x = F.relu(self.fc2(x))
         logits: Tensor = self.fc3(x)
         return logits
 
 
-def _convolve(layer: nn.Conv2d, x_BCHW: Tensor) -> Tensor:
-    """Convolution, ReLU and pool; the bias and the ReLU come last, the same on a quarter of the numbers."""
-    assert layer.bias is not None
+def _conv_relu_pool(layer: nn.Conv2d, x_BCHW: Tensor) -> Tensor:
+    """Convolve, pool, then add the bias and apply ReLU: the same result from a quarter of the additions."""
+    assert layer.bias is not None, "LeNet's convolutions have a bias"
     pooled = F.max_pool2d(layer._conv_forward(x_BCHW, layer.weight, None), 2)
     return F.relu(pooled + layer.bias[:, None, None])

@@ -1,12 +1,15 @@
-"""Linear: softmax regression on the pixels, the baseline below all others."""
+"""Softmax regression on the pixels, the simplest baseline."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
+from manyeyes.core.registry import register
 
+
+@register("model", "linear")
 class Linear(nn.Module):
-    """One linear layer on the flattened pixels; torch's default initialisation."""
+    """One linear layer on the flattened pixels, with torch's default initialization."""
 
     head = ("fc",)  # from the classifier on, as all heads
 

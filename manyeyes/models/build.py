@@ -1,0 +1,84 @@
+"""Building a model by its name, its import path or its factory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+from torch import nn
+
+from manyeyes.core.registry import Option, Registration, import_path, instantiate, lookup, names, options_of
+from manyeyes.models.layers import set_trainable
+from manyeyes.models.norms import NORM_HELP, check_norm
+from manyeyes.models.pretrained import load_pretrained
+
+CONTEXT = ("classes", "size", "seed")  # arguments that describe the run, passed to a model whose signature has them
+COMMON = ("norm", "pretrained", "trainable")  # options that every model has
+
+Factory = Callable[..., nn.Module]
+
+
+def build_model(
+    model: str | Factory,
+    classes: int,
+    *,
+    size: int = 32,
+    norm: Annotated[str | None, NORM_HELP] = None,
+    pretrained: Annotated[
+        str | os.PathLike[str] | None, "pretrained weights: a file, a URL or imagenet; none: from scratch"
+    ] = None,
+    trainable: Annotated[str, "layers that train: all, or last:n"] = "all",
+    seed: int = 0,
+    **options: Any,
+) -> nn.Module:
+    """Build a model on the CPU: `[B, 3, size, size]` images in, `[B, classes]` logits out.
+
+    Parameters
+    ----------
+    model
+        A registered name, `"package.module:factory"`, or the factory itself: a module class or a function that returns
+        a module. It is called with those of `classes`, `size`, `seed` and `norm` that its signature has.
+    norm
+        The kind of norm layers; models without norm layers ignore it.
+    seed
+        What the initial weights depend on; the global random generators are neither used nor changed.
+    options
+        The model's own options, such as `width` of lenet.
+    """
+    for name, value in (("classes", classes), ("size", size)):
+        if value < 1:
+            raise ValueError(f"model={model} got {name}={value}: give 1 or more")
+    registration = _registration(model)
+    accepted = {option.name for option in options_of(registration.factory)}
+    context = {"classes": classes, "size": size, "seed": seed}
+    arguments = {**options, **{name: context[name] for name in CONTEXT if name in accepted}}
+    if norm is not None:
+        is_registered = registration.name in names("model")
+        if is_registered:
+            check_norm(norm)
+        if "norm" in accepted or not is_registered:
+            arguments["norm"] = norm
+    # torch.manual_seed would also reseed the GPUs' generators; only the CPU's is used, and restored.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        module = instantiate(registration, arguments)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"model={registration.name} made a {type(module).__name__}: return a torch.nn.Module")
+    set_trainable(module, trainable)
+    if pretrained is not None:
+        load_pretrained(module, pretrained)
+    return module
+
+
+def model_options(model: str | Factory) -> tuple[Option, ...]:
+    """Return the options of `model.*`: the model's own, then those that every model has."""
+    own = [option for option in options_of(_registration(model).factory) if option.name not in CONTEXT]
+    own_names = {option.name for option in own}
+    common = (option for option in options_of(build_model) if option.name in COMMON)
+    return (*own, *(option for option in common if option.name not in own_names))
+
+
+def _registration(model: str | Factory) -> Registration:
+    return lookup("model", model) if isinstance(model, str) else Registration("model", import_path(model), model)
