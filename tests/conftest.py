@@ -36,8 +36,13 @@ def one_thread() -> None:
 
 
 @pytest.fixture
-def people() -> Population:
-    """Eight users of six 8 x 8 photos in three classes: six to train on, user 6 for val and user 7 for test."""
+def people(population: Population) -> Population:
+    return population
+
+
+@pytest.fixture
+def population() -> Population:
+    """Eight users of six 8 x 8 images in three classes: six in train, user 6 in val and user 7 in test."""
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=48)
     pixels = rng.integers(0, 200, (48, 8, 8, 3))

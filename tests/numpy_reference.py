@@ -23,7 +23,7 @@ from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.flat import FlatModel
 
 Vector = NDArray[np.float64]
-Slope = Callable[[Vector, NDArray[np.int64], Any], Vector]
+GradFn = Callable[[Vector, NDArray[np.int64], Any], Vector]
 SEED = 3
 LR = 0.1
 CLASSES = ("cat", "dog", "owl")
@@ -43,36 +43,36 @@ HOT = np.array([[c in TAGS[i % 6] for c in range(3)] for i in range(22)], float)
 IMAGES = np.random.default_rng(1).integers(0, 256, (22, 2, 2, 3), dtype=np.uint8)
 SEEN = ((IMAGES / 255 - 0.5) / 0.25).transpose(0, 3, 1, 2).reshape(22, 12)  # channels first, as a module flattens
 THETA = np.random.default_rng(2).normal(0, 0.1, 39).astype(np.float32).astype(np.float64)
-PEOPLE = Population.from_arrays(IMAGES, SingleLabels(LABELS, CLASSES), OWNERS)
+POPULATION = Population.from_arrays(IMAGES, SingleLabels(LABELS, CLASSES), OWNERS)
 TAGGED = Population.from_arrays(IMAGES, MultiLabels.from_lists([TAGS[i % 6] for i in range(22)], CLASSES), OWNERS)
 
 
-class Game:
+class AlgorithmRun:
     """The package's run of an algorithm, one round at a time."""
 
-    def __init__(self, algorithm: Algorithm, people: Population = PEOPLE) -> None:
-        algorithm.validate(people)
+    def __init__(self, algorithm: Algorithm, population: Population = POPULATION) -> None:
+        algorithm.validate(population)
         module = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
         flat = FlatModel(module)
         flat.write(torch.tensor(THETA, dtype=torch.float32))
-        self.algorithm, self.people = algorithm, people
-        self.engine = ReferenceEngine(flat, people, Preprocess(), torch.device("cpu"))
+        self.algorithm, self.population = algorithm, population
+        self.engine = ReferenceEngine(flat, population, Preprocess(), torch.device("cpu"))
         self.state = init_state(algorithm, flat.read(), flat.num_trainable)
         self.clients: dict[int, dict[str, torch.Tensor]] = {}
 
     def plan(self) -> RoundPlan:
         """What the next round will do."""
-        return plan_round(self.algorithm, self.people, SEED, self.state.round)
+        return plan_round(self.algorithm, self.population, SEED, self.state.round)
 
-    def play(self) -> RoundMetrics:
-        self.state, report = run_round(self.algorithm, self.state, self.people, self.engine, self.clients, SEED)
-        return report
+    def run_round(self) -> RoundMetrics:
+        self.state, metrics = run_round(self.algorithm, self.state, self.population, self.engine, self.clients, SEED)
+        return metrics
 
     def assert_at(self, theta: Vector) -> None:
         np.testing.assert_allclose(self.state.weights.numpy(), theta, rtol=0, atol=1e-6)
 
 
-def softmax_slope(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) -> Vector:
+def softmax_grad(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) -> Vector:
     """The gradient of sum(w l) / sum(w), l the cross-entropy; 0 where nothing weighs anything."""
     logits = SEEN[rows] @ theta[:36].reshape(3, 12).T + theta[36:]
     chance = np.exp(logits - logits.max(1, keepdims=True))
@@ -80,7 +80,7 @@ def softmax_slope(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) ->
     return _back(chance - np.eye(3)[LABELS[rows]], rows, weights)
 
 
-def sigmoid_slope(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) -> Vector:
+def sigmoid_grad(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) -> Vector:
     """The same for the binary cross-entropy, averaged over classes."""
     logits = SEEN[rows] @ theta[:36].reshape(3, 12).T + theta[36:]
     return _back((1 / (1 + np.exp(-logits)) - HOT[rows]) / 3, rows, weights)
@@ -94,12 +94,12 @@ def _back(errors: Vector, rows: NDArray[np.int64], weights: Any) -> Vector:
     return np.concatenate([(errors.T @ SEEN[rows]).ravel(), errors.sum(0)])
 
 
-def walk(
+def local_sgd(
     theta: Vector,
     client: ClientPlan,
     lr: float = LR,
     *,
-    slope: Slope = softmax_slope,
+    grad_fn: GradFn = softmax_grad,
     example_weight: Callable[[NDArray[np.int64]], Any] = lambda rows: 1.0,
     momentum: float = 0.0,
     decay: float = 0.0,
@@ -113,7 +113,7 @@ def walk(
     begin = theta
     for row in client.example_indices_SB:
         batch = row[row >= 0]
-        gradient = slope(theta, batch, example_weight(batch))
+        gradient = grad_fn(theta, batch, example_weight(batch))
         gradient = gradient * min(1.0, clip / float(np.linalg.norm(gradient))) if gradient.any() else gradient
         gradient = scale * gradient + pull * (theta - begin) + shift + decay * theta
         velocity = momentum * velocity + gradient
@@ -127,8 +127,8 @@ def importance(wanted: Vector, user: int) -> Callable[[NDArray[np.int64]], Vecto
     return lambda rows: (wanted / np.where(share, share, 1))[LABELS[rows]]
 
 
-def pseudo_gradient(theta: Vector, plan: RoundPlan, **how: Any) -> Vector:
+def pseudo_gradient(theta: Vector, plan: RoundPlan, **options: Any) -> Vector:
     """sum_k n_k / n (theta_t - theta_k)."""
     sizes = np.array([SIZES[c.user] for c in plan.clients])
-    updates = np.array([theta - walk(theta, c, **how)[0] for c in plan.clients])
+    updates = np.array([theta - local_sgd(theta, c, **options)[0] for c in plan.clients])
     return sizes / sizes.sum() @ updates

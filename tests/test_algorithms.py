@@ -30,41 +30,41 @@ from tests.numpy_reference import (
     OWNERS,
     SIZES,
     THETA,
-    Game,
+    AlgorithmRun,
     importance,
+    local_sgd,
     pseudo_gradient,
-    softmax_slope,
-    walk,
+    softmax_grad,
 )
 
 
 def test_fedavg_averages_ragged_epochs_by_size() -> None:
-    game = Game(fedavg(cohort_size=3, epochs=3, batch_size=2, lr=LR))
+    run = AlgorithmRun(fedavg(cohort_size=3, epochs=3, batch_size=2, lr=LR))
     theta = THETA
     for _ in range(2):
-        theta = theta - pseudo_gradient(theta, game.plan())
-        report = game.play()
-        game.assert_at(theta)
-    assert report.num_clients == 3
+        theta = theta - pseudo_gradient(theta, run.plan())
+        metrics = run.run_round()
+        run.assert_at(theta)
+    assert metrics.num_clients == 3
 
 
 def test_fedavgm_is_a_heavy_ball_over_rounds() -> None:
-    game = Game(fedavgm(momentum=0.8, cohort_size=3, epochs=2, batch_size=2, lr=LR))
+    run = AlgorithmRun(fedavgm(momentum=0.8, cohort_size=3, epochs=2, batch_size=2, lr=LR))
     theta, velocity = THETA, np.zeros(39)
     for _ in range(4):
-        velocity = 0.8 * velocity + pseudo_gradient(theta, game.plan())
+        velocity = 0.8 * velocity + pseudo_gradient(theta, run.plan())
         theta = theta - velocity
-        game.play()
-        game.assert_at(theta)
+        run.run_round()
+        run.assert_at(theta)
 
 
 @pytest.mark.parametrize(("make", "beta1"), [(fedadam, 0.9), (fedyogi, 0.9), (fedadagrad, 0.0)])
 def test_adaptive_servers_follow_algorithm_2_of_reddi_et_al(make: Callable[..., Algorithm], beta1: float) -> None:
-    game = Game(make(server_lr=0.02, cohort=3, batch=3, lr=LR))
+    run = AlgorithmRun(make(server_lr=0.02, cohort_size=3, batch_size=3, lr=LR))
     beta2, tau = 0.99, 1e-3
     theta, mean, square = THETA, np.zeros(39), np.full(39, tau**2)
     for _ in range(4):
-        g = pseudo_gradient(theta, game.plan())
+        g = pseudo_gradient(theta, run.plan())
         mean = beta1 * mean + (1 - beta1) * g
         if make is fedadam:
             square = beta2 * square + (1 - beta2) * g**2
@@ -73,20 +73,20 @@ def test_adaptive_servers_follow_algorithm_2_of_reddi_et_al(make: Callable[..., 
         else:
             square = square + g**2
         theta = theta - 0.02 * mean / (np.sqrt(square) + tau)
-        game.play()
-        game.assert_at(theta)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_bias_corrected_server_adam_is_torch_adam_on_the_pseudo_gradient() -> None:
     server = AdaptiveServer("adam", lr=0.02, beta1=0.8, beta2=0.95, tau=1e-3, bias_correction=True)
-    game = Game(replace(fedavg(cohort_size=3, batch_size=3, lr=LR), server_optimizer=server))
+    run = AlgorithmRun(replace(fedavg(cohort_size=3, batch_size=3, lr=LR), server_optimizer=server))
     theta = torch.tensor(THETA, requires_grad=True)
-    adam = torch.optim.Adam([theta], lr=0.02, beta1=0.8, beta2=0.95, eps=1e-3)
+    adam = torch.optim.Adam([theta], lr=0.02, betas=(0.8, 0.95), eps=1e-3)
     for _ in range(4):
-        theta.grad = torch.tensor(pseudo_gradient(theta.detach().numpy(), game.plan()))
+        theta.grad = torch.tensor(pseudo_gradient(theta.detach().numpy(), run.plan()))
         adam.step()
-        game.play()
-        game.assert_at(theta.detach().numpy())
+        run.run_round()
+        run.assert_at(theta.detach().numpy())
 
 
 TARGETS = [None, (0.5, 0.2, 0.3), (0.6, 0.0, 0.4)]
@@ -95,29 +95,29 @@ TARGETS = [None, (0.5, 0.2, 0.3), (0.6, 0.0, 0.4)]
 @pytest.mark.parametrize("target", TARGETS)
 def test_fedir_weighs_examples_by_p_over_q_within_the_batch(target: tuple[float, ...] | None) -> None:
     """Eq. 3 and 4; user 1 has no owl, and user 3, who has only dogs, weighs nothing where p(dog) = 0."""
-    game = Game(replace(fedir(target, epochs=2, batch_size=2, lr=LR), sampler=AllClients()))
+    run = AlgorithmRun(replace(fedir(target, epochs=2, batch_size=2, lr=LR), sampler=AllClients()))
     wanted = np.bincount(LABELS) / len(LABELS) if target is None else np.array(target)
     theta = THETA
     for _ in range(2):
         ends = []
-        for client in game.plan().clients:
-            ends.append(walk(theta, client, example_weight=importance(wanted, client.user))[0])
+        for client in run.plan().clients:
+            ends.append(local_sgd(theta, client, example_weight=importance(wanted, client.user))[0])
         theta = SIZES / SIZES.sum() @ np.array(ends)
-        game.play()
-        game.assert_at(theta)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_fedvc_weighs_virtual_clients_of_fixed_size_alike() -> None:
-    game = Game(fedvc(cohort_size=3, virtual_client_size=4, batch_size=3, lr=LR))
+    run = AlgorithmRun(fedvc(cohort_size=3, virtual_client_size=4, batch_size=3, lr=LR))
     theta = THETA
     for _ in range(3):
-        plan = game.plan()
+        plan = run.plan()
         for client in plan.clients:
             assert (client.example_indices_SB >= 0).sum() == 4
             assert set(OWNERS[client.example_indices_SB[client.example_indices_SB >= 0]]) == {client.user}
-        theta = np.mean([walk(theta, c)[0] for c in plan.clients], axis=0)
-        game.play()
-        game.assert_at(theta)
+        theta = np.mean([local_sgd(theta, c)[0] for c in plan.clients], axis=0)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_fedvc_with_fedir_and_server_momentum_mixes_all_three() -> None:
@@ -126,36 +126,36 @@ def test_fedvc_with_fedir_and_server_momentum_mixes_all_three() -> None:
         example_weighting=ImportanceReweighting(),
         server_optimizer=fedavgm().server_optimizer,
     )
-    game = Game(mixed)
+    run = AlgorithmRun(mixed)
     wanted = np.bincount(LABELS) / len(LABELS)
     theta, velocity = THETA, np.zeros(39)
     for _ in range(3):
         updates = []
-        for client in game.plan().clients:
-            updates.append(theta - walk(theta, client, example_weight=importance(wanted, client.user))[0])
+        for client in run.plan().clients:
+            updates.append(theta - local_sgd(theta, client, example_weight=importance(wanted, client.user))[0])
         velocity = 0.9 * velocity + np.mean(updates, axis=0)
         theta = theta - velocity
-        game.play()
-        game.assert_at(theta)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_fedprox_pulls_back_to_the_weights_of_the_server() -> None:
-    game = Game(fedprox(mu=0.7, cohort_size=3, epochs=3, batch_size=2, lr=LR))
+    run = AlgorithmRun(fedprox(mu=0.7, cohort_size=3, epochs=3, batch_size=2, lr=LR))
     theta = THETA
     for _ in range(2):
-        theta = theta - pseudo_gradient(theta, game.plan(), pull=0.7)
-        game.play()
-        game.assert_at(theta)
+        theta = theta - pseudo_gradient(theta, run.plan(), pull=0.7)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_scaffold_keeps_control_variates_of_those_who_took_part() -> None:
     """Karimireddy et al. 2020, Algorithm 1, option II: 2 of 5 users a round."""
-    game = Game(scaffold(cohort_size=2, epochs=2, batch_size=2, lr=LR))
+    run = AlgorithmRun(scaffold(cohort_size=2, epochs=2, batch_size=2, lr=LR))
     theta, c, own = THETA, np.zeros(39), np.zeros((5, 39))
     for _ in range(5):
         ends, changes = [], []
-        for client in game.plan().clients:
-            end, _ = walk(theta, client, shift=c - own[client.user])
+        for client in run.plan().clients:
+            end, _ = local_sgd(theta, client, shift=c - own[client.user])
             steps = 2 * -(-SIZES[client.user] // 2)
             new = own[client.user] - c + (theta - end) / (steps * LR)
             ends.append(end)
@@ -163,11 +163,11 @@ def test_scaffold_keeps_control_variates_of_those_who_took_part() -> None:
             own[client.user] = new
         theta = np.mean(ends, axis=0)
         c = c + np.sum(changes, axis=0) / 5
-        game.play()
-        game.assert_at(theta)
-        assert game.state.correction_state is not None
-        np.testing.assert_allclose(game.state.correction_state.numpy(), c, atol=1e-6)
-    for user, kept in game.clients.items():
+        run.run_round()
+        run.assert_at(theta)
+        assert run.state.correction_state is not None
+        np.testing.assert_allclose(run.state.correction_state.numpy(), c, atol=1e-6)
+    for user, kept in run.clients.items():
         np.testing.assert_allclose(kept["control"].numpy(), own[user], atol=2e-6)
 
 
@@ -175,7 +175,7 @@ def geometric(ratio: float, steps: int) -> float:
     return (1 - ratio**steps) / (1 - ratio)
 
 
-NOVA = [  # momentum, mu, ||a||_1 of a walk of so many steps (Wang et al. 2020, section 4.1)
+NOVA = [  # momentum, mu, ||a||_1 of a local_sgd of so many steps (Wang et al. 2020, section 4.1)
     (0.0, 0.0, lambda steps: steps),
     (0.6, 0.0, lambda steps: (steps - 0.6 * geometric(0.6, steps)) / (1 - 0.6)),
     (0.0, 0.7, lambda steps: geometric(1 - LR * 0.7, steps)),
@@ -187,27 +187,27 @@ def test_fednova_normalises_walks_of_different_length(
     momentum: float, mu: float, length: Callable[[int], float]
 ) -> None:
     algorithm = fednova(cohort_size=4, epochs=2, batch_size=2, lr=LR, momentum=momentum)
-    game = Game(replace(algorithm, correction=ProximalTerm(mu)) if mu else algorithm)
+    run = AlgorithmRun(replace(algorithm, correction=ProximalTerm(mu)) if mu else algorithm)
     theta = THETA
     for _ in range(2):
-        plan = game.plan()
+        plan = run.plan()
         sizes = np.array([SIZES[c.user] for c in plan.clients])
         lengths = np.array([length(2 * -(-n // 2)) for n in sizes])
         assert len(set(lengths)) > 1
         share = sizes / sizes.sum()
-        updates = np.array([theta - walk(theta, c, momentum=momentum, pull=mu)[0] for c in plan.clients])
+        updates = np.array([theta - local_sgd(theta, c, momentum=momentum, pull=mu)[0] for c in plan.clients])
         theta = theta - (share @ lengths) * (share @ (updates / lengths[:, None]))
-        game.play()
-        game.assert_at(theta)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_mimelite_moves_clients_with_the_momentum_of_whole_gradients() -> None:
-    game = Game(mimelite(mime_momentum=0.8, cohort_size=3, epochs=2, batch_size=2, lr=LR))
+    run = AlgorithmRun(mimelite(mime_momentum=0.8, cohort_size=3, epochs=2, batch_size=2, lr=LR))
     theta, m = THETA, np.zeros(39)
     for _ in range(4):
-        users = [c.user for c in game.plan().clients]
-        ends = [walk(theta, c, scale=0.2, shift=0.8 * m)[0] for c in game.plan().clients]
-        whole = [softmax_slope(theta, np.flatnonzero(user == OWNERS)) for user in users]
+        users = [c.user for c in run.plan().clients]
+        ends = [local_sgd(theta, c, scale=0.2, shift=0.8 * m)[0] for c in run.plan().clients]
+        whole = [softmax_grad(theta, np.flatnonzero(user == OWNERS)) for user in users]
         theta, m = np.mean(ends, axis=0), 0.8 * m + 0.2 * np.mean(whole, axis=0)
-        game.play()
-        game.assert_at(theta)
+        run.run_round()
+        run.assert_at(theta)

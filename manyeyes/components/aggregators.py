@@ -51,7 +51,7 @@ class TrimmedMean:
     def __post_init__(self) -> None:
         if not 0 <= self.trim_fraction < 0.5:
             raise ValueError(
-                f"aggregator.trim_fraction={self.trim_fraction} is cut off at both ends: choose at least 0 and below 0.5."
+                f"aggregator.trim_fraction={self.trim_fraction} is cut off at both ends: choose at least 0 and below 0.5"
             )
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
@@ -93,7 +93,7 @@ class Krum:
         if cohort_size < self.min_clients:
             return (
                 f"aggregator=krum with num_malicious={self.num_malicious} and num_selected={self.num_selected} needs "
-                f"{self.min_clients} clients per round, and the cohort has {cohort_size}: choose a larger cohort."
+                f"{self.min_clients} clients per round, and the cohort has {cohort_size}: choose a larger cohort"
             )
         return _incompatibility(algorithm, "krum")
 
@@ -194,7 +194,7 @@ def _incompatibility(algorithm: Algorithm, name: str) -> str | None:
     if algorithm.client_weighting != WeightUniformly():
         return (
             f"aggregator={name} counts every client the same, or a false number of examples would count: "
-            "set client_weighting=uniform."
+            "set client_weighting=uniform"
         )
     return _core_incompatibility(algorithm, name)
 
@@ -202,7 +202,7 @@ def _incompatibility(algorithm: Algorithm, name: str) -> str | None:
 def _core_incompatibility(algorithm: Algorithm, name: str) -> str | None:
     if algorithm.correction is not None and algorithm.correction.uploads:
         correction = type(algorithm.correction).__name__
-        return f"correction={correction} sums what clients upload beyond updates, which aggregator={name} cannot guard."
+        return f"correction={correction} sums what clients upload beyond updates, which aggregator={name} cannot guard"
     if algorithm.privacy is not None:
-        return f"privacy adds noise to a sum, and aggregator={name} is not one: set aggregator=none or privacy=none."
+        return f"privacy adds noise to a sum, and aggregator={name} is not one: set aggregator=none or privacy=none"
     return None

@@ -39,14 +39,14 @@ class EpochBatching:
         if not self.head_epochs:
             return None
         if algorithm.personal_layers is None:
-            return "head_epochs train only the personal layers, and no layer is personal: set personal_layers."
+            return "head_epochs train only the personal layers, and no layer is personal: set personal_layers"
         if not isinstance(algorithm.client_optimizer, SGD):
-            return "head_epochs need client_optimizer=sgd: Adam would count the steps of both phases together."
+            return "head_epochs need client_optimizer=sgd: Adam would count the steps of both phases together"
         if isinstance(algorithm.client_weighting, FedNovaWeighting):
-            return "client_weighting=fednova assumes that every step trains every layer: set head_epochs=0."
+            return "client_weighting=fednova assumes that every step trains every layer: set head_epochs=0"
         if algorithm.correction is not None and algorithm.correction.uploads:
             name = type(algorithm.correction).__name__
-            return f"correction={name} assumes that every step trains every layer: set head_epochs=0."
+            return f"correction={name} assumes that every step trains every layer: set head_epochs=0"
         return None
 
     def num_examples(self, num_held: int) -> int:

@@ -51,11 +51,11 @@ class FedNovaWeighting:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         optimizer, correction = algorithm.client_optimizer, algorithm.correction
         if not isinstance(optimizer, SGD):
-            return "client_weighting=fednova knows the effective steps of SGD only: set client_optimizer=sgd."
+            return "client_weighting=fednova knows the effective steps of SGD only: set client_optimizer=sgd"
         if optimizer.persist_state and optimizer.momentum:
-            return "client_weighting=fednova assumes momentum that starts at 0: set persist_state=false."
+            return "client_weighting=fednova assumes momentum that starts at 0: set persist_state=false"
         if correction is not None and correction.proximal_strength * optimizer.lr >= 1:
-            return "client_weighting=fednova needs proximal strength * lr below 1: lower one of them."
+            return "client_weighting=fednova needs proximal strength * lr below 1: lower one of them"
         return None
 
     def weights(self, algorithm: Algorithm, num_examples_K: Ints, num_steps_K: Ints, round: int) -> Doubles:

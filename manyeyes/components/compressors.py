@@ -77,7 +77,7 @@ class TopK:
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"compressor.fraction is {self.fraction}: it must be above 0 and at most 1.")
+            raise ValueError(f"compressor.fraction is {self.fraction}: it must be above 0 and at most 1")
 
     def _num_sent(self, num_elements: int) -> int:
         return math.ceil(self.fraction * num_elements)

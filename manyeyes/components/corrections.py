@@ -69,7 +69,7 @@ class ScaffoldCorrection:
         if not isinstance(algorithm.client_optimizer, SGD) or algorithm.client_optimizer.momentum:
             return (
                 "correction=scaffold takes a client's mean gradient from its steps, which only plain SGD allows: "
-                "set client_optimizer=sgd with momentum=0."
+                "set client_optimizer=sgd with momentum=0"
             )
         return None
 
@@ -124,11 +124,11 @@ class MimeLiteMomentum:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         client, server = algorithm.client_optimizer, algorithm.server_optimizer
         if not isinstance(client, SGD) or client.momentum:
-            return "correction=mimelite brings its own momentum: set client_optimizer=sgd with momentum=0."
+            return "correction=mimelite brings its own momentum: set client_optimizer=sgd with momentum=0"
         if not isinstance(server, ServerSGD) or server.momentum:
-            return "correction=mimelite applies its momentum in the clients: set server_optimizer=sgd with momentum=0."
+            return "correction=mimelite applies its momentum in the clients: set server_optimizer=sgd with momentum=0"
         if algorithm.personal_layers is not None:
-            return "correction=mimelite keeps its momentum at the server: set personal_layers=none."
+            return "correction=mimelite keeps its momentum at the server: set personal_layers=none"
         return None
 
     def init(self, theta: Tensor) -> Tensor:
@@ -179,9 +179,9 @@ class FedDynCorrection:
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if algorithm.client_weighting != WeightUniformly():
-            return "correction=feddyn averages clients uniformly: set client_weighting=uniform."
+            return "correction=feddyn averages clients uniformly: set client_weighting=uniform"
         if algorithm.server_optimizer != ServerSGD():
-            return "correction=feddyn has a server step of its own: set server_optimizer=sgd with lr=1 and momentum=0."
+            return "correction=feddyn has a server step of its own: set server_optimizer=sgd with lr=1 and momentum=0"
         return None
 
     def init(self, theta: Tensor) -> Tensor:

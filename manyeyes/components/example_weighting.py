@@ -22,15 +22,15 @@ class ImportanceReweighting:
         if population.labels.multi:
             return (
                 "example_weighting=importance needs one class per image, and this data has several labels per image: "
-                "set example_weighting=none."
+                "set example_weighting=none"
             )
         target, num_classes = self.target_distribution, len(population.classes)
         if target is None:
             return None
         if len(target) != num_classes:
-            return f"target_distribution has {len(target)} values for {num_classes} classes: give one value per class."
+            return f"target_distribution has {len(target)} values for {num_classes} classes: give one value per class"
         if not (min(target) >= 0 and abs(sum(target) - 1) <= 1e-6):
-            return f"target_distribution must be at least 0 everywhere and sum to 1; it sums to {sum(target):.6g}."
+            return f"target_distribution must be at least 0 everywhere and sum to 1; it sums to {sum(target):.6g}"
         return None
 
     def class_weights(self, client_counts: Ints, population_counts: Ints) -> Floats:

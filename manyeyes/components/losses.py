@@ -31,7 +31,7 @@ class CrossEntropy:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if population.labels.multi:
             return (
-                "loss=cross_entropy needs one label per image and the data has several: use loss=binary_cross_entropy."
+                "loss=cross_entropy needs one label per image and the data has several: use loss=binary_cross_entropy"
             )
         return None
 
@@ -47,7 +47,7 @@ class BinaryCrossEntropy:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if not population.labels.multi:
             return (
-                "loss=binary_cross_entropy needs several labels per image and the data has one: use loss=cross_entropy."
+                "loss=binary_cross_entropy needs several labels per image and the data has one: use loss=cross_entropy"
             )
         return None
 

@@ -26,10 +26,10 @@ class MatchingLayers:
 
     def __post_init__(self) -> None:
         if isinstance(self.patterns, str):
-            raise ValueError(f"personal_layers.patterns is {self.patterns!r}: give a list of name patterns.")
+            raise ValueError(f"personal_layers.patterns is {self.patterns!r}: give a list of name patterns")
         object.__setattr__(self, "patterns", tuple(self.patterns))  # hashable, as masks are cached by it
         if not self.patterns:
-            raise ValueError("personal_layers.patterns is empty: give at least one name pattern, such as [fc.*].")
+            raise ValueError("personal_layers.patterns is empty: give at least one name pattern, such as [fc.*]")
 
     def parameter_names(self, module: nn.Module) -> set[str]:
         names = _tensor_names(module)
@@ -37,7 +37,7 @@ class MatchingLayers:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(
                     f"personal_layers.patterns: no layer of the model matches {pattern!r}; its parameters have names "
-                    f"such as {', '.join(names[-4:])}."
+                    f"such as {', '.join(names[-4:])}"
                 )
         return {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.patterns)}
 
@@ -61,17 +61,17 @@ class HeadLayers:
         is_list = isinstance(head, tuple | list) and all(isinstance(layer, str) for layer in head)
         if not is_list or not head:  # in other libraries' models, `head` is a layer
             raise ValueError(
-                f"personal_layers=head: {name} does not list its head: use personal_layers=matching with patterns."
+                f"personal_layers=head: {name} does not list its head: use personal_layers=matching with patterns"
             )
         if self.num_layers > len(head):
             raise ValueError(
                 f"personal_layers.num_layers={self.num_layers}, and the head of {name} has {len(head)} layers "
-                f"({', '.join(head)}): choose at most {len(head)}."
+                f"({', '.join(head)}): choose at most {len(head)}"
             )
         known = {layer for layer, _ in module.named_modules()} | set(_tensor_names(module))
         for layer in head[: self.num_layers]:
             if layer not in known:
-                raise ValueError(f"{name}.head lists {layer!r}, and the model has no layer of that name: correct it.")
+                raise ValueError(f"{name}.head lists {layer!r}, and the model has no layer of that name: correct it")
         return _tensors_below(module, head[: self.num_layers])
 
 
@@ -83,7 +83,7 @@ class NormLayers:
     def parameter_names(self, module: nn.Module) -> set[str]:
         names = _tensors_below(module, [name for name, layer in module.named_modules() if _is_norm(layer)])
         if not names:
-            raise ValueError(f"personal_layers=norms: {type(module).__name__} has no norms: choose another model.")
+            raise ValueError(f"personal_layers=norms: {type(module).__name__} has no norms: choose another model")
         return names
 
 

@@ -34,11 +34,11 @@ class Ditto:
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if algorithm.personal_layers is not None:
-            return "personal_model=ditto gives each client a whole model: set personal_layers=none."
+            return "personal_model=ditto gives each client a whole model: set personal_layers=none"
         if isinstance(algorithm.sampler, Centralized):
-            return "personal_model=ditto needs several clients: choose a sampler other than centralized."
+            return "personal_model=ditto needs several clients: choose a sampler other than centralized"
         if algorithm.adaptation is not None:
-            return "personal_model=ditto is evaluated with the personal models: set adaptation=none."
+            return "personal_model=ditto is evaluated with the personal models: set adaptation=none"
         return None
 
 
@@ -54,7 +54,7 @@ class FineTune:
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if isinstance(algorithm.sampler, Centralized):
-            return "adaptation=finetune needs several clients: choose a sampler other than centralized."
+            return "adaptation=finetune needs several clients: choose a sampler other than centralized"
         return None
 
     def local_algorithm(self, algorithm: Algorithm) -> Algorithm:

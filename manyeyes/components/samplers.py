@@ -98,13 +98,13 @@ class Centralized:
             if component is not None:
                 return (
                     f"{type(component).__name__} needs several clients, and sampler=centralized has one: "
-                    "choose another sampler or leave it out."
+                    "choose another sampler or leave it out"
                 )
         return None
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
         if len(population.user_ids) != 1:
-            raise ValueError("sampler=centralized needs the pooled population: pass population.pooled().")
+            raise ValueError("sampler=centralized needs the pooled population: pass population.pooled()")
         return np.zeros(1, np.int64)
 
 
@@ -112,4 +112,4 @@ def _too_many(cohort_size: int, population: Population) -> str | None:
     num_users = len(population.user_ids)
     if cohort_size <= num_users:
         return None
-    return f"cohort_size={cohort_size} is more than the {num_users} users of the data: choose a smaller cohort."
+    return f"cohort_size={cohort_size} is more than the {num_users} users of the data: choose a smaller cohort"

@@ -26,7 +26,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("constant", "polynomial", "cosine"):
-            raise ValueError(f"schedule.kind={self.kind!r} is unknown: choose constant, polynomial or cosine.")
+            raise ValueError(f"schedule.kind={self.kind!r} is unknown: choose constant, polynomial or cosine")
         require_int("schedule.rounds", self.rounds, 0)
         require_int("schedule.warmup", self.warmup, 0)
         require_positive("schedule.power", self.power)
@@ -35,7 +35,7 @@ class Schedule:
         if self.kind != "constant" and self.rounds and self.rounds <= self.warmup:
             raise ValueError(
                 f"schedule.rounds={self.rounds} of a {self.kind} schedule does not outlast schedule.warmup="
-                f"{self.warmup}: lengthen the schedule or shorten the warm-up."
+                f"{self.warmup}: lengthen the schedule or shorten the warm-up"
             )
 
     def factor(self, round: int) -> float:
@@ -46,7 +46,7 @@ class Schedule:
             return 1.0
         if not self.rounds:
             raise ValueError(
-                "schedule.rounds=0 stands for the whole run: call resolve_schedules(algorithm, rounds) first."
+                "schedule.rounds=0 stands for the whole run: call resolve_schedules(algorithm, rounds) first"
             )
         progress = min((round - self.warmup) / (self.rounds - self.warmup), 1.0)
         remaining = (1 + math.cos(math.pi * progress)) / 2 if self.kind == "cosine" else (1 - progress) ** self.power

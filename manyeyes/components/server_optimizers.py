@@ -61,13 +61,13 @@ class AdaptiveServer:
 
     def __post_init__(self) -> None:
         if self.variant not in ("adam", "yogi", "adagrad"):
-            raise ValueError(f"server_optimizer.variant={self.variant!r} is unknown: choose adam, yogi or adagrad.")
+            raise ValueError(f"server_optimizer.variant={self.variant!r} is unknown: choose adam, yogi or adagrad")
         require_positive("server_optimizer.lr", self.lr)
         require_fraction("server_optimizer.beta1", self.beta1)
         require_fraction("server_optimizer.beta2", self.beta2)
         require_positive("server_optimizer.tau", self.tau)
         if self.bias_correction and self.variant == "adagrad":
-            raise ValueError("server_optimizer=adagrad keeps a sum, which has no bias: set bias_correction=false.")
+            raise ValueError("server_optimizer=adagrad keeps a sum, which has no bias: set bias_correction=false")
 
     def init(self, theta: Tensor) -> OptState:
         initial_square = 0.0 if self.bias_correction else self.tau**2

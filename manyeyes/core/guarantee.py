@@ -31,7 +31,7 @@ def check_private(algorithm: Algorithm) -> None:
     if algorithm.aggregator is not None:
         raise ValueError(
             f"privacy adds noise to the sum of clipped updates, and aggregator={type(algorithm.aggregator).__name__} "
-            "would replace that sum: set aggregator=none."
+            "would replace that sum: set aggregator=none"
         )
     for slot in SLOTS_THAT_SEE_OTHERS:
         component, covered = getattr(algorithm, slot), algorithm.privacy.covered.get(slot, ())
@@ -39,27 +39,29 @@ def check_private(algorithm: Algorithm) -> None:
             names = ", ".join(kind.__name__ for kind in covered)
             raise ValueError(
                 f"privacy has no guarantee for {slot}={type(component).__module__}.{type(component).__qualname__}: "
-                + (f"set {slot} to {names} of manyeyes.components." if names else f"set {slot}=none.")
+                + (f"set {slot} to {names} of manyeyes.components" if names else f"set {slot}=none")
             )
     correction = algorithm.correction
     if correction is not None and (correction.uploads or correction.init(torch.zeros(0)) is not None):
         raise ValueError(
             f"privacy protects only updates, and correction={type(correction).__name__} keeps more at the server: use "
-            "a correction without uploads and server state."
+            "a correction without uploads and server state"
         )
 
 
-def check_plan(plan: RoundPlan) -> None:
-    """Refuse a plan in which a client counts for more than one."""
+def check_plan(algorithm: Algorithm, plan: RoundPlan) -> None:
+    """Refuse a private plan in which a client counts for more than one."""
+    if algorithm.privacy is None:
+        return
     for client in plan.clients:
         if client.weight != 1:
             raise ValueError(
                 f"privacy needs a weight of 1 for every client, and a client weighs {client.weight:g}: "
-                "set client_weighting=uniform."
+                "set client_weighting=uniform"
             )
     if len({client.client_id for client in plan.clients}) < len(plan.clients):
         raise ValueError(
-            "privacy needs each client at most once per round, and the plan has one twice: set sampler=poisson."
+            "privacy needs each client at most once per round, and the plan has one twice: set sampler=poisson"
         )
 
 

@@ -104,7 +104,7 @@ def draw_batches(algorithm: Algorithm, held: list[int], seed: int, round: int, c
     batches = [algorithm.batching.batches(n, rng) for n, rng in zip(held, rngs, strict=True)]
     if any((positions_SB >= n).any() for positions_SB, n in zip(batches, held, strict=True)):
         name = type(algorithm.batching).__name__
-        raise ValueError(f"batching={name} returned a position beyond the examples of a client: return 0..num_held-1.")
+        raise ValueError(f"batching={name} returned a position beyond the examples of a client: return 0..num_held-1")
     return batches
 
 

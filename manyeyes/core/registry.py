@@ -73,7 +73,7 @@ def lookup(slot: str, name: str) -> Registration:
     known = _REGISTRY.get(slot, {})
     if name not in known:
         raise ValueError(
-            f"Unknown {slot} {name!r}{suggestion(name, known)}: choose {', '.join(known)}, or package.module:Name."
+            f"Unknown {slot} {name!r}{suggestion(name, known)}: choose {', '.join(known)}, or package.module:Name"
         )
     return known[name]
 
@@ -82,7 +82,7 @@ def import_object(path: str, subject: str = "component") -> Any:
     """Import `package.module:Name`; the working directory counts as a place of modules, as with `python -m`."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
-        raise ValueError(f"{subject}={path!r} is not an import path: write package.module:Name.")
+        raise ValueError(f"{subject}={path!r} is not an import path: write package.module:Name")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -94,7 +94,7 @@ def import_object(path: str, subject: str = "component") -> Any:
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"{subject}={path}: {module_name} has no {name!r}{suggestion(name, vars(module))}.")
+            raise ValueError(f"{subject}={path}: {module_name} has no {name!r}{suggestion(name, vars(module))}")
         found = getattr(found, part)
     return found
 
@@ -136,11 +136,11 @@ def instantiate(registration: Registration, options: Mapping[str, Any]) -> Any:
         if key not in known:
             raise ValueError(
                 f"{slot}.{key} is not an option of {slot}={registration.name}{suggestion(key, known)}: "
-                f"it has {', '.join(known) or 'none'}."
+                f"it has {', '.join(known) or 'none'}"
             )
     missing = [one.name for one in known.values() if one.default is MISSING and one.name not in given]
     if missing:
-        raise ValueError(f"{slot}={registration.name} needs {slot}.{missing[0]}: set it.")
+        raise ValueError(f"{slot}={registration.name} needs {slot}.{missing[0]}: set it")
     return registration.factory(**{key: _as_declared(known[key], value) for key, value in given.items()})
 
 

@@ -52,6 +52,7 @@ def run_round(
     check_private(algorithm)
     plan = plan or plan_round(algorithm, population, seed, state.round, engine.num_augment_uniforms)
     assert (plan.seed, plan.round) == (seed, state.round), "the plan belongs to another round"
+    check_plan(algorithm, plan)
     context = make_context(algorithm, state, engine)
     client_states = {c.client_id: kept for c in plan.clients if (kept := clients.get(c.client_id))}
 
@@ -118,7 +119,6 @@ def aggregate(
     result, privacy, aggregator = cohort.result, algorithm.privacy, algorithm.aggregator
     if privacy is not None:
         seed = make_noise_seed(privacy, cohort.plan, noise_seed)
-        check_plan(cohort.plan)
         update, privacy_state = private_update(privacy, result, cohort.plan, context, state.privacy_state, seed)
         return Aggregated(update, privacy_state, state.aggregator_state)
     if cohort.rejected and not cohort.accepted:
@@ -129,7 +129,7 @@ def aggregate(
         if result.updates_KW is None:
             raise ValueError(
                 f"aggregator={type(aggregator).__name__} compares the clients' updates, and this engine returns only "
-                "their sum: use engine=reference or engine=multiprocess."
+                "their sum: use engine=reference or engine=multiprocess"
             )
         weights_K = torch.tensor([c.weight for c in cohort.accepted], dtype=torch.float64)
         updates_KW = result.updates_KW[np.flatnonzero(result.accepted_K)]
@@ -243,7 +243,7 @@ def train_personal_models(
     if correction.init(torch.zeros(0)) is not None or correction.needs_full_gradient:
         raise ValueError(
             f"personal_model={type(algorithm.personal_model).__name__} uses {type(correction).__name__}, which needs "
-            "server state or a full gradient, and a personal model has neither: use ProximalTerm."
+            "server state or a full gradient, and a personal model has neither: use ProximalTerm"
         )
     context = RoundContext(
         client_optimizer=algorithm.client_optimizer,

@@ -166,9 +166,9 @@ class Simulation:
         """For a report."""
         promised = f"({self.epsilon(delta):.4g}, {delta:.3g})-differential privacy ({self.account.adjacency})"
         if self.cohort == self.account.cohort_size:
-            return f"{promised}, with {self.cohort:,} users a round."
+            return f"{promised}, with {self.cohort:,} users a round"
         many, few = f"{self.account.cohort_size:,}", f"{self.cohort:,}"
         return (
             f"The noise is that of {many} users a round, simulated with {few}: {promised} is what training with {many} "
-            f"would promise. This training itself, with {few}, spends epsilon {self.small_cohort_accountant().epsilon(delta):.3g}."
+            f"would promise. This training itself, with {few}, spends epsilon {self.small_cohort_accountant().epsilon(delta):.3g}"
         )

@@ -66,7 +66,7 @@ class CentralDP:
         if self.delta:
             check_delta(self.delta)
         if not self.epsilon and not self.noise_multiplier:
-            raise ValueError("privacy needs a budget or noise: set privacy.epsilon, privacy.noise_multiplier or both.")
+            raise ValueError("privacy needs a budget or noise: set privacy.epsilon, privacy.noise_multiplier or both")
         _ = self.clip  # checks its options
 
     @property
@@ -80,15 +80,15 @@ class CentralDP:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.sampler) not in SAMPLING:
             name = type(algorithm.sampler).__name__
-            return f"privacy=central has no accounting for sampler={name}: set sampler=poisson, uniform or all."
+            return f"privacy=central has no accounting for sampler={name}: set sampler=poisson, uniform or all"
         num_users = len(population.user_ids)
         if self.noise_cohort_size > num_users:
             return (
                 f"privacy.noise_cohort_size={self.noise_cohort_size} is more than the {num_users} users of the data: "
-                "choose a smaller one."
+                "choose a smaller one"
             )
         if self.noise_cohort_size and isinstance(algorithm.sampler, AllClients):
-            return "privacy.noise_cohort_size simulates a larger cohort, and sampler=all has every user: set it to 0."
+            return "privacy.noise_cohort_size simulates a larger cohort, and sampler=all has every user: set it to 0"
         return _incompatibility(algorithm)
 
     def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> CentralDP:
@@ -108,7 +108,7 @@ class CentralDP:
     @property
     def accounting(self) -> Simulation:
         if self.simulation is None:
-            raise ValueError("privacy is not calibrated: train() does it, or call privacy.calibrate(...) first.")
+            raise ValueError("privacy is not calibrated: train() does it, or call privacy.calibrate(...) first")
         return self.simulation
 
     def init(self) -> PrivacyState:
@@ -163,7 +163,7 @@ class CentralDP:
             f"{self.accounting.describe(self.delta)} Updates are {clipping}; the noise multiplier is "
             f"{self.noise_multiplier:.4g} (accountant {self.accountant}); the noise comes from {source}. The sampled "
             "clients follow from the run's seed: the guarantee covers the model, and seed, log and checkpoints stay "
-            "with the server."
+            "with the server"
         )
 
 
@@ -192,9 +192,9 @@ class LocalDP:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.sampler) not in SAMPLING:
             name = type(algorithm.sampler).__name__
-            return f"privacy=local: sampler={name} reads what clients hold before they add noise: set sampler=uniform."
+            return f"privacy=local: sampler={name} reads what clients hold before they add noise: set sampler=uniform"
         if algorithm.compressor is not None:
-            return "privacy=local adds the clients' noise to the sum, after compression: set compressor=none."
+            return "privacy=local adds the clients' noise to the sum, after compression: set compressor=none"
         return _incompatibility(algorithm)
 
     def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> LocalDP:
@@ -232,7 +232,7 @@ class LocalDP:
         return (
             f"Every client adds noise of {self.noise_multiplier:g} times the clipping norm to its own update, clipped at "
             f"norm {self.clipping_norm:g}: local differential privacy with delta {self.delta:.3g}, at the epsilon of the "
-            "user who took part most often (neighbors: one user replaced by another)."
+            "user who took part most often (neighbors: one user replaced by another)"
         )
 
 
@@ -245,14 +245,14 @@ def gaussian(like: Tensor, stddev: float, personal_mask: Tensor | None, source: 
 def _incompatibility(algorithm: Algorithm) -> str | None:
     """Return what would reveal more of a client than its clipped update, or let it count for more than one."""
     if algorithm.client_weighting != WeightUniformly():
-        return "privacy counts every client the same: set client_weighting=uniform."
+        return "privacy counts every client the same: set client_weighting=uniform"
     if algorithm.correction is not None and algorithm.correction.uploads:
         name = type(algorithm.correction).__name__
-        return f"correction={name} uploads more than the update, which privacy does not protect: set correction=none."
+        return f"correction={name} uploads more than the update, which privacy does not protect: set correction=none"
     weighting = algorithm.example_weighting
     if isinstance(weighting, ImportanceReweighting) and weighting.target_distribution is None:
         return (
             "example_weighting=importance would read p(y) from all users' labels: set "
-            "example_weighting.target_distribution."
+            "example_weighting.target_distribution"
         )
     return None

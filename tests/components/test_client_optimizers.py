@@ -28,7 +28,7 @@ PAIRS: list[Any] = [
         lambda p: torch.optim.Adam(p, 0.1),
     ),
     (
-        Adam(0.1, (0.5, 0.9), 1e-3, weight_decay=0.2),
+        Adam(0.1, 0.5, 0.9, 1e-3, weight_decay=0.2),
         lambda p: torch.optim.Adam(p, 0.1, (0.5, 0.9), 1e-3, weight_decay=0.2),
     ),
 ]

@@ -16,7 +16,9 @@ from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population, SingleLabels
 
 SIZES, STEPS = np.array([6, 1, 3]), np.array([4, 1, 2])
-PEOPLE = Population.from_arrays(np.zeros((1, 1, 1, 3), np.uint8), SingleLabels(np.zeros(1, np.int64), ("any",)), [0])
+POPULATION = Population.from_arrays(
+    np.zeros((1, 1, 1, 3), np.uint8), SingleLabels(np.zeros(1, np.int64), ("any",)), [0]
+)
 
 
 def nova(lr: float, momentum: float, mu: float) -> Algorithm:
@@ -25,7 +27,7 @@ def nova(lr: float, momentum: float, mu: float) -> Algorithm:
 
 
 def walk_weights(lr: float, momentum: float, mu: float, steps: int) -> list[float]:
-    """a_k: how far each step's gradient carries to the end, found by giving that step alone a gradient of 1."""
+    """a_k: options far each step's gradient carries to the end, actual by giving that step alone a gradient of 1."""
     carried = []
     for alone in range(steps):
         position, velocity = 0.0, 0.0
@@ -57,24 +59,24 @@ def test_by_walk_is_tau_eff_p_over_tau() -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 12), st.floats(0, 0.95), st.sampled_from([0.0, 0.3, 2.0]))
 def test_length_of_a_walk_is_the_sum_of_its_weights(steps: int, momentum: float, mu: float) -> None:
-    found = normalization_factors(nova(0.1, momentum, mu), np.array([steps]), 0)
-    np.testing.assert_allclose(found, [sum(walk_weights(0.1, momentum, mu, steps))], rtol=1e-9)
+    actual = normalization_factors(nova(0.1, momentum, mu), np.array([steps]), 0)
+    np.testing.assert_allclose(actual, [sum(walk_weights(0.1, momentum, mu, steps))], rtol=1e-9)
 
 
 @pytest.mark.parametrize("mu", [10.0, 20.0])
 def test_by_walk_refuses_a_walk_that_turns_back(mu: float) -> None:
-    assert FedNovaWeighting().incompatibility(nova(0.1, 0.0, mu), PEOPLE) is not None
+    assert FedNovaWeighting().incompatibility(nova(0.1, 0.0, mu), POPULATION) is not None
 
 
 def test_by_walk_refuses_momentum_kept_between_rounds() -> None:
     assert (
         FedNovaWeighting().incompatibility(
-            replace(fednova(), client_optimizer=SGD(0.1, momentum=0.9, persist_state=True)), PEOPLE
+            replace(fednova(), client_optimizer=SGD(0.1, momentum=0.9, persist_state=True)), POPULATION
         )
         is not None
     )
 
 
 def test_by_walk_refuses_adam() -> None:
-    assert FedNovaWeighting().incompatibility(replace(fednova(), client_optimizer=Adam(0.1)), PEOPLE) is not None
-    assert FedNovaWeighting().incompatibility(fednova(), PEOPLE) is None
+    assert FedNovaWeighting().incompatibility(replace(fednova(), client_optimizer=Adam(0.1)), POPULATION) is not None
+    assert FedNovaWeighting().incompatibility(fednova(), POPULATION) is None

@@ -18,7 +18,7 @@ from manyeyes.core.plan import plan_round
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, init_state
 from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP
-from tests.privacy.private_sums import ENGINES, FEDAVG, PEOPLE, USERS, protect, ready, result_of, settled, shares
+from tests.privacy.private_sums import ENGINES, FEDAVG, POPULATION, USERS, protect, ready, result_of, settled, shares
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -28,11 +28,11 @@ def test_no_client_adds_more_than_the_bound(name: str) -> None:
     with ready(name) as engine:
         for round in range(25):
             lr, bound = 10 ** rng.uniform(-2, 2), float(10 ** rng.uniform(-3, 1))
-            plan = plan_round(replace(FEDAVG, sampler=AllClients()), PEOPLE, 0, round)
+            plan = plan_round(replace(FEDAVG, sampler=AllClients()), POPULATION, 0, round)
             weights = torch.from_numpy(rng.normal(size=6 * USERS).astype(np.float32))
-            found = engine.train(weights, plan, RoundContext(FEDAVG.client_optimizer, lr, None, None, None, bound), {})
-            sent, whole = shares(found.update_W).numpy(), np.empty(USERS)
-            whole[[client.user for client in plan.clients]] = found.norm_K
+            actual = engine.train(weights, plan, RoundContext(FEDAVG.client_optimizer, lr, None, None, None, bound), {})
+            sent, whole = shares(actual.update_W).numpy(), np.empty(USERS)
+            whole[[client.user for client in plan.clients]] = actual.norm_K
             assert (sent <= bound * (1 + 1e-6)).all()
             np.testing.assert_allclose(sent, np.minimum(whole, bound), rtol=1e-5, atol=1e-12)
             clipped, seen = clipped + int((whole > bound).sum()), seen + len(sent)
@@ -44,7 +44,7 @@ def test_no_client_adds_more_than_the_bound(name: str) -> None:
 def test_what_stays_with_the_client_is_neither_measured_nor_sent(name: str) -> None:
     local, mask = SGD(1.0), torch.zeros(6 * USERS, dtype=torch.bool)
     mask[: 3 * USERS] = True  # the weights of one class
-    plan = plan_round(replace(FEDAVG, sampler=AllClients(), client_optimizer=local), PEOPLE, 0, 0)
+    plan = plan_round(replace(FEDAVG, sampler=AllClients(), client_optimizer=local), POPULATION, 0, 0)
     with ready(name) as engine:
         free = engine.train(torch.zeros(6 * USERS), plan, RoundContext(local, 1.0, None, None, mask), {})
         tight = engine.train(torch.zeros(6 * USERS), plan, RoundContext(local, 1.0, None, None, mask, 0.05), {})
@@ -64,14 +64,14 @@ def test_a_long_vector_is_not_measured_short() -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_client_that_is_not_finite_adds_nothing_and_counts_as_one_beyond(name: str) -> None:
-    user = int(PEOPLE.owners([PEOPLE.pixels(np.arange(len(PEOPLE))).sum((1, 2, 3)).argmax()])[0])
+    user = int(POPULATION.owners([POPULATION.pixels(np.arange(len(POPULATION))).sum((1, 2, 3)).argmax()])[0])
     weights = torch.zeros(2, 3, USERS)
     weights[0, :, user], weights[1, :, user] = 3e38, -3e38  # overflow, where others see black
-    local, plan = SGD(0.1), plan_round(replace(FEDAVG, sampler=AllClients()), PEOPLE, 0, 0)
+    local, plan = SGD(0.1), plan_round(replace(FEDAVG, sampler=AllClients()), POPULATION, 0, 0)
     with ready(name) as engine:
-        found = engine.train(weights.flatten(), plan, RoundContext(local, 0.1, None, None, None, 1e-3), {})
-    assert [c.user for c, kept in zip(plan.clients, found.accepted_K, strict=True) if not kept] == [user]
-    sent = shares(found.update_W)
+        actual = engine.train(weights.flatten(), plan, RoundContext(local, 0.1, None, None, None, 1e-3), {})
+    assert [c.user for c, kept in zip(plan.clients, actual.accepted_K, strict=True) if not kept] == [user]
+    sent = shares(actual.update_W)
     assert sent[user] == 0
     assert (sent > 0).sum() == USERS - 1
 
@@ -79,12 +79,12 @@ def test_a_client_that_is_not_finite_adds_nothing_and_counts_as_one_beyond(name:
 def test_a_private_round_without_a_finite_update_is_noise_and_goes_on() -> None:
     """To stop would tell that all who took part had such an update."""
     privacy = CentralDP(noise_multiplier=1.0, clipping_norm=0.5, reproducible_noise=True)
-    algorithm = settled(privacy, cohort=AllClients(), local=SGD(1e38))
+    algorithm = settled(privacy, sampler=AllClients(), client_optimizer=SGD(1e38))
     with ready("reference") as engine:
         begun = init_state(algorithm, torch.randn(6 * USERS) * 1e3, 6 * USERS)
-        state, report = run_round(algorithm, begun, PEOPLE, engine, {}, 0)
-    assert set(report.rejected_clients) == {"(private)"}
-    assert math.isnan(report.loss) == (len(report.rejected_clients) > USERS - 2)
+        state, metrics = run_round(algorithm, begun, POPULATION, engine, {}, 0)
+    assert set(metrics.rejected_clients) == {"(private)"}
+    assert math.isnan(metrics.train_loss) == (len(metrics.rejected_clients) > USERS - 2)
     assert torch.isfinite(state.weights).all()
 
 
@@ -109,8 +109,8 @@ def test_counts_equal_a_hand_computation() -> None:
     assert clip_after([]) / clip_after([9.0]) == pytest.approx(math.exp(-0.2 * 0.5 / 20))
     assert clip_after([0.1]) / clip_after([]) == pytest.approx(math.exp(-0.2 * 0.5 / 20))
     # a client that is left out counts as one that was beyond, whatever its norm is said to be
-    left_out = clip_after([0.5, math.nan], [True, False])
-    assert left_out == clip_after([0.5, 0.5], [True, False]) == clip_after([0.5, 9.0])
+    rejected_clients = clip_after([0.5, math.nan], [True, False])
+    assert rejected_clients == clip_after([0.5, 0.5], [True, False]) == clip_after([0.5, 9.0])
 
 
 @pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
@@ -121,17 +121,17 @@ def test_the_clip_finds_the_quantile_of_known_lengths(quantile: float, first: fl
     algorithm = replace(FEDAVG, sampler=AllClients())
     privacy = CentralDP(
         noise_multiplier=1.0, clipping_norm=first, target_quantile=quantile, clip_learning_rate=0.2
-    ).calibrate(algorithm, PEOPLE, 300)
+    ).calibrate(algorithm, POPULATION, 300)
     kept, tail = privacy.init(), []
     for round in range(300):
         result = result_of(torch.zeros(1), law.rvs(USERS, random_state=rng))
         _, kept = privacy.privatize(*result, kept, 1000 + round)
         tail += [float(kept["clip"])] if round >= 200 else []
-    found = math.exp(np.log(tail).mean())
-    assert law.ppf(max(quantile - 0.08, 0.02)) < found < law.ppf(min(quantile + 0.08, 0.98))
+    actual = math.exp(np.log(tail).mean())
+    assert law.ppf(max(quantile - 0.08, 0.02)) < actual < law.ppf(min(quantile + 0.08, 0.98))
 
 
 @pytest.mark.parametrize("share", [-1e5, 1e5])
 def test_a_clip_that_much_noise_leads_out_of_the_numbers_ends_the_run_in_a_sentence(share: float) -> None:
-    with pytest.raises(DivergenceError, match="the clip has left the numbers of a float32"):
+    with pytest.raises(DivergenceError, match="the clipping norm has left the range of float32"):
         AdaptiveClip().update(1.0, share)

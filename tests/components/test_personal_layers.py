@@ -30,12 +30,12 @@ def test_keeps_the_layers_that_match_any_pattern(patterns: tuple[str, ...], kept
 def test_a_pattern_that_matches_nothing_is_refused_beside_others_too(patterns: tuple[str, ...]) -> None:
     module = nn.Module()
     module.conv1, module.fc = nn.Conv2d(3, 2, 1), nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=rf"no layer of the model matches '{patterns[-1]}': .* conv1.weight"):
+    with pytest.raises(ValueError, match=rf"no layer of the model matches '{patterns[-1]}'; .* conv1.weight"):
         MatchingLayers(patterns).parameter_names(module)
 
 
 def test_a_lone_pattern_is_refused() -> None:
-    with pytest.raises(ValueError, match="put it in a list"):
+    with pytest.raises(ValueError, match="give a list of name patterns"):
         MatchingLayers("fc.*")  # type: ignore[arg-type]
 
 
@@ -85,8 +85,8 @@ def test_every_model_has_a_head() -> None:
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        (nn.Linear(2, 2), "Linear does not say what its head is: name its layers with Layers"),
-        (build_model("linear", 5), r"a head of 2 layers is asked of a model that has 1 for it \(fc\): ask for fewer"),
+        (nn.Linear(2, 2), "Linear does not list its head: use personal_layers=matching"),
+        (build_model("linear", 5), r"personal_layers\.num_layers=2, and the head of Linear has 1 layers \(fc\)"),
     ],
 )
 def test_a_head_that_is_not_there_is_refused(module: nn.Module, sentence: str) -> None:
@@ -108,9 +108,9 @@ def test_a_head_may_count_a_bare_parameter() -> None:
 @pytest.mark.parametrize(
     ("head", "sentence"),
     [
-        (nn.Linear(2, 2), "Module does not say what its head is"),  # as a timm model's classifier
-        ("fc", "Module does not say what its head is"),
-        (("fc", "cnov"), "Module counts 'cnov' to its head and has no layer of that name"),
+        (nn.Linear(2, 2), "Module does not list its head"),  # as a timm model's classifier
+        ("fc", "Module does not list its head"),
+        (("fc", "cnov"), r"Module\.head lists 'cnov', and the model has no layer of that name"),
     ],
 )
 def test_a_head_that_would_be_sent_is_refused(head: object, sentence: str) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from manyeyes.components import Schedule
+from manyeyes.algorithms import fedavg
+from manyeyes.components import Schedule, ServerSGD
+from manyeyes.components.schedule import resolve_schedules
 
 BY_HAND = [
     (Schedule(), [1, 1, 1]),
@@ -26,15 +31,25 @@ def test_factor_of_each_round(schedule: Schedule, factors: list[float]) -> None:
     ("numbers", "named"),
     [
         ({"kind": "linear"}, "linear"),
-        ({"warmup": -1}, "warm-up"),
+        ({"warmup": -1}, "schedule.warmup"),
         ({"power": 0.0}, "power"),
         ({"power": float("nan")}, "power"),
         ({"final": -0.1}, "final"),
         ({"final": 1.5}, "final"),
-        ({"kind": "cosine"}, "0 rounds"),
-        ({"kind": "polynomial", "rounds": 5, "warmup": 5}, "5 rounds"),
+        ({"rounds": -1}, "schedule.rounds"),
+        ({"kind": "polynomial", "rounds": 5, "warmup": 5}, "schedule.rounds=5"),
     ],
 )
-def test_refuses_what_is_no_schedule(numbers: dict[str, float], named: str) -> None:
+def test_an_invalid_schedule_is_refused(numbers: dict[str, float], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Schedule(**numbers)
+
+
+def test_a_schedule_of_length_0_gets_the_length_of_the_run() -> None:
+    algorithm = replace(
+        fedavg(schedule=Schedule("cosine")), server_optimizer=ServerSGD(schedule=Schedule("polynomial", rounds=5))
+    )
+    resolved: Any = resolve_schedules(algorithm, rounds=40)
+    assert (resolved.client_optimizer.schedule.rounds, resolved.server_optimizer.schedule.rounds) == (40, 5)
+    with pytest.raises(ValueError, match=r"schedule.rounds=0 stands for the whole run"):
+        Schedule("cosine").factor(0)

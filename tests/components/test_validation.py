@@ -1,4 +1,4 @@
-"""Every number that a person can give a part has its bounds, and a sentence that names it."""
+"""Every option of a component has its bounds, and an error that names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from manyeyes.components import (
     SGD,
     Adam,
     AdaptiveServer,
+    CenteredClipping,
     EpochBatching,
+    FedDynCorrection,
+    GeometricMedian,
     MatchingLayers,
     MimeLiteMomentum,
     ProximalTerm,
@@ -26,58 +29,63 @@ POSITIVES = [0.0, -1.0, NAN, INF]
 NOT_NEGATIVES = [-1.0, NAN, INF]
 
 BAD = [
-    *[(UniformSampler, {"clients": bad}, "cohort") for bad in (0, -1)],
-    *[(SizeWeightedSampler, {"clients": bad}, "cohort") for bad in (0, -1)],
-    *[(EpochBatching, {"epochs": bad, "batch": 1}, "epochs") for bad in (0, -1)],
-    *[(EpochBatching, {"epochs": 1, "batch": bad}, "batch") for bad in (0, -1)],
-    (EpochBatching, {"epochs": 1, "batch": 1, "limit": -1}, "limit"),
-    *[(VirtualClientBatching, {"examples": bad, "batch": 1}, "examples") for bad in (0, -1)],
-    *[(VirtualClientBatching, {"examples": 1, "batch": bad}, "batch") for bad in (0, -1)],
+    *[(UniformSampler, {"cohort_size": bad}, "cohort_size") for bad in (0, -1)],
+    *[(SizeWeightedSampler, {"cohort_size": bad}, "cohort_size") for bad in (0, -1)],
+    *[(EpochBatching, {"epochs": bad, "batch_size": 1}, "epochs") for bad in (0, -1)],
+    *[(EpochBatching, {"epochs": 1, "batch_size": bad}, "batch_size") for bad in (0, -1)],
+    (EpochBatching, {"epochs": 1, "batch_size": 1, "max_examples": -1}, "max_examples"),
+    *[(VirtualClientBatching, {"virtual_client_size": bad, "batch_size": 1}, "virtual_client_size") for bad in (0, -1)],
+    *[(VirtualClientBatching, {"virtual_client_size": 1, "batch_size": bad}, "batch_size") for bad in (0, -1)],
     *[(SGD, {"lr": bad}, "lr") for bad in POSITIVES],
     *[(SGD, {"lr": 1, "momentum": bad}, "momentum") for bad in FRACTIONS],
-    *[(SGD, {"lr": 1, "weight_decay": bad}, "weight decay") for bad in NOT_NEGATIVES],
-    *[(SGD, {"lr": 1, "clip": bad}, "clip") for bad in NOT_NEGATIVES],
+    *[(SGD, {"lr": 1, "weight_decay": bad}, "weight_decay") for bad in NOT_NEGATIVES],
+    *[(SGD, {"lr": 1, "max_grad_norm": bad}, "max_grad_norm") for bad in NOT_NEGATIVES],
     *[(Adam, {"lr": bad}, "lr") for bad in POSITIVES],
-    *[(Adam, {"lr": 1, "betas": (bad, 0.9)}, "beta1") for bad in FRACTIONS],
-    *[(Adam, {"lr": 1, "betas": (0.9, bad)}, "beta2") for bad in FRACTIONS],
+    *[(Adam, {"lr": 1, "beta1": bad}, "beta1") for bad in FRACTIONS],
+    *[(Adam, {"lr": 1, "beta2": bad}, "beta2") for bad in FRACTIONS],
     *[(Adam, {"lr": 1, "eps": bad}, "eps") for bad in POSITIVES],
-    *[(Adam, {"lr": 1, "weight_decay": bad}, "weight decay") for bad in NOT_NEGATIVES],
-    *[(Adam, {"lr": 1, "clip": bad}, "clip") for bad in NOT_NEGATIVES],
-    *[(ServerSGD, {"lr": bad}, "server lr") for bad in POSITIVES],
-    *[(ServerSGD, {"momentum": bad}, "server momentum") for bad in FRACTIONS],
-    (AdaptiveServer, {"rule": "sgd"}, "sgd"),
-    *[(AdaptiveServer, {"lr": bad}, "server lr") for bad in POSITIVES],
-    *[(AdaptiveServer, {"beta1": bad}, "server beta1") for bad in FRACTIONS],
-    *[(AdaptiveServer, {"beta2": bad}, "server beta2") for bad in FRACTIONS],
-    *[(AdaptiveServer, {"tau": bad}, "server tau") for bad in POSITIVES],
-    (AdaptiveServer, {"rule": "adagrad", "bias_correction": True}, "adagrad"),
-    *[(ProximalTerm, {"pull": bad}, "proximal strength") for bad in POSITIVES],
-    *[(MimeLiteMomentum, {"beta": bad}, "beta") for bad in FRACTIONS],
+    *[(Adam, {"lr": 1, "weight_decay": bad}, "weight_decay") for bad in NOT_NEGATIVES],
+    *[(Adam, {"lr": 1, "max_grad_norm": bad}, "max_grad_norm") for bad in NOT_NEGATIVES],
+    *[(ServerSGD, {"lr": bad}, "server_optimizer.lr") for bad in POSITIVES],
+    *[(ServerSGD, {"momentum": bad}, "server_optimizer.momentum") for bad in FRACTIONS],
+    (AdaptiveServer, {"variant": "sgd"}, "sgd"),
+    *[(AdaptiveServer, {"lr": bad}, "server_optimizer.lr") for bad in POSITIVES],
+    *[(AdaptiveServer, {"beta1": bad}, "server_optimizer.beta1") for bad in FRACTIONS],
+    *[(AdaptiveServer, {"beta2": bad}, "server_optimizer.beta2") for bad in FRACTIONS],
+    *[(AdaptiveServer, {"tau": bad}, "server_optimizer.tau") for bad in POSITIVES],
+    (AdaptiveServer, {"variant": "adagrad", "bias_correction": True}, "adagrad"),
+    *[(ProximalTerm, {"mu": bad}, "correction.mu") for bad in POSITIVES],
+    *[(FedDynCorrection, {"alpha": bad}, "correction.alpha") for bad in POSITIVES],
+    *[(CenteredClipping, {"radius": bad}, "aggregator.radius") for bad in POSITIVES],
+    (CenteredClipping, {"iterations": 0}, "aggregator.iterations"),
+    (GeometricMedian, {"iterations": 0}, "aggregator.iterations"),
+    *[(GeometricMedian, {"smoothing": bad}, "aggregator.smoothing") for bad in POSITIVES],
+    *[(MimeLiteMomentum, {"momentum": bad}, "correction.momentum") for bad in FRACTIONS],
     (MatchingLayers, {"patterns": ()}, "pattern"),
 ]
 
 
-@pytest.mark.parametrize(("part", "numbers", "named"), BAD)
-def test_refuses_a_number_out_of_bounds_by_name(part: type, numbers: dict[str, Any], named: str) -> None:
+@pytest.mark.parametrize(("component", "options", "named"), BAD)
+def test_an_option_out_of_bounds_is_refused_by_name(component: type, options: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named) as error:
-        part(**numbers)
+        component(**options)
     message = str(error.value)
     assert "\n" not in message
     assert ". " not in message
 
 
 HALVES = [
-    (UniformSampler, {"clients": 2.5}),
-    (SizeWeightedSampler, {"clients": 2.5}),
-    (EpochBatching, {"epochs": 1.5, "batch": 2}),
-    (EpochBatching, {"epochs": 1, "batch": 2.5}),
-    (EpochBatching, {"epochs": 1, "batch": 2, "limit": 2.5}),
-    (VirtualClientBatching, {"examples": 2.5, "batch": 2}),
-    (VirtualClientBatching, {"examples": 2, "batch": 2.5}),
+    (UniformSampler, {"cohort_size": 2.5}),
+    (SizeWeightedSampler, {"cohort_size": 2.5}),
+    (EpochBatching, {"epochs": 1.5, "batch_size": 2}),
+    (EpochBatching, {"epochs": 1, "batch_size": 2.5}),
+    (EpochBatching, {"epochs": 1, "batch_size": 2, "max_examples": 2.5}),
+    (VirtualClientBatching, {"virtual_client_size": 2.5, "batch_size": 2}),
+    (VirtualClientBatching, {"virtual_client_size": 2, "batch_size": 2.5}),
 ]
 
 
-@pytest.mark.parametrize(("part", "numbers"), HALVES)
-def test_refuses_half_a_thing(part: type, numbers: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("component", "options"), HALVES)
+def test_a_count_that_is_not_whole_is_refused(component: type, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\d\.5"):
-        part(**numbers)
+        component(**options)

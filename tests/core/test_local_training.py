@@ -16,20 +16,22 @@ from manyeyes.components import SGD, Adam, Schedule, ServerSGD
 from tests.numpy_reference import (
     LABELS,
     LR,
-    PEOPLE,
+    POPULATION,
     SEEN,
     SIZES,
     TAGGED,
     THETA,
-    Game,
+    AlgorithmRun,
     Vector,
+    local_sgd,
     pseudo_gradient,
-    sigmoid_slope,
-    walk,
+    sigmoid_grad,
 )
 
+NAMES = {"weight_decay": "decay", "max_grad_norm": "clip"}  # of the options, in `local_sgd`
 
-def torch_epochs(game: Game, optimiser: Callable[[Any], torch.optim.Optimizer], rounds: int) -> Iterator[Vector]:
+
+def torch_epochs(run: AlgorithmRun, optimiser: Callable[[Any], torch.optim.Optimizer], rounds: int) -> Iterator[Vector]:
     """The weights after each round of plain PyTorch over the planned batches of the pooled examples."""
     module = nn.Linear(12, 3).double()
     with torch.no_grad():
@@ -37,7 +39,7 @@ def torch_epochs(game: Game, optimiser: Callable[[Any], torch.optim.Optimizer], 
         module.bias.copy_(torch.tensor(THETA[36:]))
     steps = optimiser(module.parameters())
     for _ in range(rounds):
-        (client,) = game.plan().clients
+        (client,) = run.plan().clients
         for row in client.example_indices_SB:
             batch = row[row >= 0]
             steps.zero_grad()
@@ -48,75 +50,80 @@ def torch_epochs(game: Game, optimiser: Callable[[Any], torch.optim.Optimizer], 
 
 
 def test_centralised_is_torch_sgd_over_all_examples_with_its_momentum_kept() -> None:
-    game = Game(centralized(batch_size=5, lr=0.02, momentum=0.9, weight_decay=0.01), PEOPLE.pooled())
-    expected = torch_epochs(game, lambda p: torch.optim.SGD(p, 0.02, momentum=0.9, weight_decay=0.01), rounds=3)
+    run = AlgorithmRun(centralized(batch_size=5, lr=0.02, momentum=0.9, weight_decay=0.01), POPULATION.pooled())
+    expected = torch_epochs(run, lambda p: torch.optim.SGD(p, 0.02, momentum=0.9, weight_decay=0.01), rounds=3)
     for theta in expected:
-        report = game.play()
-        game.assert_at(theta)
-        assert report.num_images == 22
+        metrics = run.run_round()
+        run.assert_at(theta)
+        assert metrics.num_images == 22
 
 
 def test_centralised_adam_is_torch_adam() -> None:
     adam = Adam(0.01, beta1=0.8, beta2=0.95, weight_decay=0.01, persist_state=True)
-    game = Game(replace(centralized(batch_size=5), client_optimizer=adam), PEOPLE.pooled())
-    for theta in torch_epochs(game, lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.95), weight_decay=0.01), rounds=3):
-        game.play()
-        game.assert_at(theta)
+    run = AlgorithmRun(replace(centralized(batch_size=5), client_optimizer=adam), POPULATION.pooled())
+    for theta in torch_epochs(run, lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.95), weight_decay=0.01), rounds=3):
+        run.run_round()
+        run.assert_at(theta)
 
 
 @pytest.mark.parametrize(
-    "how",
-    [{"momentum": 0.7}, {"weight_decay": 0.3}, {"clip": 1.0}, {"momentum": 0.5, "weight_decay": 0.1, "clip": 1.5}],
+    "options",
+    [
+        {"momentum": 0.7},
+        {"weight_decay": 0.3},
+        {"max_grad_norm": 1.0},
+        {"momentum": 0.5, "weight_decay": 0.1, "max_grad_norm": 1.5},
+    ],
 )
-def test_local_sgd_options(how: dict[str, float]) -> None:
-    game = Game(fedavg(cohort_size=3, epochs=2, batch_size=2, lr=LR, **how))
-    ours = {"decay" if name == "weight_decay" else name: value for name, value in how.items()}
+def test_local_sgd_options(options: dict[str, float]) -> None:
+    run = AlgorithmRun(fedavg(cohort_size=3, epochs=2, batch_size=2, lr=LR, **options))
+    ours = {NAMES.get(name, name): value for name, value in options.items()}
     theta = THETA
     for _ in range(2):
-        theta = theta - pseudo_gradient(theta, game.plan(), **ours)
-        game.play()
-        game.assert_at(theta)
+        theta = theta - pseudo_gradient(theta, run.plan(), **ours)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_kept_local_momentum_waits_for_its_user() -> None:
-    game = Game(fedavg(cohort_size=2, batch_size=2, lr=LR, momentum=0.7, persist_state=True))
+    run = AlgorithmRun(fedavg(cohort_size=2, batch_size=2, lr=LR, momentum=0.7, persist_state=True))
     theta, velocity = THETA, np.zeros((5, 39))
     for _ in range(4):
         ends, sizes = [], []
-        for client in game.plan().clients:
-            end, velocity[client.user] = walk(theta, client, momentum=0.7, velocity=velocity[client.user])
+        for client in run.plan().clients:
+            end, velocity[client.user] = local_sgd(theta, client, momentum=0.7, velocity=velocity[client.user])
             ends.append(end)
             sizes.append(SIZES[client.user])
         theta = np.array(sizes) / sum(sizes) @ np.array(ends)
-        game.play()
-        game.assert_at(theta)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_local_and_server_rates_follow_their_schedules() -> None:
     local = SGD(LR, schedule=Schedule(warmup=2))  # 1/2, 1, 1
     server = ServerSGD(lr=0.8, schedule=Schedule("polynomial", rounds=4))  # 1, 3/4, 1/2
-    game = Game(replace(fedavg(cohort_size=3, batch_size=2), client_optimizer=local, server_optimizer=server))
+    run = AlgorithmRun(replace(fedavg(cohort_size=3, batch_size=2), client_optimizer=local, server_optimizer=server))
     theta = THETA
     for lr, server_lr in [(LR / 2, 0.8), (LR, 0.6), (LR, 0.4)]:
-        theta = theta - server_lr * pseudo_gradient(theta, game.plan(), lr=lr)
-        game.play()
-        game.assert_at(theta)
+        theta = theta - server_lr * pseudo_gradient(theta, run.plan(), lr=lr)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_several_labels_train_by_binary_cross_entropy() -> None:
-    game = Game(fedavg(cohort_size=3, epochs=2, batch_size=4, lr=LR), TAGGED)
+    run = AlgorithmRun(fedavg(cohort_size=3, epochs=2, batch_size=4, lr=LR), TAGGED)
     theta = THETA
     for _ in range(2):
-        theta = theta - pseudo_gradient(theta, game.plan(), slope=sigmoid_slope)
-        game.play()
-        game.assert_at(theta)
+        theta = theta - pseudo_gradient(theta, run.plan(), grad_fn=sigmoid_grad)
+        run.run_round()
+        run.assert_at(theta)
 
 
 def test_first_loss_is_the_cross_entropy_of_the_drawn_examples() -> None:
-    game = Game(fedavg(cohort_size=3, batch_size=22, lr=LR))
-    rows = np.concatenate([c.example_indices_SB[c.example_indices_SB >= 0] for c in game.plan().clients])
+    run = AlgorithmRun(fedavg(cohort_size=3, batch_size=22, lr=LR))
+    rows = np.concatenate([c.example_indices_SB[c.example_indices_SB >= 0] for c in run.plan().clients])
     logits = SEEN[rows] @ THETA[:36].reshape(3, 12).T + THETA[36:]
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(rows)), LABELS[rows]]
-    report = game.play()
-    assert report.loss == pytest.approx(losses.mean(), abs=1e-6)
-    assert (report.num_images, report.max_client_batches) == (len(rows), 1)
+    metrics = run.run_round()
+    assert metrics.train_loss == pytest.approx(losses.mean(), abs=1e-6)
+    assert (metrics.num_images, metrics.max_client_batches) == (len(rows), 1)

@@ -34,7 +34,7 @@ def sources(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def population(source: dict[str, Any]) -> Population:
+def make_population(source: dict[str, Any]) -> Population:
     return Population.from_arrays(
         source["images"],
         SingleLabels(source["labels"], CLASSES),
@@ -44,74 +44,74 @@ def population(source: dict[str, Any]) -> Population:
     )
 
 
-def assert_whole(people: Population, source: dict[str, Any], expected: list[int]) -> None:
+def assert_whole(population: Population, source: dict[str, Any], expected: list[int]) -> None:
     """Holds exactly the expected rows, each with its own user, label, tags and split."""
-    pixels = people.pixels(np.arange(len(people)))[:, 0, 0]
+    pixels = population.pixels(np.arange(len(population)))[:, 0, 0]
     assert sorted(pixels[:, 0]) == expected
-    np.testing.assert_array_equal(people.labels.targets(np.arange(len(people))), pixels[:, 1])
-    owner, found = people.columns["tags"].nonzero()
+    np.testing.assert_array_equal(population.labels.targets(np.arange(len(population))), pixels[:, 1])
+    owner, actual = population.columns["tags"].nonzero()
     for example, row in enumerate(pixels[:, 0]):
-        assert people.labels.ids[example] == source["labels"][row]
-        assert sorted(found[owner == example]) == sorted(source["tags"][row])
-        assert people.columns["split"][example] == source["split"][row]
-        assert people.user_name(int(people.owners(example))) == source["users"][row]
-    assert people.offsets[0] == 0
-    assert people.offsets[-1] == len(people)
-    assert (people.num_examples > 0).all()
+        assert population.labels.ids[example] == source["labels"][row]
+        assert sorted(actual[owner == example]) == sorted(source["tags"][row])
+        assert population.columns["split"][example] == source["split"][row]
+        assert population.user_name(int(population.owners(example))) == source["users"][row]
+    assert population.offsets[0] == 0
+    assert population.offsets[-1] == len(population)
+    assert (population.num_examples > 0).all()
 
 
 @quick
 @given(sources())
 def test_every_example_comes_with_its_own_user_and_labels(source: dict[str, Any]) -> None:
-    people = population(source)
-    assert_whole(people, source, list(range(len(source["users"]))))
-    assert [people.user_name(u) for u in range(len(people.user_ids))] == sorted(set(source["users"]))
+    population = make_population(source)
+    assert_whole(population, source, list(range(len(source["users"]))))
+    assert [population.user_name(u) for u in range(len(population.user_ids))] == sorted(set(source["users"]))
 
 
 @quick
 @given(sources(), st.integers(0, 2**40 - 1))
 def test_a_view_holds_what_was_kept_and_its_users_keep_their_numbers(source: dict[str, Any], bits: int) -> None:
-    people = population(source)
-    keep = np.array([bits >> i & 1 for i in range(len(people))], bool)
-    view = people.filter(keep)
-    assert_whole(view, source, sorted(people.image_indices[keep].tolist()))
+    population = make_population(source)
+    keep = np.array([bits >> i & 1 for i in range(len(population))], bool)
+    view = population.filter(keep)
+    assert_whole(view, source, sorted(population.image_indices[keep].tolist()))
     for number, name in zip(view.user_ids, view.user_names, strict=True):
-        assert people.user_names[number] == name
+        assert population.user_names[number] == name
 
 
 @quick
 @given(sources())
 def test_splits_share_out_every_example_once(source: dict[str, Any]) -> None:
-    people = population(source)
+    population = make_population(source)
     rows = []
     for name in sorted(set(source["split"])):
-        part = people.split(name)
+        part = population.split(name)
         assert_whole(part, source, np.flatnonzero(source["split"] == name).tolist())
         rows += part.image_indices.tolist()
-    assert sorted(rows) == list(range(len(people)))
+    assert sorted(rows) == list(range(len(population)))
 
 
 @quick
 @given(sources())
 def test_pooling_changes_who_holds_the_examples_and_nothing_else(source: dict[str, Any]) -> None:
-    people = population(source)
-    pooled = people.pooled()
-    np.testing.assert_array_equal(pooled.image_indices, people.image_indices)
-    np.testing.assert_array_equal(pooled.labels.ids, people.labels.ids)
-    assert pooled.num_examples.tolist() == [len(people)]
-    np.testing.assert_array_equal(pooled.histogram(0), people.class_counts)
+    population = make_population(source)
+    pooled = population.pooled()
+    np.testing.assert_array_equal(pooled.image_indices, population.image_indices)
+    np.testing.assert_array_equal(pooled.labels.ids, population.labels.ids)
+    assert pooled.num_examples.tolist() == [len(population)]
+    np.testing.assert_array_equal(pooled.histogram(0), population.class_counts)
 
 
 @quick
 @given(sources())
 def test_histograms_count_each_user_and_class(source: dict[str, Any]) -> None:
-    people = population(source)
-    for task, classes in ((people, [[c] for c in source["labels"]]), (people.task("tags"), source["tags"])):
-        expected = np.zeros((len(people.user_ids), 5), int)
+    population = make_population(source)
+    for task, classes in ((population, [[c] for c in source["labels"]]), (population.task("tags"), source["tags"])):
+        expected = np.zeros((len(population.user_ids), 5), int)
         for user, mine in zip(source["users"], classes, strict=True):
-            expected[people.user_names.tolist().index(user), mine] += 1
+            expected[population.user_names.tolist().index(user), mine] += 1
         np.testing.assert_array_equal(task.histograms(), expected)
-        np.testing.assert_array_equal([task.histogram(u) for u in range(len(people.user_ids))], expected)
+        np.testing.assert_array_equal([task.histogram(u) for u in range(len(population.user_ids))], expected)
         np.testing.assert_array_equal(task.class_counts, expected.sum(0))
 
 
@@ -209,8 +209,8 @@ def test_keeps_labels_that_are_class_ids_as_they_are() -> None:
 
 
 def test_columns_may_be_lists_and_no_single_value() -> None:
-    people = Population.from_arrays(IMAGES, LABELS, [1, 0], split=["test", "train"])
-    assert people.columns["split"].tolist() == ["train", "test"]
+    population = Population.from_arrays(IMAGES, LABELS, [1, 0], split=["test", "train"])
+    assert population.columns["split"].tolist() == ["train", "test"]
     with pytest.raises(ValueError, match="split is one str, 'train': give one entry for each example"):
         Population.from_arrays(IMAGES, LABELS, [0, 1], split="train")
     with pytest.raises(ValueError, match="place has rows of several lengths"):
@@ -223,10 +223,10 @@ def test_refuses_a_column_of_another_length() -> None:
 
 
 def test_refuses_a_split_or_a_task_that_it_lacks() -> None:
-    people = Population.from_arrays(IMAGES, LABELS, [0, 1])
+    population = Population.from_arrays(IMAGES, LABELS, [0, 1])
     with pytest.raises(ValueError, match="no split column"):
-        people.split("train")
+        population.split("train")
     with pytest.raises(ValueError, match="'colour'"):
-        people.task("colour")
+        population.task("colour")
     with pytest.raises(ValueError, match="no val split; it has test, train"):
         Population.from_arrays(IMAGES, LABELS, [0, 1], split=np.array(["train", "test"])).split("val")

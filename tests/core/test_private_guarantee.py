@@ -32,7 +32,7 @@ from manyeyes.components import (
     WeightUniformly,
 )
 from manyeyes.components.compressors import BF16
-from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.algorithm import Algorithm, ServerStep
 from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
@@ -42,7 +42,7 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.uplink import decompress
 from manyeyes.models.flat import FlatModel
-from manyeyes.privacy.mechanisms import CentralDP, Clip
+from manyeyes.privacy.mechanisms import CentralDP
 from manyeyes.training.train import train
 
 CLIP, USERS, SIDE = 0.5, 6, 4
@@ -51,7 +51,7 @@ FEDAVG = Algorithm(AllClients(), EpochBatching(1, 2), SGD(0.1), WeightUniformly(
 
 
 def some_people() -> Population:
-    """Six users of four photos, three to train on and one to be tested on."""
+    """Six users of four images, three to train on and one to be tested on."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (4 * USERS, SIDE, SIDE, 3), dtype=np.uint8)
     labels = SingleLabels(rng.integers(0, 2, 4 * USERS), ("day", "night"))
@@ -60,23 +60,23 @@ def some_people() -> Population:
 
 
 WHOLE = some_people()
-PEOPLE = WHOLE.split("train")
+POPULATION = WHOLE.split("train")
 
 
 class Silent(CentralDP):
     """The mechanism as it is, which leaves all refusals to the core."""
 
-    def refuse(self, algorithm: Algorithm, population: Population) -> str | None:
+    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return None
 
 
-SEEDED = Silent(epsilon=0, noise=1.0, delta=1e-3, clip=Clip(CLIP), reproducible_noise=True)
+SEEDED = Silent(epsilon=0, noise_multiplier=1.0, delta=1e-3, clipping_norm=CLIP, reproducible_noise=True)
 SECRET = replace(SEEDED, reproducible_noise=False)
 
 
 def private(privacy: CentralDP = SEEDED, **slots: Any) -> Algorithm:
     """A private algorithm as a run has it; its noise is settled for slots that are honest."""
-    return replace(FEDAVG, privacy=privacy.calibrate(FEDAVG, PEOPLE, 10), **slots)
+    return replace(FEDAVG, privacy=privacy.calibrate(FEDAVG, POPULATION, 10), **slots)
 
 
 class Watched(ReferenceEngine):
@@ -92,29 +92,29 @@ class Watched(ReferenceEngine):
 def make_engine(kind: type[Watched] = Watched) -> Watched:
     torch.manual_seed(0)
     model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 2, bias=False)))
-    return kind(model, PEOPLE, Preprocess(), torch.device("cpu"))
+    return kind(model, POPULATION, Preprocess(), torch.device("cpu"))
 
 
-def play(
-    algorithm: Algorithm, without: int | None = None, rounds: int = 1, **how: Any
+def run_rounds(
+    algorithm: Algorithm, without: int | None = None, rounds: int = 1, **options: Any
 ) -> tuple[ServerState, RoundMetrics]:
     """Some rounds, in which one user may be missing."""
-    engine = how.get("engine") or make_engine()
+    engine = options.get("engine") or make_engine()
     state, clients = init_state(algorithm, engine.model.read(), engine.num_trainable), dict[int, dict[str, Tensor]]()
     for round in range(rounds):
-        plan = plan_round(algorithm, PEOPLE, 0, round)
+        plan = plan_round(algorithm, POPULATION, 0, round)
         plan = replace(plan, clients=tuple(client for client in plan.clients if client.client_id != without))
-        state, report = run_round(algorithm, state, PEOPLE, engine, clients, 0, plan)
-    return state, report
+        state, metrics = run_round(algorithm, state, POPULATION, engine, clients, 0, plan)
+    return state, metrics
 
 
 def assert_refused(sentence: str, folder: Path, **slots: Any) -> None:
     """By `check`, by a run before it writes anything, and by a round before it trains."""
     algorithm, engine = private(**slots), make_engine()
     for refused in (
-        lambda: algorithm.validate(PEOPLE),
+        lambda: algorithm.validate(POPULATION),
         lambda: train(WHOLE, "linear", algorithm, eval_split="val", folder=folder / "run", rounds=2, progress=False),
-        lambda: run_round(algorithm, init_state(FEDAVG, torch.zeros(TRAINED), TRAINED), PEOPLE, engine, {}, 0),
+        lambda: run_round(algorithm, init_state(FEDAVG, torch.zeros(TRAINED), TRAINED), POPULATION, engine, {}, 0),
     ):
         with pytest.raises(ValueError, match=sentence) as error:
             refused()
@@ -127,30 +127,30 @@ def assert_refused(sentence: str, folder: Path, **slots: Any) -> None:
 def assert_bounded(**slots: Any) -> None:
     """One user more moves the sum by no more than the clip, and noise of the operating system is in the weights."""
     algorithm = private(**slots)
-    algorithm.validate(PEOPLE)
-    whole, _ = play(algorithm)
+    algorithm.validate(POPULATION)
+    whole, _ = run_rounds(algorithm)
     for user in range(USERS):
-        less, _ = play(algorithm, without=user)
+        less, _ = run_rounds(algorithm, without=user)
         assert torch.linalg.vector_norm(whole.weights - less.weights) * USERS <= CLIP * (1 + 1e-4)
-    one, other = (play(replace(algorithm, privacy=private(SECRET).privacy))[0] for _ in range(2))
-    assert torch.isfinite(one.weights).all()
-    assert not torch.isclose(one.weights, other.weights, rtol=0, atol=1e-6).all()
+    first, second = (run_rounds(replace(algorithm, privacy=private(SECRET).privacy))[0] for _ in range(2))
+    assert torch.isfinite(first.weights).all()
+    assert not torch.isclose(first.weights, second.weights, rtol=0, atol=1e-6).all()
 
 
-# Who takes part, and how much everybody counts
+# Who takes part, and how much every client counts
 
 
 class First:
     """The same clients in every round."""
 
-    clients = 2
+    cohort_size = 2
 
-    def select(self, population: Population, rng: np.random.Generator) -> Any:
+    def sample(self, population: Population, rng: np.random.Generator) -> Any:
         return np.arange(2)
 
 
 class SneakyUniform(UniformSampler):
-    def select(self, population: Population, rng: np.random.Generator) -> Any:
+    def sample(self, population: Population, rng: np.random.Generator) -> Any:
         return np.arange(self.cohort_size)
 
 
@@ -171,7 +171,9 @@ class Disguised(First, metaclass=Disguise):
 @pytest.mark.parametrize("cohort", [First(), SneakyUniform(2), Disguised(), SizeWeightedSampler(2)])
 def test_a_sampler_that_the_accountant_does_not_model_is_refused(cohort: Any, tmp_path: Path) -> None:
     assert_refused(
-        "privacy has no guarantee for cohort=.*: set cohort to Poisson, Uniform, Ever", tmp_path, cohort=cohort
+        "privacy has no guarantee for sampler=.*: set sampler to PoissonSampler, UniformSampler",
+        tmp_path,
+        sampler=cohort,
     )
 
 
@@ -187,7 +189,7 @@ class Loud:
     def weights(self, algorithm: Algorithm, sizes_K: Any, steps_K: Any, round: int) -> Any:
         return np.full(len(sizes_K), 1e6)
 
-    def total(self, algorithm: Algorithm, sizes_K: Any, steps_K: Any, round: int) -> float:
+    def normalizer(self, algorithm: Algorithm, sizes_K: Any, steps_K: Any, round: int) -> float:
         return 1e-6
 
 
@@ -199,7 +201,9 @@ class SneakyEqually(WeightUniformly):
 @pytest.mark.parametrize("weigh", [Loud(), SneakyEqually(), WeightByExamples()])
 def test_client_weights_that_are_not_uniform_are_refused(weigh: Any, tmp_path: Path) -> None:
     assert_refused(
-        "privacy has no guarantee for weigh=.*: set weigh to Equally of manyeyes.components", tmp_path, weigh=weigh
+        "privacy has no guarantee for client_weighting=.*: set client_weighting to WeightUniformly of manyeyes.components",
+        tmp_path,
+        client_weighting=weigh,
     )
 
 
@@ -210,48 +214,55 @@ def test_client_weights_that_are_not_uniform_are_refused(weigh: Any, tmp_path: P
             lambda clients: (replace(clients[0], weight=2.0), *clients[1:]),
             "privacy needs a weight of 1 for every client",
         ),
-        (lambda clients: (clients[0], *clients), "privacy needs each client at most once a round"),
+        (lambda clients: (clients[0], *clients), "privacy needs each client at most once per round"),
     ],
 )
 def test_a_plan_in_which_a_client_counts_twice_is_not_trained(change: Callable[[Any], Any], sentence: str) -> None:
     algorithm, engine = private(), make_engine()
-    plan = plan_round(algorithm, PEOPLE, 0, 0)
+    plan = plan_round(algorithm, POPULATION, 0, 0)
     plan = replace(plan, clients=change(plan.clients))
     with pytest.raises(ValueError, match=sentence):
-        run_round(algorithm, init_state(algorithm, torch.zeros(TRAINED), TRAINED), PEOPLE, engine, {}, 0, plan)
+        run_round(algorithm, init_state(algorithm, torch.zeros(TRAINED), TRAINED), POPULATION, engine, {}, 0, plan)
     assert engine.rounds == 0
 
 
 class Everybodys:
     """Example weights from everybody's labels."""
 
-    def ratios(self, client_counts: Any, population_counts: Any) -> Any:
+    def class_weights(self, client_counts: Any, population_counts: Any) -> Any:
         return (population_counts / population_counts.sum()).astype(np.float32)
 
 
 class SneakyRatio(ImportanceReweighting):
-    def ratios(self, client_counts: Any, population_counts: Any) -> Any:
-        return Everybodys().ratios(client_counts, population_counts)
+    def class_weights(self, client_counts: Any, population_counts: Any) -> Any:
+        return Everybodys().class_weights(client_counts, population_counts)
 
 
 @pytest.mark.parametrize("reweigh", [Everybodys(), SneakyRatio((0.5, 0.5))])
 def test_example_weights_that_may_read_everybodys_labels_are_refused(reweigh: Any, tmp_path: Path) -> None:
-    assert_refused("privacy has no guarantee for reweigh=.*: set reweigh to ImportanceRatio", tmp_path, reweigh=reweigh)
+    assert_refused(
+        "privacy has no guarantee for example_weighting=.*: set example_weighting to ImportanceReweighting",
+        tmp_path,
+        example_weighting=reweigh,
+    )
 
 
 def test_a_private_round_gives_nobodys_label_counts_to_example_weights() -> None:
     """Not even to one that a mechanism covers and does not refuse: it gets the same counts for every population."""
-    plans = [plan_round(private(reweigh=ImportanceReweighting()), people, 0, 0) for people in (PEOPLE, _turned(PEOPLE))]
-    for one, other in zip(plans[0].clients[:-1], plans[1].clients[:-1], strict=True):
-        assert np.array_equal(one.example_weights_SB, other.example_weights_SB)
-    assert not np.array_equal(PEOPLE.class_counts, _turned(PEOPLE).class_counts)
+    plans = [
+        plan_round(private(example_weighting=ImportanceReweighting()), population, 0, 0)
+        for population in (POPULATION, _turned(POPULATION))
+    ]
+    for first, second in zip(plans[0].clients[:-1], plans[1].clients[:-1], strict=True):
+        assert np.array_equal(first.example_weights_SB, second.example_weights_SB)
+    assert not np.array_equal(POPULATION.class_counts, _turned(POPULATION).class_counts)
 
 
-def _turned(people: Population) -> Population:
+def _turned(population: Population) -> Population:
     """With other labels of the last user."""
-    labels = people.labels.targets(np.arange(len(people))).copy()
+    labels = population.labels.targets(np.arange(len(population))).copy()
     labels[-3:] = (labels[-3:].sum() < 2) * 1
-    return replace(people, labels=SingleLabels(labels, people.classes))
+    return replace(population, labels=SingleLabels(labels, population.classes))
 
 
 # How updates become one
@@ -260,24 +271,27 @@ def _turned(people: Population) -> Population:
 class Mean:
     """A sum without noise."""
 
-    def combine(self, updates_KW: Tensor) -> Tensor:
-        return updates_KW.mean(0)
+    def init(self, weights: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def aggregate(self, updates_KW: Tensor, *_: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return updates_KW.mean(0), {}
 
 
 class SneakyMedian(Median):
-    def refuse(self, algorithm: Algorithm, population: Population) -> str | None:
+    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return None
 
 
 @pytest.mark.parametrize("aggregate", [Mean(), SneakyMedian()])
 def test_an_aggregation_rule_is_refused(aggregate: Any, tmp_path: Path) -> None:
-    sentence = "would replace that sum: leave out aggregate"
-    assert_refused(sentence, tmp_path, aggregate=aggregate)
+    sentence = "would replace that sum: set aggregator=none"
+    assert_refused(sentence, tmp_path, aggregator=aggregate)
 
 
 def test_a_private_round_never_asks_an_aggregation_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyeyes.core.round.check_private", lambda algorithm: None)
-    ruled, plain = play(private(aggregate=Mean()))[0], play(private())[0]
+    ruled, plain = run_rounds(private(aggregator=Mean()))[0], run_rounds(private())[0]
     assert torch.equal(ruled.weights, plain.weights)
 
 
@@ -285,41 +299,43 @@ def test_a_private_round_never_asks_an_aggregation_rule(monkeypatch: pytest.Monk
 class Telling:
     """A correction that may say less than it sends."""
 
-    reports: bool = False
-    begins: bool = False
-    scale, pull, whole = 1.0, 0.0, False
+    uploads: bool = False
+    has_server_state: bool = False
+    gradient_scale, proximal_strength, needs_full_gradient, downloads = 1.0, 0.0, False, True
 
-    def start(self, theta: Tensor) -> Tensor | None:
-        return torch.zeros_like(theta) if self.begins else None
+    def init(self, theta: Tensor) -> Tensor | None:
+        return torch.zeros_like(theta) if self.has_server_state else None
 
-    def shift(self, shared: Tensor | None, own: Tensor | None) -> Tensor | None:
+    def offset(self, shared: Tensor | None, own: Tensor | None) -> Tensor | None:
         return None if shared is None else 1e6 * shared
 
-    def finish(
+    def client_update(
         self, shared: Tensor | None, own: Tensor | None, update: Tensor, distance: float, gradient: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
         return None, update
 
-    def merge(self, shared: Tensor | None, reports: Tensor | None, kept: int, users: int) -> Tensor | None:
-        return reports
+    def server_update(self, shared: Tensor | None, step: ServerStep) -> tuple[Tensor | None, Tensor]:
+        return step.uploads, step.theta_after
 
 
 @pytest.mark.parametrize(
-    "correct", [Telling(reports=True), Telling(begins=True), ScaffoldCorrection(), MimeLiteMomentum()]
+    "correct", [Telling(uploads=True), Telling(has_server_state=True), ScaffoldCorrection(), MimeLiteMomentum()]
 )
 def test_a_correction_with_reports_or_server_state_is_refused(correct: Any, tmp_path: Path) -> None:
-    assert_refused("privacy protects updates alone, and correct=.* keeps more at the server", tmp_path, correct=correct)
+    assert_refused(
+        "privacy protects only updates, and correction=.* keeps more at the server", tmp_path, correction=correct
+    )
 
 
 def test_what_a_correction_uploads_without_saying_so_does_not_reach_the_server() -> None:
-    assert play(private(correct=Telling()), rounds=2)[0].correction_state is None
-    assert_bounded(correct=Telling())
+    assert run_rounds(private(correction=Telling()), rounds=2)[0].correction_state is None
+    assert_bounded(correction=Telling())
 
 
 class SneakyProximal(ProximalTerm):
     """One that makes the update longer just before it is sent."""
 
-    def finish(
+    def client_update(
         self, shared: Tensor | None, own: Tensor | None, update: Tensor, distance: float, gradient: Tensor | None
     ) -> tuple[None, None]:
         update.mul_(1e6)
@@ -327,7 +343,7 @@ class SneakyProximal(ProximalTerm):
 
 
 def test_a_correction_cannot_lengthen_an_update() -> None:
-    assert_bounded(correct=SneakyProximal(0.1))
+    assert_bounded(correction=SneakyProximal(0.1))
 
 
 @dataclass(frozen=True)
@@ -335,9 +351,9 @@ class Magnifying:
     """A compressor that decodes to something else."""
 
     make: Callable[[int], Tensor]
-    feedback = False
+    error_feedback = False
 
-    def bytes(self, numbers: int) -> int:
+    def num_bytes(self, numbers: int) -> int:
         return numbers
 
     def encode(self, update_N: Tensor, rng: np.random.Generator) -> dict[str, Tensor]:
@@ -358,7 +374,7 @@ HUGE = Magnifying(lambda numbers: torch.full((numbers,), 1e6))
 @pytest.mark.parametrize("compress", [HUGE, SneakyBF16()])
 def test_a_compressor_that_is_not_known_is_refused(compress: Any, tmp_path: Path) -> None:
     assert_refused(
-        "privacy has no guarantee for compress=.*: set compress to BF16, Int8, TopK", tmp_path, compress=compress
+        "privacy has no guarantee for compressor=.*: set compressor to BF16, Int8, TopK", tmp_path, compressor=compress
     )
 
 
@@ -378,7 +394,7 @@ def test_an_update_is_clipped_after_it_is_decoded() -> None:
 )
 def test_a_decoded_update_of_another_shape_or_type_is_refused(make: Callable[[int], Tensor]) -> None:
     work = RoundContext(FEDAVG.client_optimizer, 0.1, None, None, None, CLIP, compressor=Magnifying(make))
-    with pytest.raises(ValueError, match=r"compress=Magnifying decoded .*: it must return 100 float32 numbers"):
+    with pytest.raises(ValueError, match=r"compress(or)?=Magnifying decoded .*: it must return 100 float32 numbers"):
         decompress({}, 100, work)
 
 
@@ -387,39 +403,39 @@ def test_a_decoded_update_of_another_shape_or_type_is_refused(make: Callable[[in
 
 @dataclass(frozen=True)
 class Beyond:
-    """Batches with the photos of the next users."""
+    """Batches with the images of the next users."""
 
-    batch: int = 2
+    batch_size: int = 2
 
-    def rows(self, held: int, rng: np.random.Generator) -> Any:
+    def batches(self, held: int, rng: np.random.Generator) -> Any:
         return np.arange(4).reshape(2, 2)
 
-    def size(self, held: int) -> int:
+    def num_examples(self, held: int) -> int:
         return held
 
-    def only(self, steps: int) -> None:
+    def phases(self, steps: int) -> None:
         return None
 
 
 class Repeating(Beyond):
-    """One photo a thousand times, which is said to be a million."""
+    """One image a thousand times, which is said to be a million."""
 
-    def rows(self, held: int, rng: np.random.Generator) -> Any:
+    def batches(self, held: int, rng: np.random.Generator) -> Any:
         return np.zeros((500, 2), np.int64)
 
-    def size(self, held: int) -> int:
+    def num_examples(self, held: int) -> int:
         return 10**6
 
 
 def test_a_batch_with_the_examples_of_another_user_is_refused() -> None:
-    algorithm, engine = private(draw=Beyond()), make_engine()
-    with pytest.raises(ValueError, match="draw=Beyond returned a position beyond the examples of a client"):
-        play(algorithm, engine=engine)
+    algorithm, engine = private(batching=Beyond()), make_engine()
+    with pytest.raises(ValueError, match="batching=Beyond returned a position beyond the examples of a client"):
+        run_rounds(algorithm, engine=engine)
     assert engine.rounds == 0
 
 
 def test_a_batching_cannot_make_a_client_count_for_more() -> None:
-    assert_bounded(draw=Repeating())
+    assert_bounded(batching=Repeating())
 
 
 @dataclass(frozen=True)
@@ -427,13 +443,13 @@ class Wild:
     """A client optimizer that goes as far as it is told."""
 
     far: float
-    clip: float = 0.0
-    keep: bool = False
+    max_grad_norm: float = 0.0
+    persist_state: bool = False
 
-    def rate(self, round: int) -> float:
+    def learning_rate(self, round: int) -> float:
         return 0.1
 
-    def start(self, theta: Tensor) -> tuple[Tensor, ...]:
+    def init(self, theta: Tensor) -> tuple[Tensor, ...]:
         return ()
 
     def step(self, theta: Tensor, gradient: Tensor, slots: Any, lr: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -443,20 +459,21 @@ class Wild:
 
 @pytest.mark.parametrize("far", [1e6, 1e30, math.inf, math.nan])
 def test_an_enormous_update_is_clipped_and_one_that_is_not_finite_is_left_out(far: float) -> None:
-    assert_bounded(local=Wild(far))
+    assert_bounded(client_optimizer=Wild(far))
 
 
 def test_updates_that_are_all_left_out_leave_noise_alone() -> None:
-    state, report = play(private(local=Wild(math.nan)))
-    none, _ = play(private(local=Wild(0.0)))
+    state, metrics = run_rounds(private(client_optimizer=Wild(math.nan)))
+    none, _ = run_rounds(private(client_optimizer=Wild(0.0)))
     assert torch.equal(state.weights, none.weights)
-    assert set(report.rejected_clients) == {"(private)"}
+    assert set(metrics.rejected_clients) == {"(private)"}
 
 
 def test_a_client_optimizer_that_could_mix_clients_is_not_given_several_at_once(tmp_path: Path) -> None:
     algorithm = replace(FEDAVG, privacy=SEEDED, client_optimizer=Wild(1.0))
     with pytest.raises(
-        ValueError, match="no guarantee that local=Wild keeps them apart: use engine=cuda_graphs or reference"
+        ValueError,
+        match="no guarantee that (local|client_optimizer)=Wild keeps them apart: use engine=cuda_graphs or",
     ):
         train(
             WHOLE,
@@ -481,7 +498,7 @@ class Shifting:
     asked: list[int] = field(default_factory=list)
     __hash__ = object.__hash__
 
-    def names(self, module: nn.Module) -> set[str]:
+    def parameter_names(self, module: nn.Module) -> set[str]:
         self.asked.append(0)
         return {"1.weight"} if len(self.asked) % 2 else {"nothing"}
 
@@ -497,45 +514,45 @@ class Leaking(Watched):
 def test_where_no_noise_is_added_nothing_of_the_clients_reaches_the_weights() -> None:
     begin = make_engine().model.read()
     for engine in (make_engine(), make_engine(Leaking)):
-        state, _ = play(private(personal=MatchingLayers(("1.*",))), engine=engine)
+        state, _ = run_rounds(private(personal_layers=MatchingLayers(("1.*",))), engine=engine)
         assert torch.equal(state.weights, begin)
-    state, _ = play(private(personal=Shifting()), rounds=3)
+    state, _ = run_rounds(private(personal_layers=Shifting()), rounds=3)
     assert torch.equal(state.weights, begin)
 
 
 def test_a_sum_that_is_longer_than_its_clips_is_not_used() -> None:
     with pytest.raises(RuntimeError, match="a sum of updates that is longer than privacy's clip allows"):
-        play(private(), engine=make_engine(Leaking))
+        run_rounds(private(), engine=make_engine(Leaking))
 
 
 @dataclass(frozen=True)
 class Own:
     """A model of each client's own that tries to say more."""
 
-    personal = MatchingLayers(("*",))
+    personal_layers = MatchingLayers(("*",))
 
     @property
-    def correct(self) -> Telling:
-        return Telling(reports=True)
+    def correction(self) -> Telling:
+        return Telling(uploads=True)
 
 
 def test_a_model_of_the_clients_own_does_not_reach_the_weights() -> None:
-    own, plain = play(private(beside=Own()), rounds=3)[0], play(private(), rounds=3)[0]
+    own, plain = run_rounds(private(personal_model=Own()), rounds=3)[0], run_rounds(private(), rounds=3)[0]
     assert torch.equal(own.weights, plain.weights)
     assert own.correction_state is None
-    assert_bounded(beside=Own())
+    assert_bounded(personal_model=Own())
 
 
 @dataclass(frozen=True)
 class Straying:
     """A fine-tuning of another algorithm, whose models go far away."""
 
-    def task(self, algorithm: Algorithm) -> Algorithm:
+    def local_algorithm(self, algorithm: Algorithm) -> Algorithm:
         return replace(
             FineTune().local_algorithm(algorithm),
             client_optimizer=Wild(1e3),
             aggregator=Mean(),
-            correction=Telling(reports=True),
+            correction=Telling(uploads=True),
         )
 
 
@@ -551,8 +568,8 @@ def test_an_adaptation_does_not_reach_the_weights() -> None:
         )
         for adapt in (Straying(), None)
     ]
-    for one, other in zip(results[0].model.parameters(), results[1].model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for first, second in zip(results[0].model.parameters(), results[1].model.parameters(), strict=True):
+        assert torch.equal(first, second)
 
 
 # What the server sees
@@ -564,7 +581,7 @@ class Seeing:
 
     seen: list[Tensor] = field(default_factory=list)
 
-    def start(self, theta: Tensor) -> dict[str, Tensor]:
+    def init(self, theta: Tensor) -> dict[str, Tensor]:
         return {}
 
     def step(self, theta: Tensor, update: Tensor, state: dict[str, Tensor], round: int) -> Any:
@@ -575,15 +592,20 @@ class Seeing:
 class Constant(Silent):
     """A mechanism of a user's own, which lets nothing out."""
 
-    def protect(
-        self, result: CohortResult, plan: RoundPlan, work: RoundContext, kept: Any, secret: int
+    def privatize(
+        self, result: CohortResult, plan: RoundPlan, context: RoundContext, privacy_state: Any, noise_seed: int
     ) -> tuple[Tensor, Any]:
-        return torch.full_like(result.update_W, 0.25), kept
+        return torch.full_like(result.update_W, 0.25), privacy_state
 
 
 def test_a_server_optimizer_sees_only_what_the_mechanism_lets_out() -> None:
     server = Seeing()
-    play(private(Constant(epsilon=0, noise=1.0, delta=1e-3), server=server, local=Wild(1e6)), rounds=2)
+    run_rounds(
+        private(
+            Constant(epsilon=0, noise_multiplier=1.0, delta=1e-3), server_optimizer=server, client_optimizer=Wild(1e6)
+        ),
+        rounds=2,
+    )
     assert len(server.seen) == 2
     assert all(torch.equal(update, torch.full_like(update, 0.25)) for update in server.seen)
 
@@ -591,7 +613,7 @@ def test_a_server_optimizer_sees_only_what_the_mechanism_lets_out() -> None:
 def test_a_server_optimizer_never_sees_the_sum_without_noise() -> None:
     servers = [Seeing(), Seeing()]
     for server in servers:
-        play(private(SECRET, server=server, local=SGD(1e-30)))
-    one, other = (server.seen[0] * USERS / CLIP for server in servers)
-    for noise in (one, other, (one - other) / math.sqrt(2)):
+        run_rounds(private(SECRET, server_optimizer=server, client_optimizer=SGD(1e-30)))
+    first, second = (server.seen[0] * USERS / CLIP for server in servers)
+    for noise in (first, second, (first - second) / math.sqrt(2)):
         assert 0.5 < float(noise.std()) < 1.5  # of 96 numbers: seven deviations

@@ -53,6 +53,6 @@ def test_key_is_the_digest_of_the_question() -> None:
 
 def test_another_process_answers_the_same() -> None:
     """Not so for Python's own hash of a string."""
-    code = "from manyeyes.core.rng import generator; print(generator(7, 'draw', 3, 12).integers(2**62))"
+    code = "from manyeyes.core.rng import make_rng; print(make_rng(7, 'draw', 3, 12).integers(2**62))"
     answers = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout}
     assert answers == {f"{make_rng(7, 'draw', 3, 12).integers(2**62)}\n"}

@@ -23,13 +23,15 @@ from manyeyes.core.rng import derive_key, make_rng
 
 OFFSETS = np.cumsum([0, 1, 7, 3, 12, 5])
 LABELS = SingleLabels(np.arange(28) % 3, ("a", "b", "c"))
-PEOPLE = Population(np.zeros((28, 4, 4, 3), np.uint8), LABELS, OFFSETS, np.array([10, 20, 30, 40, 50]), np.arange(28))
+POPULATION = Population(
+    np.zeros((28, 4, 4, 3), np.uint8), LABELS, OFFSETS, np.array([10, 20, 30, 40, 50]), np.arange(28)
+)
 FEDAVG = replace(fedavg(cohort_size=3), batching=EpochBatching(2, 4, max_examples=6))
 
 
 def test_draws_never_change() -> None:
     """Saved from when each client had a generator and arrays of its own: a run of then goes on as it was."""
-    plan = plan_round(FEDAVG, PEOPLE, seed=7, round=3, num_augment_uniforms=1)
+    plan = plan_round(FEDAVG, POPULATION, seed=7, round=3, num_augment_uniforms=1)
     assert [(client.client_id, client.num_examples, client.weight, client.num_images) for client in plan.clients] == [
         (50, 5, 5.0, 10),
         (10, 1, 1.0, 2),
@@ -41,8 +43,10 @@ def test_draws_never_change() -> None:
         [[19, 15, 11, 20], [17, 12, -1, -1], [19, 15, 11, 12], [20, 17, -1, -1]],
     ]
     assert [int(client.dropout_seeds_S[-1]) for client in plan.clients] == [999069321652, 1091552210046, 529749619393]
-    dice = [client.augment_uniforms_SBD[-1, 0, 0] for client in plan.clients if client.augment_uniforms_SBD is not None]
-    np.testing.assert_array_equal(dice, np.float32([0.8933207392692566, 0.6842814087867737, 0.7007142305374146]))
+    uniforms = [
+        client.augment_uniforms_SBD[-1, 0, 0] for client in plan.clients if client.augment_uniforms_SBD is not None
+    ]
+    np.testing.assert_array_equal(uniforms, np.float32([0.8933207392692566, 0.6842814087867737, 0.7007142305374146]))
 
 
 @pytest.mark.parametrize(
@@ -59,14 +63,14 @@ def test_every_client_draws_from_its_own_generators(
     draw: EpochBatching | VirtualClientBatching, reweigh: ImportanceReweighting | None
 ) -> None:
     algorithm = replace(FEDAVG, sampler=AllClients(), batching=draw, example_weighting=reweigh)
-    for client in plan_round(algorithm, PEOPLE, seed=5, round=2, num_augment_uniforms=4).clients:
+    for client in plan_round(algorithm, POPULATION, seed=5, round=2, num_augment_uniforms=4).clients:
         first, last = OFFSETS[client.user : client.user + 2]
         rows = draw.batches(int(last - first), make_rng(5, "draw", 2, client.client_id))
         real = rows >= 0
         np.testing.assert_array_equal(client.example_indices_SB, np.where(real, first + rows, -1))
-        dice = make_rng(5, "augment", 2, client.client_id).random((*rows.shape, 4), np.float32)
+        uniforms = make_rng(5, "augment", 2, client.client_id).random((*rows.shape, 4), np.float32)
         assert client.augment_uniforms_SBD is not None
-        np.testing.assert_array_equal(client.augment_uniforms_SBD, dice)
+        np.testing.assert_array_equal(client.augment_uniforms_SBD, uniforms)
         seeds = [
             derive_key(5, "dropout", 2, client.client_id) % 2**40 + STEP_SEED_STRIDE * step for step in range(len(rows))
         ]
@@ -83,5 +87,5 @@ def test_every_client_draws_from_its_own_generators(
 def test_a_round_of_nobody_is_planned(algorithm: Algorithm) -> None:
     seldom = replace(algorithm, sampler=PoissonSampler(1))
     assert any(
-        not plan_round(seldom, PEOPLE, seed=0, round=round, num_augment_uniforms=4).clients for round in range(30)
+        not plan_round(seldom, POPULATION, seed=0, round=round, num_augment_uniforms=4).clients for round in range(30)
     )

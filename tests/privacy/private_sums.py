@@ -34,7 +34,7 @@ FEDAVG = Algorithm(PoissonSampler(20), EpochBatching(1, 2), SGD(0.1), WeightUnif
 
 
 def owners_of_pixels() -> Population:
-    """Users of one to three photos, each with light in its own pixel alone."""
+    """Users of one to three images, each with light in its own pixel alone."""
     rng = np.random.default_rng(0)
     owner = np.repeat(np.arange(USERS), rng.integers(1, 4, USERS))
     images = np.zeros((len(owner), USERS, 3), np.uint8)
@@ -43,7 +43,7 @@ def owners_of_pixels() -> Population:
     return Population.from_arrays(images.reshape(-1, SIDE, SIDE, 3), labels, owner)
 
 
-PEOPLE = owners_of_pixels()
+POPULATION = owners_of_pixels()
 
 
 def shares(update_W: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def shares(update_W: Tensor) -> Tensor:
 @contextmanager
 def ready(name: str) -> Iterator[Engine]:
     engine = choose_engine(
-        name, FlatModel(LINEAR), PEOPLE, PLAIN, torch.device("cpu"), EngineOptions(compile=False, workers=2)
+        name, FlatModel(LINEAR), POPULATION, PLAIN, torch.device("cpu"), EngineOptions(compile=False, workers=2)
     )
     with ExitStack() as stack:
         if name == "multiprocess":
@@ -64,7 +64,7 @@ def ready(name: str) -> Iterator[Engine]:
 
 def settled(privacy: Any, rounds: int = 10, **slots: Any) -> Algorithm:
     algorithm = replace(FEDAVG, **slots)
-    return replace(algorithm, privacy=privacy.settled(algorithm, PEOPLE, rounds))
+    return replace(algorithm, privacy=privacy.calibrate(algorithm, POPULATION, rounds))
 
 
 def result_of(update_W: Tensor, norms: Any = (), kept: Any = None) -> tuple[CohortResult, RoundPlan, RoundContext]:
@@ -73,14 +73,16 @@ def result_of(update_W: Tensor, norms: Any = (), kept: Any = None) -> tuple[Coho
     kept_K = np.ones(len(norm_K), bool) if kept is None else np.asarray(kept)
     row, seed = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
     one = ClientPlan(0, 0, 1, 1.0, row, np.ones((1, 1), np.float32), None, seed, None, None)
-    clients = tuple(replace(one, user=k, key=k) for k in range(len(norm_K)))
+    clients = tuple(replace(one, user=k, client_id=k) for k in range(len(norm_K)))
     work = RoundContext(FEDAVG.client_optimizer, 0.1, None, None, None)
     return CohortResult(update_W, None, kept_K, np.zeros(len(norm_K)), norm_K, {}), RoundPlan(0, 0, clients), work
 
 
 def protect(privacy: Any, norms: Any = (), secret: int = 0, size: int = 1, clip: float = 1.0, kept: Any = None) -> Any:
-    found = result_of(torch.zeros(size), norms, kept)
-    return privacy.protect(*found, {"clip": torch.tensor(clip, dtype=torch.float64), "times": torch.zeros(0)}, secret)
+    actual = result_of(torch.zeros(size), norms, kept)
+    return privacy.privatize(
+        *actual, {"clip": torch.tensor(clip, dtype=torch.float64), "times": torch.zeros(0)}, secret
+    )
 
 
 def assert_deviation(drawn: Any, std: float) -> None:

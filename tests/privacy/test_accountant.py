@@ -69,10 +69,10 @@ def test_rdp_is_the_least_over_orders_of_integrated_divergences(q: float, z: flo
 def test_without_sampling_it_is_one_gaussian_release(accountant: str, epsilon: float) -> None:
     account = PrivacyAccountant(100, 100, 16, 10.0, "none", accountant)
     exact = gaussian_delta(10 / math.sqrt(16), epsilon)
-    found = account.delta(epsilon)
-    assert exact <= found * (1 + 1e-6)
+    actual = account.delta(epsilon)
+    assert exact <= actual * (1 + 1e-6)
     if accountant == "pld":
-        assert found == pytest.approx(exact, rel=0.01)
+        assert actual == pytest.approx(exact, rel=0.01)
 
 
 def test_poisson_with_everyone_is_no_sampling() -> None:
@@ -88,10 +88,10 @@ def test_a_brute_force_convolution_finds_no_more_than_poisson_promises(accountan
     base, moved = norm.logpdf(x, 0, z), norm.logpdf(x, 1, z)
     mixed = np.logaddexp(math.log1p(-q) + base, math.log(q) + moved)
     epsilon = PrivacyAccountant(100, 20, rounds, z, accountant=accountant).epsilon(delta)
-    found = max(delta_of_pair(mixed, base, x, rounds, epsilon), delta_of_pair(base, mixed, x, rounds, epsilon))
-    assert found <= delta * 1.01
+    actual = max(delta_of_pair(mixed, base, x, rounds, epsilon), delta_of_pair(base, mixed, x, rounds, epsilon))
+    assert actual <= delta * 1.01
     if accountant == "pld":
-        assert found == pytest.approx(delta, rel=0.05)
+        assert actual == pytest.approx(delta, rel=0.05)
 
 
 def test_a_fixed_cohort_of_everyone_moves_by_two_clips_when_one_is_replaced() -> None:
@@ -115,8 +115,8 @@ def test_two_populations_that_differ_in_one_replaced_user_stay_within_what_fixed
 
 
 def test_a_fixed_cohort_is_never_worse_than_a_known_one() -> None:
-    everyone = PrivacyAccountant(100, 100, 50, 30.0, "fixed")
-    assert replace(everyone, sampler=95).epsilon(1e-5) <= everyone.epsilon(1e-5)
+    all_clients = PrivacyAccountant(100, 100, 50, 30.0, "fixed")
+    assert replace(all_clients, sampler=95).epsilon(1e-5) <= all_clients.epsilon(1e-5)
 
 
 def test_a_fixed_cohort_promises_more_to_be_replaced_than_poisson_to_leave() -> None:
@@ -149,7 +149,7 @@ def test_pld_promises_no_worse_than_rdp(z: float, rounds: int, cohort: int) -> N
 
 
 def test_a_hopeless_epsilon_is_told_by_rdp() -> None:
-    """Where dp-accounting's losses overflow (found by the test above)."""
+    """Where dp-accounting's losses overflow (actual by the test above)."""
     pld = PrivacyAccountant(1000, 562, 1723, 0.55, accountant="pld")
     assert pld.epsilon(1e-5) == replace(pld, accountant="rdp").epsilon(1e-5) > 300
 

@@ -46,43 +46,43 @@ def with_users_drawn_twice_as_often(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_we_promise_is_kept_and_the_attack_is_not_idle() -> None:
-    found = audit(**SMALL)
-    assert found.passed
-    assert found.epsilon_lower_bound > 0.2
-    assert found.gaussian_epsilon_lower_bound > 0.5
+    actual = audit(**SMALL)
+    assert actual.passed
+    assert actual.epsilon_lower_bound > 0.2
+    assert actual.gaussian_epsilon_lower_bound > 0.5
 
 
 @pytest.mark.parametrize("broken", [without_clip, with_half_the_noise, with_users_drawn_twice_as_often])
 def test_broken_training_is_found_out(broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: Any) -> None:
     broken(monkeypatch)
-    found = audit(**SMALL)
-    assert not found.passed
-    assert max(found.epsilon_lower_bound, found.gaussian_epsilon_lower_bound) > 1.2 * found.claimed_epsilon
+    actual = audit(**SMALL)
+    assert not actual.passed
+    assert max(actual.epsilon_lower_bound, actual.gaussian_epsilon_lower_bound) > 1.2 * actual.claimed_epsilon
 
 
 @pytest.mark.parametrize("engine", ["multiprocess", "vmap"])
 def test_other_engines_are_audited_alike(engine: str) -> None:
     few: dict[str, Any] = SMALL | {"canaries": 200, "rounds": 2}
-    found, wanted = audit(engine=engine, **few), audit(**few)
-    assert (found.num_correct, found.passed) == (wanted.num_correct, wanted.passed)
+    actual, wanted = audit(engine=engine, **few), audit(**few)
+    assert (actual.num_correct, actual.passed) == (wanted.num_correct, wanted.passed)
 
 
 def test_the_command_prints_promise_proof_and_verdict(command: Any) -> None:
-    found = command("privacy", "audit", "--canaries", "200", "--users", "20", "--rounds", "2", "--epsilon", "4")
-    assert found.code == 0
-    assert "promised: epsilon 4 at delta 1e-05, over 2 rounds of about half of" in found.out
-    assert "guesses who of 200 canaries was there were right" in found.out
-    assert "verdict:  the promise holds as far as this attack can tell" in found.out
+    actual = command("privacy", "audit", "--canaries", "200", "--users", "20", "--rounds", "2", "--epsilon", "4")
+    assert actual.code == 0
+    assert "promised: epsilon 4 at delta 1e-05, over 2 rounds of about half of" in actual.out
+    assert "guesses who of 200 canaries was there were right" in actual.out
+    assert "verdict:  the promise holds as far as this attack can tell" in actual.out
 
 
 def test_the_command_says_when_a_promise_is_broken(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Audit(2.0, 1e-5, 100, 200, 2, 10, 10, 0.5, 2.1)
     monkeypatch.setattr("manyeyes.cli.privacy.audit", lambda *given: broken)
-    found = command("privacy", "audit")
-    assert found.code == 1
-    assert "THE PROMISE IS BROKEN" in found.out
+    actual = command("privacy", "audit")
+    assert actual.code == 1
+    assert "THE PROMISE IS BROKEN" in actual.out
 
 
 def test_too_few_canaries_are_refused(command: Any) -> None:
-    found = command("privacy", "audit", "--canaries", "5")
-    assert (found.code, found.err) == (1, "manyeyes: canaries is 5: it must be a whole number of at least 40\n")
+    actual = command("privacy", "audit", "--canaries", "5")
+    assert (actual.code, actual.err) == (1, "manyeyes: canaries is 5: it must be a whole number of at least 40\n")

@@ -16,13 +16,13 @@ from manyeyes.privacy.audit_bounds import epsilon_lower_bound, gaussian_delta, g
 def test_all_guesses_right_and_no_delta_is_a_closed_form(guesses: int, confidence: float) -> None:
     """q^r = 1 - confidence, so epsilon = log(q / (1 - q))."""
     q = (1 - confidence) ** (1 / guesses)
-    found = epsilon_lower_bound(guesses, guesses, guesses, 0.0, confidence)
-    assert found == pytest.approx(math.log(q / (1 - q)), abs=1e-5)
+    actual = epsilon_lower_bound(guesses, guesses, guesses, 0.0, confidence)
+    assert actual == pytest.approx(math.log(q / (1 - q)), abs=1e-5)
 
 
 def test_without_delta_it_is_the_largest_epsilon_that_a_binomial_test_rejects() -> None:
-    found = epsilon_lower_bound(1000, 100, 80, 0.0)
-    for epsilon, likely in ((found - 1e-4, False), (found + 1e-4, True)):
+    actual = epsilon_lower_bound(1000, 100, 80, 0.0)
+    for epsilon, likely in ((actual - 1e-4, False), (actual + 1e-4, True)):
         chance = math.exp(epsilon) / (1 + math.exp(epsilon))
         by_hand = sum(math.comb(100, k) * chance**k * (1 - chance) ** (100 - k) for k in range(80, 101))
         assert (by_hand > 0.05) == likely
@@ -63,9 +63,9 @@ def test_randomised_response_is_found_out_nearly_and_never_beyond(epsilon: float
     """It tells the truth with probability e^eps / (1 + e^eps): the bound is wrong in at most 5 % of trials."""
     rng, trials, canaries = np.random.default_rng(0), 200, 1000
     right = rng.binomial(canaries, 1 / (1 + math.exp(-epsilon)), trials)
-    found = np.array([epsilon_lower_bound(canaries, canaries, int(v), 0.0) for v in right])
-    assert (found > epsilon).mean() < 0.05 + 5 * math.sqrt(0.05 * 0.95 / trials)
-    assert np.median(found) > 0.7 * epsilon
+    actual = np.array([epsilon_lower_bound(canaries, canaries, int(v), 0.0) for v in right])
+    assert (actual > epsilon).mean() < 0.05 + 5 * math.sqrt(0.05 * 0.95 / trials)
+    assert np.median(actual) > 0.7 * epsilon
 
 
 @pytest.mark.parametrize("mu", [0.4, 1.0, 2.0])
@@ -74,11 +74,11 @@ def test_a_gaussian_release_is_found_out_nearly_and_rarely_beyond(mu: float) -> 
     error = float(norm.cdf(-mu / 2))
     exact = PrivacyAccountant(1, 1, 1, 1 / mu, "none", "pld", 1e-4).epsilon(delta)
     false_alarms, misses = rng.binomial(n, error, (2, trials)).tolist()
-    found = np.array(
+    actual = np.array(
         [gaussian_epsilon_lower_bound(a, n, b, n, delta) for a, b in zip(false_alarms, misses, strict=True)]
     )
-    assert (found > exact).mean() < 0.05
-    assert np.median(found) > 0.8 * exact
+    assert (actual > exact).mean() < 0.05
+    assert np.median(actual) > 0.8 * exact
 
 
 def test_the_gaussians_delta_is_that_of_the_accountant() -> None:

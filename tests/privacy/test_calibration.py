@@ -36,9 +36,9 @@ def test_the_noise_for_epsilon_2_in_5000_rounds_is_the_known_one(
     users: int, cohort: int, delta: float | str, accountant: str, noise: float
 ) -> None:
     """Computed once with dp-accounting 0.6, and the last with the PRV accountant too."""
-    found = calibrate(users, cohort, rounds=5000, epsilon=2, delta=delta, accountant=accountant)
-    assert found.account.noise_multiplier == pytest.approx(noise, rel=2e-3)
-    assert found.solved == "noise"
+    actual = calibrate(users, cohort, rounds=5000, epsilon=2, delta=delta, accountant=accountant)
+    assert actual.account.noise_multiplier == pytest.approx(noise, rel=2e-3)
+    assert actual.solved == "noise"
 
 
 @settings(max_examples=6, deadline=None)
@@ -72,19 +72,21 @@ def test_each_of_the_four_follows_from_the_others(accountant: str) -> None:
     known["epsilon"] = calibrate(1000, 50, accountant=accountant, **known).epsilon
     for name in known:
         given = {**known, name: None}
-        found = calibrate(1000, 50, accountant=accountant, **given)
-        value = getattr(found.account if name in ("rounds", "noise") else found, name)
+        actual = calibrate(1000, 50, accountant=accountant, **given)
+        value = getattr(actual.account if name in ("rounds", "noise") else actual, name)
         assert value == pytest.approx(known[name], rel=2e-3), name
-        assert found.solved == name
+        assert actual.solved == name
 
 
 def test_a_small_cohort_carries_the_noise_of_a_large_one() -> None:
     """FLAIR, section 5.1: 18.67 on a sum of 5,000 is 18.67 x 200 / 5,000 on a sum of 200, and the same on the mean."""
-    found = Simulation(PrivacyAccountant(FLAIR, 5000, 5000, 18.67), 200)
-    assert found.noise_multiplier == pytest.approx(0.7468)
-    assert found.mean_std(0.1) == pytest.approx(0.1 * 18.67 / 5000) == pytest.approx(0.1 * found.noise_multiplier / 200)
-    assert found.epsilon(auto_delta(FLAIR)) == pytest.approx(2, rel=1e-3)
-    assert found.small_cohort_accountant() == PrivacyAccountant(FLAIR, 200, 5000, found.noise_multiplier)
+    actual = Simulation(PrivacyAccountant(FLAIR, 5000, 5000, 18.67), 200)
+    assert actual.noise_multiplier == pytest.approx(0.7468)
+    assert (
+        actual.mean_std(0.1) == pytest.approx(0.1 * 18.67 / 5000) == pytest.approx(0.1 * actual.noise_multiplier / 200)
+    )
+    assert actual.epsilon(auto_delta(FLAIR)) == pytest.approx(2, rel=1e-3)
+    assert actual.small_cohort_accountant() == PrivacyAccountant(FLAIR, 200, 5000, actual.noise_multiplier)
 
 
 def test_words_say_what_is_simulated_and_what_is_spent() -> None:
@@ -100,8 +102,8 @@ def test_words_say_what_is_simulated_and_what_is_spent() -> None:
 def test_even_the_least_epsilon_has_a_noise() -> None:
     """delta at epsilon 0 is 2 Phi(mu / 2) - 1 with mu = sqrt(T) / z: a total variation distance, which rdp bounds."""
     exact = math.sqrt(5) / (2 * norm.ppf((1 + 1e-3) / 2))
-    found = calibrate(100, 100, rounds=5, epsilon=1e-12, delta=1e-3, sampling="none").account.noise_multiplier
-    assert exact < found < 2 * exact
+    actual = calibrate(100, 100, rounds=5, epsilon=1e-12, delta=1e-3, sampling="none").account.noise_multiplier
+    assert exact < actual < 2 * exact
 
 
 @pytest.mark.parametrize(

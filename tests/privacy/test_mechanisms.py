@@ -34,13 +34,13 @@ from manyeyes.core.rng import make_rng
 from manyeyes.core.round import run_round
 from manyeyes.core.state import init_state
 from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip, LocalDP
-from tests.privacy.private_sums import ENGINES, FALSE_ALARM, FEDAVG, PEOPLE, USERS, ready, settled
+from tests.privacy.private_sums import ENGINES, FALSE_ALARM, FEDAVG, POPULATION, USERS, ready, settled
 
 
 def test_poisson_cohorts_vary_as_coins_do() -> None:
-    """Mean and variance of their sizes, and how often each user and each pair of users come (false alarm 1e-6)."""
+    """Mean and variance of their sizes, and options often each user and each pair of users come (false alarm 1e-6)."""
     rounds, q = 4000, 0.2
-    chosen = [PoissonSampler(20).sample(PEOPLE, make_rng(0, "cohort", round)) for round in range(rounds)]
+    chosen = [PoissonSampler(20).sample(POPULATION, make_rng(0, "cohort", round)) for round in range(rounds)]
     sizes = np.array([len(users) for users in chosen])
     assert all(len(set(users.tolist())) == len(users) for users in chosen)
     spread = norm.ppf(1 - FALSE_ALARM / 2)
@@ -62,15 +62,15 @@ def test_a_round_in_which_nobody_takes_part_is_noise(name: str) -> None:
     with ready(name) as engine:
         state, reports = init_state(algorithm, torch.zeros(6 * USERS), 6 * USERS), []
         for _ in range(8):
-            before, (state, report) = state, run_round(algorithm, state, PEOPLE, engine, {}, 0)
-            reports.append(report)
+            before, (state, metrics) = state, run_round(algorithm, state, POPULATION, engine, {}, 0)
+            reports.append(metrics)
             assert not torch.equal(before.weights, state.weights)
-    sizes = [report.clients for report in reports]
+    sizes = [metrics.num_clients for metrics in reports]
     assert 0 in sizes
-    spent: list[Any] = [report.epsilon for report in reports]
+    spent: list[Any] = [metrics.epsilon for metrics in reports]
     assert spent == sorted(set(spent))
     empty = reports[sizes.index(0)]
-    assert (empty.images, empty.batches, empty.left_out) == (0, 0, ())
+    assert (empty.images, empty.batches, empty.rejected_clients) == (0, 0, ())
 
 
 @pytest.mark.parametrize("weigh", [WeightUniformly(), WeightByExamples(), FedNovaWeighting()])
@@ -79,25 +79,25 @@ def test_an_open_round_in_which_nobody_takes_part_changes_nothing(weigh: Any, co
     algorithm = replace(FEDAVG, client_weighting=weigh, correction=correct)
     with ready("reference") as engine:
         begun = init_state(algorithm, torch.ones(6 * USERS), 6 * USERS)
-        state, report = run_round(algorithm, begun, PEOPLE, engine, {}, 0, plan=RoundPlan(0, 0, ()))
+        state, metrics = run_round(algorithm, begun, POPULATION, engine, {}, 0, plan=RoundPlan(0, 0, ()))
     assert torch.equal(state.weights, begun.weights)
-    assert (report.num_clients, report.max_client_batches) == (0, 0)
+    assert (metrics.num_clients, metrics.max_client_batches) == (0, 0)
 
 
 def test_no_statistic_is_that_of_one_client() -> None:
     """A cohort of one is told without loss and length; `batches` is that of the mean client, not of the largest."""
     algorithm = settled(CentralDP(noise_multiplier=1.0), cohort=UniformSampler(1))
-    crowd = settled(CentralDP(noise_multiplier=1.0), cohort=AllClients(), draw=EpochBatching(1, 1))
+    population = settled(CentralDP(noise_multiplier=1.0), cohort=AllClients(), draw=EpochBatching(1, 1))
     with ready("reference") as engine:
-        _, alone = run_round(algorithm, init_state(algorithm, torch.zeros(600), 600), PEOPLE, engine, {}, 0)
-        _, many = run_round(crowd, init_state(crowd, torch.zeros(600), 600), PEOPLE, engine, {}, 0)
+        _, alone = run_round(algorithm, init_state(algorithm, torch.zeros(600), 600), POPULATION, engine, {}, 0)
+        _, many = run_round(population, init_state(population, torch.zeros(600), 600), POPULATION, engine, {}, 0)
         _, open_ = run_round(
-            replace(crowd, privacy=None), init_state(FEDAVG, torch.zeros(600), 600), PEOPLE, engine, {}, 0
+            replace(population, privacy=None), init_state(FEDAVG, torch.zeros(600), 600), POPULATION, engine, {}, 0
         )
     assert math.isnan(alone.loss)
     assert math.isnan(alone.update_norm)
     assert math.isfinite(many.loss)
-    assert (many.max_client_batches, open_.max_client_batches) == (math.ceil(len(PEOPLE) / USERS), 3)
+    assert (many.max_client_batches, open_.max_client_batches) == (math.ceil(len(POPULATION) / USERS), 3)
     assert (open_.epsilon, open_.clipping_norm) == (None, None)
 
 
@@ -110,11 +110,11 @@ WANTED: dict[str, tuple[Callable[[], Algorithm], str]] = {
     "pooled": (lambda: replace(FEDAVG, sampler=Centralized()), "no account is known for clients drawn as by Pooled"),
     "scaffold": (
         lambda: replace(scaffold(), client_weighting=WeightUniformly()),
-        "ScaffoldCorrection has clients report more than",
+        "ScaffoldCorrection has clients metrics more than",
     ),
     "mimelite": (
         lambda: replace(mimelite(), client_weighting=WeightUniformly()),
-        "ServerMomentum has clients report more than",
+        "ServerMomentum has clients metrics more than",
     ),
     "fedir": (
         lambda: replace(fedir(), client_weighting=WeightUniformly()),
@@ -127,13 +127,13 @@ WANTED: dict[str, tuple[Callable[[], Algorithm], str]] = {
 def test_what_would_tell_more_than_a_bounded_update_is_refused(name: str) -> None:
     make, sentence = WANTED[name]
     with pytest.raises(ValueError, match=sentence):
-        replace(make(), privacy=CentralDP()).validate(PEOPLE)
+        replace(make(), privacy=CentralDP()).validate(POPULATION)
 
 
 @pytest.mark.parametrize("cohort", [SizeWeightedSampler(5), Centralized()])
 def test_local_noise_wants_clients_that_are_chosen_without_a_look_at_them(cohort: Any) -> None:
     with pytest.raises(ValueError, match="looks at what clients hold before they add noise: select uniform"):
-        replace(FEDAVG, sampler=cohort, privacy=LocalDP()).validate(PEOPLE)
+        replace(FEDAVG, sampler=cohort, privacy=LocalDP()).validate(POPULATION)
 
 
 def test_a_target_makes_fedir_private() -> None:
@@ -142,7 +142,7 @@ def test_a_target_makes_fedir_private() -> None:
         client_weighting=WeightUniformly(),
         example_weighting=ImportanceReweighting((0.5, 0.5)),
         privacy=CentralDP(),
-    ).validate(PEOPLE)
+    ).validate(POPULATION)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_a_number_without_a_meaning_is_refused(make: Callable[[], Any], sentence
     ("cohort", "many", "sentence"),
     [
         (PoissonSampler(5), 101, "noise_cohort is 101: there are 100 users"),
-        (AllClients(), 100, "and everyone does: set it to 0"),
+        (AllClients(), 100, "and all_clients does: set it to 0"),
     ],
 )
 def test_a_simulated_cohort_that_cannot_be_is_refused(cohort: Any, many: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        replace(FEDAVG, sampler=cohort, privacy=CentralDP(noise_cohort_size=many)).validate(PEOPLE)
+        replace(FEDAVG, sampler=cohort, privacy=CentralDP(noise_cohort_size=many)).validate(POPULATION)
 
 
 def test_settings_become_the_parts_that_they_name() -> None:
@@ -200,11 +200,11 @@ def test_settings_become_the_parts_that_they_name() -> None:
 def test_flairs_settings_give_flairs_noise() -> None:
     """FACTS: 41,131 users, 5,000 rounds, epsilon 2: z 18.67 for 5,000 clients, and delta 8.40e-6."""
     users = 41131
-    people = Population.from_arrays(
+    population = Population.from_arrays(
         np.zeros((users, 1, 1, 3), np.uint8), SingleLabels(np.zeros(users, np.int64), ("any",)), np.arange(users)
     )
     flair = build("privacy", {"name": "flair"})
-    done = flair.calibrate(replace(FEDAVG, sampler=PoissonSampler(200)), people, 5000)
+    done = flair.calibrate(replace(FEDAVG, sampler=PoissonSampler(200)), population, 5000)
     assert isinstance(done, CentralDP)
     assert (done.noise_multiplier, done.delta) == pytest.approx((18.67, 8.40e-6), rel=1e-3)
     assert done.max_rounds(5000) == 5000

@@ -19,7 +19,16 @@ from manyeyes.core.state import init_state
 from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, LocalDP
 from manyeyes.privacy.noise import GaussianSource
 from tests.components.gaussian import gaussian_delta
-from tests.privacy.private_sums import PEOPLE, USERS, assert_deviation, os_secret, protect, ready, result_of, settled
+from tests.privacy.private_sums import (
+    POPULATION,
+    USERS,
+    assert_deviation,
+    os_secret,
+    protect,
+    ready,
+    result_of,
+    settled,
+)
 
 
 @pytest.mark.parametrize(
@@ -86,11 +95,11 @@ def test_a_played_round_moves_by_its_noise_and_by_no_noise_on_personal_layers() 
     free = replace(algorithm, personal_layers=None)
     with ready("reference") as engine:
         begun = init_state(algorithm, torch.zeros(6 * USERS), 6 * USERS)
-        kept_back, _ = run_round(algorithm, begun, PEOPLE, engine, {}, 0)
-        noisy, report = run_round(free, begun, PEOPLE, engine, {}, 0)
+        kept_back, _ = run_round(algorithm, begun, POPULATION, engine, {}, 0)
+        noisy, metrics = run_round(free, begun, POPULATION, engine, {}, 0)
     assert not kept_back.weights.any()
     assert_deviation(noisy.weights, 3.0 * 0.2 / 20)
-    assert report.clipping_norm == 0.2
+    assert metrics.clipping_norm == 0.2
 
 
 def test_noise_takes_more_of_a_secret_than_pytorchs_cpu_generator_does() -> None:
@@ -115,7 +124,7 @@ def test_the_ledger_of_local_noise_is_that_of_whoever_came_most_often() -> None:
     kept = privacy.init()
     for keys in cohorts:
         result, plan, work = result_of(torch.zeros(1), np.ones(len(keys)))
-        clients = tuple(replace(client, key=key) for client, key in zip(plan.clients, keys, strict=True))
+        clients = tuple(replace(client, client_id=key) for client, key in zip(plan.clients, keys, strict=True))
         _, kept = privacy.privatize(result, replace(plan, clients=clients), work, kept, 0)
     assert kept["times"].tolist() == [2, 3, 0, 0, 1]
     spent = privacy.epsilon_spent(len(cohorts), kept)
