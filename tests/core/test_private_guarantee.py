@@ -473,7 +473,7 @@ def test_a_client_optimizer_that_could_mix_clients_is_not_given_several_at_once(
     algorithm = replace(FEDAVG, privacy=SEEDED, client_optimizer=Wild(1.0))
     with pytest.raises(
         ValueError,
-        match="no guarantee that (local|client_optimizer)=Wild keeps them apart: use engine=cuda_graphs or",
+        match=r"no guarantee that (local|client_optimizer)=Wild keeps them apart: use engine=cuda_graphs or",
     ):
         train(
             WHOLE,
