@@ -83,7 +83,7 @@ ALGORITHMS = {
     "finetuned": "finetuned",
 }
 
-ADAPTED = "adapted_"  # before the metrics of the models that clients have made their own
+ADAPTED = "personalized_"  # before the metrics of the models that clients have made their own
 
 SCORES = {
     "examples": "examples",
@@ -117,15 +117,15 @@ METRIC_NAMES = {
     "train_loss": "train_loss",
     "update_norm": "update_norm",
     "epsilon": "epsilon",
-    "clip": "clip",
-    "clients": "clients",
-    "images": "images",
-    "batches": "batches",
+    "clip": "clipping_norm",
+    "clients": "num_clients",
+    "images": "num_images",
+    "batches": "max_client_batches",
     "bytes_up": "bytes_up",
     "bytes_down": "bytes_down",
-    "best_on_loss": "best_on_loss",
+    "best_on_loss": "selection_loss",
     "best_round": "best_round",
-    "user_untested": "user_untested",
+    "user_untested": "num_users_without_test",
     **SCORES,
     **{f"adapted_{stable}": ADAPTED + current for stable, current in SCORES.items()},
 }

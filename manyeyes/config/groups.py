@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, replace
 import manyeyes.algorithms
 import manyeyes.components
 import manyeyes.engines.select
-import manyeyes.privacy.mechanisms  # noqa: F401  # which register themselves
+import manyeyes.privacy.mechanisms
+import manyeyes.training.builtin_callbacks  # noqa: F401  # which register themselves
 from manyeyes.config.datasets import DATA_SOURCES
 from manyeyes.config.nodes import nested_options
 from manyeyes.core.algorithm import SLOTS, Algorithm
@@ -20,7 +21,6 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models import model_options
 from manyeyes.training.config import RunConfig
-from manyeyes.training.trackers import TRACKERS
 
 NO_COMPONENT = "none"  # switches off a slot of the named algorithm
 OPTIONAL_SLOTS = tuple(slot.name for slot in fields(Algorithm) if slot.default is None)
@@ -46,7 +46,6 @@ class Group:
         builtin: Mapping[str, tuple[str, ...]] = {
             "data": tuple(DATA_SOURCES),
             "engine": ("auto", *names("engine")),
-            "trackers": tuple(TRACKERS),
         }
         found = builtin.get(self.name) or names(self.slot)
         return (*found, NO_COMPONENT) if self.name in OPTIONAL_SLOTS else found
@@ -57,8 +56,6 @@ class Group:
             return ()
         if self.name == "engine":
             return engine_options()
-        if self.name == "trackers" and ":" not in choice:
-            return ()
         if self.name == "data" and ":" not in choice:
             return DATA_SOURCES[choice].options
         if self.name == "model":

@@ -16,7 +16,6 @@ from manyeyes.config.build import build_run_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
 from manyeyes.data.store.opening import open_population
-from manyeyes.engines.distributed import DistInfo
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.flower.config import FederationConfig
@@ -27,8 +26,9 @@ from manyeyes.flower.planning import ConnectedPlanSource
 from manyeyes.flower.registry import ClientRegistry
 from manyeyes.flower.training_spec import TrainingSpec, make_model, parse_settings
 from manyeyes.training.loop import TrainingSetup
+from manyeyes.training.privacy_ledger import limit_to_budget
 from manyeyes.training.result import Result
-from manyeyes.training.train import limit_to_budget, run_training
+from manyeyes.training.train import RunTarget, run_training
 
 PRINTED_METRICS = ("accuracy", "loss")
 
@@ -69,15 +69,16 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
         population=population,
         engine=engine,
         evaluator=_make_evaluator(config, spec, members, engine),
-        augment=spec.preprocess,
+        preprocess=spec.preprocess,
         config=run_config,
-        dist=DistInfo(),
-        prefetcher=ConnectedPlanSource(algorithm, population, registry, spec.seed),
+        module=model.module,
+        model=model.flat,
+        device=model.device,
+        plan_source=ConnectedPlanSource(algorithm, population, registry, spec.seed),
     )
     settings = cast(dict[str, Any], OmegaConf.to_container(spec.config, resolve=True))
     metadata = settings | {"federation": vars(config) | {"members": members.to_dict()}}
-    resume = bool(config.resume)
-    return run_training(setup, model.module, model.flat, model.device, folder=folder, resume=resume, metadata=metadata)
+    return run_training(setup, RunTarget(folder, bool(config.resume), metadata))
 
 
 def _gather_members(registry: ClientRegistry, config: FederationConfig, spec: TrainingSpec, folder: Path) -> Members:

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from manyeyes.report.record import RunRecord, differing, is_number
-from manyeyes.training.dataset_stats import NAME as CENSUS
 from manyeyes.training.dataset_stats import is_valid
 from manyeyes.training.events import Event
+from manyeyes.training.layout import DATASET_STATS as CENSUS
 
 FILES = ("config.yaml", "environment.json", "metrics.jsonl")  # any of these makes a folder a run's
 

@@ -1,9 +1,9 @@
-"""What clients keep between rounds: in memory while that is small, else in one file, and always part of the checkpoint.
+"""The states that clients keep between rounds: in memory while they are small, else in one file of the run folder.
 
-The file is records of a fixed size for each kind of content. A record that the last checkpoint counts on is never
-written over: a client's new one goes into a free place, and the old place becomes free when the next checkpoint is on
-disk. So whatever moment a process dies at, the file still holds all that its checkpoint says. A checkpoint costs what
-has changed since the last one, and 32 bytes a client for the index.
+The file has records of a fixed size for each layout. A record that the last checkpoint refers to is never overwritten:
+the client's new record goes to a free offset, and the old offset becomes free once the next checkpoint is on disk. So
+the file always has everything that its checkpoint refers to, whenever a process dies. A checkpoint writes only what has
+changed since the last one, and 32 bytes per client for the index.
 """
 
 from __future__ import annotations
@@ -12,238 +12,204 @@ import os
 import shutil
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-ClientState = dict[str, Tensor]
-Layout = tuple[tuple[str, str, tuple[int, ...]], ...]  # name, type and shape of each tensor of a record
+from manyeyes.training.client_record import (
+    ClientIndex,
+    ClientState,
+    Layout,
+    Record,
+    checksum,
+    layout_bytes,
+    layout_of,
+    pack,
+    state_bytes,
+    unpack,
+)
 
-
-@dataclass(frozen=True)
-class Record:
-    """Where in the file a client's record is."""
-
-    kind: int
-    offset: int
-    crc: int
-
-
-@dataclass(frozen=True, eq=False)
-class Index:
-    """All records that a checkpoint counts on; `kinds` says what is in them."""
-
-    kinds: tuple[Layout, ...] = ()
-    keys: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    # kind, place and checksum of each
-    records: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
-
-    def sizes(self) -> list[int]:
-        return [_size(kind) for kind in self.kinds]
+COPY_BYTES = 2**24  # that are copied at a time
 
 
 class ClientStateStore(MutableMapping[int, ClientState]):
-    """What each client keeps, by its key; `most` bytes of it stay in memory, and more than that goes into the file.
+    """The state of each client, by client id; up to `max_bytes` stay in memory, and the rest is in the file.
 
-    Without a path the file is a temporary one. A record that does not have its checksum is told on standard error, and
-    its client is then one that has kept nothing.
+    Without a path the file is a temporary one. A record with a wrong checksum is reported on standard error, and its
+    client starts again without a state.
     """
 
-    def __init__(self, path: Path | None, device: torch.device, most: int) -> None:
-        self._path, self._device, self._most = path, device, most
-        self._file: IO[bytes] | None = None  # made when it is first written
-        self._kinds: list[Layout] = []
+    def __init__(self, path: Path | None, device: torch.device, max_bytes: int) -> None:
+        self._path, self._device, self._max_bytes = path, device, max_bytes
+        self._open_file: IO[bytes] | None = None  # created when the first record is written
+        self._layouts: list[Layout] = []
         self._records: dict[int, Record] = {}
-        self._memory: dict[int, ClientState] = {}
-        self._bytes = 0  # in memory
-        self._changed: set[int] = set()  # in memory and not in the file
-        self._fresh: set[int] = set()  # places that no checkpoint counts on
-        self._stale: list[Record] = []  # which only checkpoints count on
-        self._free: dict[int, list[int]] = {}  # places, by the size of a record
+        self._cache: dict[int, ClientState] = {}
+        self._cache_bytes = 0
+        self._unwritten: set[int] = set()  # client ids of states that are only in the cache
+        self._uncommitted: set[int] = set()  # offsets of records that no checkpoint refers to
+        self._replaced: list[Record] = []  # that only checkpoints refer to
+        self._free: dict[int, list[int]] = {}  # offsets by the size of a record
         self._end = 0
 
     @staticmethod
-    def open(path: Path, index: Index, device: torch.device, most: int, writes: bool = True) -> ClientStateStore:
-        """Go on from a checkpoint; a process that does not write works on a copy."""
-        if not path.exists() and len(index.keys):
-            raise ValueError(f"{path} is not there, and the checkpoint counts on it: bring it back, or start anew")
-        found = ClientStateStore(path if writes else None, device, most)
-        if not len(index.keys):
-            return found
+    def open(
+        path: Path, index: ClientIndex, device: torch.device, max_bytes: int, writes: bool = True
+    ) -> ClientStateStore:
+        """Continue from a checkpoint; a process that does not write works on a copy of the file."""
+        if not path.exists() and len(index.client_ids):
+            raise ValueError(
+                f"{path} is missing and the checkpoint refers to it: restore the file, or start a new run."
+            )
+        store = ClientStateStore(path if writes else None, device, max_bytes)
+        if not len(index.client_ids):
+            return store
         if writes:
-            found._file = path.open("r+b", buffering=0)
+            store._open_file = path.open("r+b", buffering=0)
         else:
             with path.open("rb") as file:
-                shutil.copyfileobj(file, found._opened, 2**24)
-        found._kinds = list(index.kinds)
-        found._records = {k: Record(*r) for k, r in zip(index.keys.tolist(), index.records.tolist(), strict=True)}
-        found._compact(index)
-        return found
+                shutil.copyfileobj(file, store._file, COPY_BYTES)
+        store._layouts = list(index.layouts)
+        store._records = index.as_records()
+        store._find_free_offsets(index)
+        return store
 
-    def __getitem__(self, key: int) -> ClientState:
-        if key in self._memory:
-            return self._memory[key]
-        record = self._records[key]
-        size = _size(self._kinds[record.kind])
-        data = os.pread(self._opened.fileno(), size, record.offset)
-        if _checksum(key, data) != record.crc:
+    def __getitem__(self, client_id: int) -> ClientState:
+        if client_id in self._cache:
+            return self._cache[client_id]
+        record = self._records[client_id]
+        layout = self._layouts[record.layout]
+        size = layout_bytes(layout)
+        data = os.pread(self._file.fileno(), size, record.offset)
+        if checksum(client_id, data) != record.checksum:
             print(
-                f"what client {key} kept is damaged in {self._path}: it starts again from the shared model",
+                f"The state of client {client_id} in {self._path} is damaged: the client starts again from the shared "
+                "model.",
                 file=sys.stderr,
             )
-            del self[key]
-            raise KeyError(key)
-        kept = _unpacked(self._kinds[record.kind], data, self._device)
-        if self._bytes + size <= self._most:
-            self._memory[key] = kept
-            self._bytes += size
-        return kept
+            del self[client_id]
+            raise KeyError(client_id)
+        state = unpack(layout, data, self._device)
+        if self._cache_bytes + size <= self._max_bytes:
+            self._cache[client_id] = state
+            self._cache_bytes += size
+        return state
 
-    def __setitem__(self, key: int, kept: ClientState) -> None:
-        self._bytes -= _bytes(self._memory.pop(key, {}))
-        if self._bytes + _bytes(kept) <= self._most:
-            self._memory[key] = kept
-            self._bytes += _bytes(kept)
-            self._changed.add(key)
+    def __setitem__(self, client_id: int, state: ClientState) -> None:
+        self._cache_bytes -= state_bytes(self._cache.pop(client_id, {}))
+        if self._cache_bytes + state_bytes(state) <= self._max_bytes:
+            self._cache[client_id] = state
+            self._cache_bytes += state_bytes(state)
+            self._unwritten.add(client_id)
             return
-        self._write(key, kept)
-        self._changed.discard(key)
+        self._write(client_id, state)
+        self._unwritten.discard(client_id)
 
-    def __delitem__(self, key: int) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self._bytes -= _bytes(self._memory.pop(key, {}))
-        self._changed.discard(key)
-        if key in self._records:
-            self._release(self._records.pop(key))
+    def __delitem__(self, client_id: int) -> None:
+        if client_id not in self:
+            raise KeyError(client_id)
+        self._cache_bytes -= state_bytes(self._cache.pop(client_id, {}))
+        self._unwritten.discard(client_id)
+        if client_id in self._records:
+            self._release(self._records.pop(client_id))
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._records.keys() | self._memory.keys()))
+        return iter(sorted(self._records.keys() | self._cache.keys()))
 
     def __len__(self) -> int:
-        return len(self._records.keys() | self._memory.keys())
+        return len(self._records.keys() | self._cache.keys())
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._memory or key in self._records
+    def __contains__(self, client_id: object) -> bool:
+        return client_id in self._cache or client_id in self._records
 
-    def flush(self) -> Index:
-        """Bring all to disk, and say where it is; neither these places nor the last checkpoint's are written over."""
-        for key in sorted(self._changed):
-            self._write(key, self._memory[key])
-        self._changed.clear()
-        self._fresh.clear()
-        if self._path is not None and self._file is not None:
-            os.fsync(self._file.fileno())
-        count = len(self._records)
-        keys = np.fromiter(self._records, np.int64, count)
-        records = np.array([(r.kind, r.offset, r.crc) for r in self._records.values()], np.int64).reshape(count, 3)
-        return Index(tuple(self._kinds), keys, records)
+    def flush(self) -> ClientIndex:
+        """Write all states to disk and return their index, for a checkpoint."""
+        for client_id in sorted(self._unwritten):
+            self._write(client_id, self._cache[client_id])
+        self._unwritten.clear()
+        self._uncommitted.clear()
+        if self._path is not None and self._open_file is not None:
+            os.fsync(self._open_file.fileno())
+        return ClientIndex.of_records(self._layouts, self._records)
 
     def commit(self) -> None:
-        """The checkpoint with the last index is on disk: places that only older ones counted on are free."""
-        for record in self._stale:
-            self._free.setdefault(_size(self._kinds[record.kind]), []).append(record.offset)
-        self._stale.clear()
+        """The checkpoint with the last index is on disk: free what only older checkpoints referred to."""
+        for record in self._replaced:
+            self._add_free(record)
+        self._replaced.clear()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._open_file is not None:
+            self._open_file.close()
 
     @property
-    def _opened(self) -> IO[bytes]:
-        if self._file is None:
-            path = self._path
-            self._file = path.open("w+b", buffering=0) if path else tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        return self._file
+    def _file(self) -> IO[bytes]:
+        if self._open_file is None:
+            self._open_file = (
+                self._path.open("w+b", buffering=0) if self._path else tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+            )
+        return self._open_file
 
-    def _write(self, key: int, kept: ClientState) -> None:
-        """A record into the place that is already this client's, if no checkpoint counts on it, or into a free one."""
-        kind = tuple((name, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for name, t in kept.items())
-        if kind not in self._kinds:
-            self._kinds.append(kind)
-        number, data = self._kinds.index(kind), _packed(kept)
-        before = self._records.get(key)
-        if before is not None and before.offset in self._fresh and before.kind == number:
-            place = before.offset
+    def _write(self, client_id: int, state: ClientState) -> None:
+        """Write a record over the client's last one if no checkpoint refers to it, else to a free offset."""
+        layout = layout_of(state)
+        if layout not in self._layouts:
+            self._layouts.append(layout)
+        number, data = self._layouts.index(layout), pack(state)
+        old = self._records.get(client_id)
+        if old is not None and old.offset in self._uncommitted and old.layout == number:
+            offset = old.offset
         else:
-            place = self._take(len(data))
-            if before is not None:
-                self._release(before)
+            offset = self._take_offset(len(data))
+            if old is not None:
+                self._release(old)
+        self._write_bytes(data, offset)
+        self._uncommitted.add(offset)
+        self._records[client_id] = Record(number, offset, checksum(client_id, data))
+
+    def _write_bytes(self, data: bytes, offset: int) -> None:
         written = 0
         try:
             while written < len(data):
-                written += os.pwrite(self._opened.fileno(), memoryview(data)[written:], place + written)
-        except OSError as error:  # such as a full disk: say of which file
+                written += os.pwrite(self._file.fileno(), memoryview(data)[written:], offset + written)
+        except OSError as error:  # such as a full disk, which names no file
             raise OSError(error.errno, error.strerror, str(self._path or tempfile.gettempdir())) from error
-        self._fresh.add(place)
-        self._records[key] = Record(number, place, _checksum(key, data))
 
-    def _take(self, size: int) -> int:
+    def _take_offset(self, size: int) -> int:
         if self._free.get(size):
             return self._free[size].pop()
         self._end += size
         return self._end - size
 
     def _release(self, record: Record) -> None:
-        if record.offset in self._fresh:
-            self._fresh.discard(record.offset)
-            self._free.setdefault(_size(self._kinds[record.kind]), []).append(record.offset)
+        if record.offset in self._uncommitted:
+            self._uncommitted.discard(record.offset)
+            self._add_free(record)
         else:
-            self._stale.append(record)
+            self._replaced.append(record)
 
-    def _compact(self, index: Index) -> None:
-        """Cut off what a crash has left behind the last record, and find the free places between the others."""
-        sizes = np.array(index.sizes(), np.int64)
+    def _add_free(self, record: Record) -> None:
+        self._free.setdefault(layout_bytes(self._layouts[record.layout]), []).append(record.offset)
+
+    def _find_free_offsets(self, index: ClientIndex) -> None:
+        """Cut off what a crash left after the last record, and find the gaps between records."""
+        sizes = np.array([layout_bytes(layout) for layout in index.layouts], np.int64)
         order = np.argsort(index.records[:, 1])
         starts = index.records[order, 1]
-        ends = starts + (sizes[index.records[order, 0]] if len(starts) else 0)
-        self._end = int(ends[-1]) if len(ends) else 0
-        if os.fstat(self._opened.fileno()).st_size > self._end:
-            self._opened.truncate(self._end)
-        befores = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-        for gap in np.flatnonzero(starts > befores).tolist():
-            place, left = int(befores[gap]), int(starts[gap] - befores[gap])
-            for size in sorted(set(sizes.tolist()), reverse=True):
-                while 0 < size <= left:
-                    self._free.setdefault(size, []).append(place)
-                    place, left = place + size, left - size
+        ends = starts + sizes[index.records[order, 0]]
+        self._end = int(ends[-1])
+        if os.fstat(self._file.fileno()).st_size > self._end:
+            self._file.truncate(self._end)
+        previous_ends = np.concatenate([[0], ends[:-1]])
+        for gap in np.flatnonzero(starts > previous_ends).tolist():
+            self._divide_gap(int(previous_ends[gap]), int(starts[gap]), sorted(set(sizes.tolist()), reverse=True))
 
-
-def _size(kind: Layout) -> int:
-    return sum(int(np.prod(shape)) * _dtype(dtype).itemsize for _, dtype, shape in kind)
-
-
-def _bytes(kept: ClientState) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
-
-
-def _dtype(name: str) -> torch.dtype:
-    found: Any = getattr(torch, name)
-    assert isinstance(found, torch.dtype)
-    return found
-
-
-def _packed(kept: ClientState) -> bytes:
-    return b"".join(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for t in kept.values())
-
-
-def _unpacked(kind: Layout, data: bytes, device: torch.device) -> ClientState:
-    buffer, place, kept = bytearray(data), 0, {}
-    for name, dtype, shape in kind:
-        count = int(np.prod(shape))
-        flat = torch.frombuffer(buffer, dtype=_dtype(dtype), count=count, offset=place)
-        kept[name] = flat.view(shape).clone().to(device)  # a copy of its own, wherever it begins in the record
-        place += count * _dtype(dtype).itemsize
-    return kept
-
-
-def _checksum(key: int, data: bytes) -> int:
-    """Of the record of this client: another's in its place is wrong too."""
-    return zlib.crc32(data, zlib.crc32(str(key).encode()))
+    def _divide_gap(self, start: int, end: int, sizes: list[int]) -> None:
+        """Divide a gap into offsets for records, the largest first."""
+        for size in sizes:
+            while 0 < size <= end - start:
+                self._free.setdefault(size, []).append(start)
+                start += size

@@ -1,64 +1,70 @@
-"""How a run goes, apart from what it trains."""
+"""The settings of a run, apart from what it trains and how fast: the one place that declares them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from manyeyes.training.trackers import TRACKERS
+from manyeyes.core.registry import option, suggestion
+from manyeyes.engines.base import EngineOptions
+
+MINIMUMS = {
+    "rounds": 1,
+    "seed": 0,
+    "evaluate_every": 0,
+    "evaluate_every_fraction": 0,
+    "max_local_batches": 0,
+    "checkpoint_seconds": 0,
+    "client_state_cache_mib": 0,
+}
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The words that `train` takes beside data, model and algorithm."""
+    """How long a run is, and what it evaluates and saves."""
 
-    rounds: int = 100
-    seed: int = 0
-    evaluate_every: int = 10  # rounds between evaluations; 0: only the first and the last
-    eval_split: str = "test"  # the split that is evaluated
-    evaluate_every_fraction: float = (
-        0.0  # more often while few rounds are played: every so large a share of them; 0: not
+    rounds: int = option(100, "rounds of training")
+    seed: int = option(0, "seed of everything random")
+    evaluate_every: int = option(10, "rounds between evaluations; 0: only before the first round and after the last")
+    evaluate_every_fraction: float = option(
+        0.0, "largest interval between evaluations as a fraction of the rounds completed so far; 0: no limit"
     )
-    max_local_batches: int = 0  # end when the largest clients of the rounds have taken so many; 0: only by rounds
-    select_best_on: str = ""  # test and keep the model of the lowest loss on this split; empty: the last
-    checkpoint_seconds: float = 60.0  # at most so much work is lost by a crash
-    engine: str = "auto"
-    device: str = "auto"
-    precision: str = "auto"  # float32, tf32 or bf16; auto: float32, on a GPU with the products of TF32
-    compile: bool = True  # steps, on a GPU
-    workers: int = 0  # processes on a CPU; 0: one a core
-    num_streams: int = 0  # clients that train at the same time on a GPU; 0: the number that is best
-    image_storage: str = "auto"  # where images are kept: device, host, or auto: on a GPU where they fit
-    prefetch_mib: int = 1024  # MiB of a store's images that are read for the next round while one trains
-    client_state_cache_mib: int = 1024  # MiB of what clients keep that stay in memory; the rest is in the run's folder
-    trackers: tuple[str, ...] = ()
-    progress: bool | None = None  # None: if somebody looks
-    title: str = "training"
+    eval_split: str = option("test", "split that is evaluated")
+    select_best_on: str = option(
+        "", "split on which the model with the lowest loss is selected, tested and kept; empty: keep the last model"
+    )
+    max_local_batches: int = option(
+        0, "stop when the largest clients of all rounds have trained on this many batches; 0: no limit"
+    )
+    checkpoint_seconds: float = option(60.0, "seconds between checkpoints")
+    client_state_cache_mib: int = option(
+        1024, "MiB of clients' states that are kept in memory; the rest is in the run folder"
+    )
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("rounds", 1),
-            ("evaluate_every", 0),
-            ("evaluate_every_fraction", 0),
-            ("max_local_batches", 0),
-            ("checkpoint_seconds", 0),
-            ("seed", 0),
-            ("prefetch_mib", 0),
-            ("client_state_cache_mib", 0),
-        ):
-            if not getattr(self, name) >= least:  # not a number is not enough either
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {least}")
-        for tracker in self.trackers:
-            if tracker not in TRACKERS:
-                raise ValueError(f"tracker {tracker!r} is unknown: choose {', '.join(TRACKERS)}")
+        for name, minimum in MINIMUMS.items():
+            if not getattr(self, name) >= minimum:  # also true of NaN
+                raise ValueError(f"{name} is {getattr(self, name)}: set it to at least {minimum}.")
 
     def evaluates_after(self, round: int) -> bool:
-        """Whether the model is evaluated after so many rounds, apart from the first and the last."""
+        """Return whether the model is evaluated after this round, apart from the first and the last evaluation."""
         if not self.evaluate_every:
             return False
-        early = (
-            2 ** int(math.log2(max(1.0, self.evaluate_every_fraction * round)))
-            if self.evaluate_every_fraction
-            else math.inf
-        )
-        return round % min(self.evaluate_every, early) == 0
+        interval = self.evaluate_every
+        if self.evaluate_every_fraction:
+            limit = max(1.0, self.evaluate_every_fraction * round)
+            interval = min(interval, 2 ** int(math.log2(limit)))
+        return round % interval == 0
+
+
+def split_options(options: dict[str, Any]) -> tuple[RunConfig, EngineOptions]:
+    """Return the keyword arguments of `train` as settings of the run and of the engine."""
+    run_names, engine_names = ([one.name for one in fields(kind)] for kind in (RunConfig, EngineOptions))
+    for name in options:
+        if name not in run_names and name not in engine_names:
+            known = (*run_names, *engine_names)
+            raise ValueError(f"Unknown option {name!r} of train{suggestion(name, known)}: it has {', '.join(known)}.")
+    run = {name: value for name, value in options.items() if name in run_names}
+    engine = {name: value for name, value in options.items() if name in engine_names}
+    return RunConfig(**run), EngineOptions(**engine)

@@ -1,4 +1,4 @@
-"""Ctrl-C: the round under way is finished, the run is saved, and the person is told how to go on."""
+"""Ctrl-C: the current round is finished, the run is saved, and the user is told how to continue it."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
+FIRST_SIGNAL_MESSAGE = "\nFinishing this round, then saving; press Ctrl-C again to stop at once.\n"
+
 
 class Interrupted(KeyboardInterrupt):
-    """A person stopped the run, and it was saved."""
+    """A user stopped the run, and it was saved."""
 
 
 class Interrupt:
-    """In a `with` statement: notes the first SIGINT or SIGTERM; a second stops at once."""
+    """A context manager that records the first SIGINT or SIGTERM; a second one stops at once."""
 
     def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, object] = {}
+        self.requested = False
+        self._handlers: dict[int, object] = {}  # that were there before
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+                self._handlers[number] = signal.signal(number, self._record)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            if signal.getsignal(number) == self._note:  # else somebody has other plans
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._record:  # else someone has replaced it since
                 signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
-        words = "\nFinishing this round, then saving; press Ctrl-C again to stop at once.\n"
-        os.write(2, words.encode())  # a handler may come in the middle of a print, which cannot be entered twice
+        self.requested = True
+        os.write(2, FIRST_SIGNAL_MESSAGE.encode())  # print is not reentrant, and a signal may interrupt one

@@ -1,16 +1,18 @@
-"""The rounds of a run: play, evaluate, tell, and save, from wherever it stands."""
+"""The training loop: train, evaluate, record and save, from wherever the run is."""
 
 from __future__ import annotations
 
 import math
 import secrets
-import sys
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
+import torch
+from torch import nn
 
 from manyeyes.components.samplers import Centralized
 from manyeyes.core.algorithm import Algorithm
@@ -21,167 +23,252 @@ from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, RoundMetrics, ServerState
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed import DistInfo, PeerLostError
-from manyeyes.engines.evaluation import Evaluator, LocalEvaluator, Score
+from manyeyes.engines.evaluation import Evaluator
+from manyeyes.models.flat import FlatModel
+from manyeyes.training.callbacks import CallbackList, TrainingRun
+from manyeyes.training.checkpoint import CallbackState
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import RunConfig
 from manyeyes.training.events import Event
 from manyeyes.training.interrupt import Interrupt, Interrupted
-from manyeyes.training.model_selection import LOSS, BestModel, loss
-from manyeyes.training.personalized_evaluation import evaluate_personalized as adapt
-from manyeyes.training.progress import progress_bar
+from manyeyes.training.model_selection import BestModel
+from manyeyes.training.personalized_evaluation import evaluate_personalized
 from manyeyes.training.recorder import Recorder
-from manyeyes.training.result import headline, results
+from manyeyes.training.result import Scores
 
 
 class PlanSource(Protocol):
-    """Who decides what a round is."""
+    """Draws the plans of rounds, perhaps ahead of time."""
 
     def plan(self, round: int) -> RoundPlan: ...
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSetup:
-    """All that a run works with, and nothing that changes in it."""
+    """All that a run works with; nothing in it changes."""
 
     algorithm: Algorithm
-    population: Population  # what is trained on
-    engine: Engine
-    evaluator: Evaluator | None
-    augment: Preprocess
+    population: Population  # that is trained on
+    preprocess: Preprocess
     config: RunConfig
-    dist: DistInfo
-    prefetcher: PlanSource | None = None  # who plans rounds before they are played
-    validation_evaluator: LocalEvaluator | None = None  # of the split that says which model is the best
+    module: nn.Module
+    model: FlatModel  # a view of `module`
+    device: torch.device
+    engine: Engine
+    evaluator: Evaluator | None = None
+    best_model: BestModel | None = None
+    plan_source: PlanSource | None = None  # None: each round draws its own plan
+    dist: DistInfo = field(default_factory=DistInfo)
+    engine_name: str = ""
+    metrics: tuple[Any, ...] = ()  # that are reported in addition to the usual ones
 
 
-def train_rounds(
-    training: TrainingSetup, journal: Recorder, state: ServerState, clients: ClientStateStore
-) -> tuple[ServerState, Score | None, Score | None]:
-    """Play the rounds that are left."""
-    how, best = training.config, _best(training, journal, state)
-    over = best is not None and state.round >= how.rounds
-    score, adapted = _evaluate(training, replace(state, weights=best.weights) if best and over else state, clients)
-    metric = headline(score)
-    spent = training.dist.all_gather(sum(event.get("batches", 0) for event in journal.events))[0]
-    if not journal.events:
-        journal.write({"round": 0} | _results(training, score, adapted) | _offer(training, best, state))
-        _save(journal, state, clients, best)
-    saved = time.monotonic()
-    here, private = training.dist, training.algorithm.privacy is not None
-    interrupt = Interrupt() if journal.path or here.size > 1 else nullcontext()
+def train_rounds(loop: TrainingLoop) -> None:
+    """Train the rounds that are left."""
+    config = loop.setup.config
+    handles_signals = loop.recorder.path is not None or loop.setup.dist.size > 1
+    loop.start()
+    source = loop.setup.plan_source
     with (
-        progress_bar(how.title, state.round, how.rounds, how.progress if here.rank == 0 else False) as bar,
-        interrupt as asked,
-        training.prefetcher if isinstance(training.prefetcher, AbstractContextManager) else nullcontext(),
+        source if isinstance(source, AbstractContextManager) else nullcontext(),
+        Interrupt() if handles_signals else nullcontext() as interrupt,
     ):
-        while state.round < how.rounds and not (how.max_local_batches and spent >= how.max_local_batches):
-            began = time.perf_counter()
-            try:
-                plan = training.prefetcher.plan(state.round) if training.prefetcher else None
-                noise = here.all_gather(secrets.randbits(128))[0] if private else None
-                state, report = run_round(
-                    training.algorithm, state, training.population, training.engine, clients, how.seed, plan, noise
-                )
-            except (DivergenceError, PeerLostError):
-                _save(journal, state, clients, best)
-                raise
-            seconds = time.perf_counter() - began
-            event = _event(report, seconds)
-            if isinstance(training.algorithm.sampler, Centralized):  # where nothing is sent
-                event = {name: value for name, value in event.items() if not name.startswith("bytes_")}
-            spent += report.max_client_batches
-            last = state.round == how.rounds or 0 < how.max_local_batches <= spent
-            if last or how.evaluates_after(state.round):
-                chosen = _offer(training, best, state)
-                tested = replace(state, weights=best.weights) if best and last else state
-                score, adapted = _evaluate(training, tested, clients)
-                event |= _results(training, score, adapted) | chosen
-                event |= {"best_round": best.round} if best and last else {}
-                metric = headline(score)
-            journal.write(event)
-            if report.epsilon is not None:
-                metric = f"{headline(score)}  epsilon {report.epsilon:.2f}"
-            for name in report.rejected_clients if here.rank == 0 else ():
-                what = report.rejection_reasons.get(name, f"the update of user {name} was not finite and is left out")
-                print(f"round {report.round}: {what}", file=sys.stderr)
-            bar.advance(state.round, report.train_loss, metric, report.num_images / seconds)
-            stop = here.any(asked is not None and asked.asked)
-            if last or stop or time.monotonic() - saved >= how.checkpoint_seconds:
-                _save(journal, state, clients, best)
-                saved = time.monotonic()
-            if stop and not last:
-                raise Interrupted(f"Stopped after round {state.round} of {how.rounds}; the run is saved.")
-    return (replace(state, weights=best.weights) if best else state), score, adapted
+        while not loop.is_complete:
+            event = loop.train_round()
+            if loop.is_complete or config.evaluates_after(loop.state.round):
+                loop.evaluate(event)
+            is_interrupted = loop.end_round(event, interrupt is not None and interrupt.requested)
+            if loop.is_complete or is_interrupted or loop.is_checkpoint_due:
+                loop.save()
+            if is_interrupted and not loop.is_complete:
+                raise Interrupted(f"Stopped after round {loop.state.round} of {config.rounds}; the run is saved.")
+    loop.state = loop.kept_state
 
 
-def _best(training: TrainingSetup, journal: Recorder, state: ServerState) -> BestModel | None:
-    """The best model so far, the same on every process."""
-    if training.validation_evaluator is None:
-        return None
-    best = BestModel(journal.path, journal.events, state.weights.device)
-    if training.dist.size > 1:
-        best.loss, best.round, weights = training.dist.all_gather((best.loss, best.round, best.weights.cpu()))[0]
-        best.weights = weights.to(state.weights.device)
-    return best
+class TrainingLoop:
+    """The state of a run between rounds, and the steps of the loop."""
 
-
-def _offer(training: TrainingSetup, best: BestModel | None, state: ServerState) -> dict[str, float]:
-    """The loss on the split that chooses, for an event; the model is kept if no other had a lower one."""
-    if best is None or training.validation_evaluator is None:
-        return {}
-    found = loss(training.validation_evaluator.evaluate_global(state.weights))
-    best.update(state.round, found, state.weights)
-    return {LOSS: found}
-
-
-def _save(journal: Recorder, state: ServerState, clients: ClientStateStore, best: BestModel | None) -> None:
-    if best is not None:
-        best.save()
-    journal.save(state, clients)
-    if best is not None:
-        best.prune()
-
-
-def _evaluate(
-    training: TrainingSetup, state: ServerState, clients: ClientStateStore
-) -> tuple[Score | None, Score | None]:
-    """With the shared model and the clients' own layers, and with the models that the clients have made their own."""
-    algorithm, evaluator, engine = training.algorithm, training.evaluator, training.engine
-    if evaluator is None:
-        return None, None
-    if algorithm.personal_layers is None or not clients:
-        score = evaluator.evaluate_global(state.weights)
-    else:
-        score = evaluator.evaluate_personal_layers(
-            state.weights, engine.personal_mask(algorithm.personal_layers), clients
+    def __init__(
+        self,
+        setup: TrainingSetup,
+        recorder: Recorder,
+        state: ServerState,
+        clients: ClientStateStore,
+        callbacks: tuple[Any, ...] = (),
+        observers: tuple[Any, ...] = (),
+        callback_states: Mapping[str, CallbackState] | None = None,
+    ) -> None:
+        self.setup, self.recorder, self.clients = setup, recorder, clients
+        self.state, self.scores, self.scored_round = state, Scores(), -1
+        self.num_batches = sum(event.get("max_client_batches", 0) for event in recorder.events)
+        self.stop_reason: str | None = None
+        self.saved_at = time.monotonic()
+        run = TrainingRun(
+            algorithm=setup.algorithm,
+            population=setup.population,
+            config=setup.config,
+            evaluator=setup.evaluator,
+            metrics=setup.metrics,
+            folder=recorder.path,
+            rank=setup.dist.rank,
+            read_events=lambda: self.recorder.events,
+            read_state=lambda: self.state,
         )
+        self.callbacks, self.observers = CallbackList(callbacks, run), CallbackList(observers, run)
+        for each in (self.callbacks, self.observers):
+            each.load_state_dicts(callback_states or {})
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no round is left."""
+        config = self.setup.config
+        return (
+            self.state.round >= config.rounds
+            or 0 < config.max_local_batches <= self.num_batches
+            or self.stop_reason is not None
+        )
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        return time.monotonic() - self.saved_at >= self.setup.config.checkpoint_seconds
+
+    @property
+    def kept_state(self) -> ServerState:
+        """The state with the weights that are kept if the run ends now."""
+        best = self.setup.best_model
+        return self.state if best is None else replace(self.state, weights=best.weights)
+
+    def start(self) -> None:
+        """Evaluate the untrained model; of a finished run, the model that it kept."""
+        for callbacks in (self.callbacks, self.observers):
+            callbacks.call("on_train_start")
+        self._agree(False)
+        if not self.recorder.events:
+            event: Event = {"round": 0}
+            self.evaluate(event)
+            self.callbacks.call_with_event("on_round_end", event)
+            self._record(event)
+            self.save()
+        elif self.is_complete:
+            self._score({})
+
+    def train_round(self) -> Event:
+        """Train one round and return its event."""
+        setup, start = self.setup, time.perf_counter()
+        try:
+            plan = setup.plan_source.plan(self.state.round) if setup.plan_source else None
+            is_private = setup.algorithm.privacy is not None
+            noise_seed = setup.dist.all_gather(secrets.randbits(128))[0] if is_private else None
+            self.state, metrics = run_round(
+                setup.algorithm,
+                self.state,
+                setup.population,
+                setup.engine,
+                self.clients,
+                setup.config.seed,
+                plan,
+                noise_seed,
+            )
+        except (DivergenceError, PeerLostError):
+            self.save()
+            raise
+        self.num_batches += metrics.max_client_batches
+        return make_event(metrics, time.perf_counter() - start, isinstance(setup.algorithm.sampler, Centralized))
+
+    def evaluate(self, event: Event) -> None:
+        """Add the scores of the current model to an event; after the last round, those of the model that is kept."""
+        self.callbacks.call_with_event("on_evaluate_start", event)
+        self._score(event)
+        self.callbacks.call_with_event("on_evaluate", event)
+
+    def end_round(self, event: Event, is_interrupt_requested: bool) -> bool:
+        """Record a round; return whether the run was interrupted."""
+        was_complete, was_evaluated = self.is_complete, self.scored_round == self.state.round
+        self.callbacks.call_with_event("on_round_end", event)
+        is_interrupted = self._agree(is_interrupt_requested)
+        if self.is_complete and not was_complete:  # a callback ends the run with this round
+            event["stop_reason"] = self.stop_reason
+            if not was_evaluated:
+                self.evaluate(event)
+            elif self.setup.best_model is not None:
+                self._score(event)
+        self._record(event)
+        return is_interrupted
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        for callbacks in (self.callbacks, self.observers):
+            callbacks.call("on_checkpoint")
+        states = self.callbacks.state_dicts() | self.observers.state_dicts()
+        self.recorder.save(self.state, self.clients, states)
+        self.saved_at = time.monotonic()
+
+    def close(self) -> None:
+        """Let callbacks release what they hold."""
+        self.callbacks.close()
+        self.observers.close()
+
+    def _record(self, event: Event) -> None:
+        self.observers.call_with_event("on_round_end", event)
+        self.recorder.write(event)
+
+    def _score(self, event: Event) -> None:
+        self.scored_round = self.state.round
+        self.scores = score_models(self.setup, self.kept_state if self.is_complete else self.state, self.clients)
+        event |= self.scores.results() | count_users_without_test(self.setup)
+        if self.setup.best_model is not None and self.is_complete:
+            event["best_round"] = self.setup.best_model.round
+
+    def _agree(self, is_interrupt_requested: bool) -> bool:
+        """Take over a request to stop from any process; return whether any process was interrupted."""
+        requests = self.setup.dist.all_gather((is_interrupt_requested, self.callbacks.run.stop_reason))
+        self.stop_reason = next((reason for _, reason in requests if reason is not None), None)
+        return any(interrupted for interrupted, _ in requests)
+
+
+def score_models(setup: TrainingSetup, state: ServerState, clients: ClientStateStore) -> Scores:
+    """Score the shared model with the clients' personal layers, and personalized models where the algorithm has them."""
+    algorithm, evaluator, engine = setup.algorithm, setup.evaluator, setup.engine
+    if evaluator is None:
+        return Scores()
+    if algorithm.personal_layers is None or not clients:
+        shared = evaluator.evaluate_global(state.weights)
+    else:
+        mask = engine.personal_mask(algorithm.personal_layers)
+        shared = evaluator.evaluate_personal_layers(state.weights, mask, clients)
     if algorithm.adaptation is None and algorithm.personal_model is None:
-        return score, None
-    return score, adapt(algorithm, state, training.population, engine, evaluator, clients, training.config.seed)
+        return Scores(shared)
+    personalized = evaluate_personalized(
+        algorithm, state, setup.population, engine, evaluator, clients, setup.config.seed
+    )
+    return Scores(shared, personalized)
 
 
-def _event(report: RoundMetrics, seconds: float) -> Event:
-    learned = {"train_loss": report.train_loss, "update_norm": report.update_norm}
+def count_users_without_test(setup: TrainingSetup) -> dict[str, float]:
+    """Return how many users have no test examples, if the others have some."""
+    if setup.evaluator is None:
+        return {}
+    trained, tested = setup.population.user_ids, setup.evaluator.population.user_ids
+    count = len(np.setdiff1d(trained, tested))
+    return {"num_users_without_test": float(count)} if count < len(trained) else {}
+
+
+def make_event(metrics: RoundMetrics, seconds: float, is_centralized: bool = False) -> Event:
+    """Return what is recorded of a round: no means of no clients, and no bytes where nothing is sent."""
     event: Event = {
-        "round": report.round,
-        **{name: value for name, value in learned.items() if not math.isnan(value)},  # chance may have chosen nobody
-        **({} if report.epsilon is None else {"epsilon": report.epsilon, "clip": report.clipping_norm}),
-        "clients": report.num_clients,
-        "images": report.num_images,
-        "batches": report.max_client_batches,
-        "bytes_up": report.bytes_up,
-        "bytes_down": report.bytes_down,
+        "round": metrics.round,
+        "train_loss": metrics.train_loss,
+        "update_norm": metrics.update_norm,
+        "epsilon": metrics.epsilon,
+        "clipping_norm": metrics.clipping_norm,
+        "num_clients": metrics.num_clients,
+        "num_images": metrics.num_images,
+        "max_client_batches": metrics.max_client_batches,
+        "bytes_up": None if is_centralized else metrics.bytes_up,
+        "bytes_down": None if is_centralized else metrics.bytes_down,
         "seconds": round(seconds, 4),
+        "rejected_clients": list(metrics.rejected_clients) or None,
+        "rejection_reasons": dict(metrics.rejection_reasons) or None,
     }
-    event |= {"left_out": list(report.rejected_clients)} if report.rejected_clients else {}
-    return event | ({"why": dict(report.rejection_reasons)} if report.rejection_reasons else {})
-
-
-def _results(training: TrainingSetup, score: Score | None, adapted: Score | None) -> dict[str, float]:
-    """All metrics and, where users have a part to train on and one to be tested on, how many are too small for both."""
-    found = results(score, adapted)
-    if training.evaluator is not None:
-        trained, tested = training.population.user_ids, training.evaluator.population.user_ids
-        untested = len(np.setdiff1d(trained, tested))
-        found |= {"user_untested": float(untested)} if untested < len(trained) else {}
-    return found
+    is_nan = {name: isinstance(value, float) and math.isnan(value) for name, value in event.items()}
+    return {name: value for name, value in event.items() if value is not None and not is_nan[name]}

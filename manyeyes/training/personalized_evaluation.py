@@ -1,4 +1,4 @@
-"""Every client's own model, to be evaluated: kept beside the shared one, or fine-tuned from it and then forgotten."""
+"""Evaluation of personalized models: those that clients keep, or that are fine-tuned for the evaluation only."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.engine import Engine, RoundContext
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.rng import derive_key as chance_key
+from manyeyes.core.rng import derive_key
 from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, ServerState
 from manyeyes.engines.evaluation import Evaluator, Score, with_personal_weights
 
-TOGETHER = 16  # clients whose whole models are in memory at the same time
+MODELS_IN_MEMORY = 16  # whole models of clients, at the same time
 
 
 @dataclass(frozen=True)
 class FixedCohort:
-    """These users."""
+    """Samples the same users in every round."""
 
     users: tuple[int, ...]
 
@@ -31,13 +31,13 @@ class FixedCohort:
 
 @dataclass(frozen=True)
 class PersonalModels(Mapping[int, dict[str, Tensor]]):
-    """The clients' own models, read one at a time, as layers that are personal."""
+    """The clients' personal models as states with personal layers, read one at a time."""
 
     clients: ClientStates
 
-    def __getitem__(self, key: int) -> dict[str, Tensor]:
-        kept = self.clients[key].get(PERSONAL_MODEL_PREFIX + PERSONAL_WEIGHTS)
-        return {} if kept is None else {PERSONAL_WEIGHTS: kept}  # one whose own model was never finite has none
+    def __getitem__(self, client_id: int) -> dict[str, Tensor]:
+        weights = self.clients[client_id].get(PERSONAL_MODEL_PREFIX + PERSONAL_WEIGHTS)
+        return {} if weights is None else {PERSONAL_WEIGHTS: weights}  # none if its model was never finite
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.clients)
@@ -45,8 +45,8 @@ class PersonalModels(Mapping[int, dict[str, Tensor]]):
     def __len__(self) -> int:
         return len(self.clients)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.clients
+    def __contains__(self, client_id: object) -> bool:
+        return client_id in self.clients
 
 
 def evaluate_personalized(
@@ -58,23 +58,21 @@ def evaluate_personalized(
     clients: ClientStates,
     seed: int,
 ) -> Score:
-    """Every user of the evaluated split with the model that it has made its own; nothing of it is kept.
+    """Score each user of the evaluated split with its personalized model; no state changes.
 
-    Where none has one, as personal layers are evaluated there: some clients' models on all examples.
+    If no evaluated user has a personal model, the models of some clients are scored on all examples.
     """
     if algorithm.adaptation is not None:
-        return evaluator.evaluate_personal_models(
-            _fine_tuned(algorithm, state, population, engine, evaluator, clients, seed)
-        )
-    assert algorithm.personal_model is not None, "clients make no model of their own"
+        models = _fine_tuned_models(algorithm, state, population, engine, evaluator, clients, seed)
+        return evaluator.evaluate_personal_models(models)
+    assert algorithm.personal_model is not None, "the algorithm personalizes no models"
     if not clients:
         return evaluator.evaluate_global(state.weights)
-    return evaluator.evaluate_personal_layers(
-        state.weights, engine.personal_mask(algorithm.personal_model.personal_layers), PersonalModels(clients)
-    )
+    mask = engine.personal_mask(algorithm.personal_model.personal_layers)
+    return evaluator.evaluate_personal_layers(state.weights, mask, PersonalModels(clients))
 
 
-def _fine_tuned(
+def _fine_tuned_models(
     algorithm: Algorithm,
     state: ServerState,
     population: Population,
@@ -83,41 +81,42 @@ def _fine_tuned(
     clients: ClientStates,
     seed: int,
 ) -> Iterator[tuple[int, Tensor]]:
-    """What the users make of their models with their training parts; who has none is evaluated with what there is."""
-    assert algorithm.adaptation is not None, "clients do not adapt the model"
+    """Yield the model of each user, fine-tuned on its training examples; the shared model if it has none."""
+    assert algorithm.adaptation is not None, "the algorithm has no adaptation"
     task = algorithm.adaptation.local_algorithm(algorithm)
-    mask = None if algorithm.personal_layers is None else engine.personal_mask(algorithm.personal_layers)
     if task.personal_layers is None:
         raise ValueError(
-            f"{type(algorithm.adaptation).__name__}.task returns an algorithm without personal layers: set its `personal` "
-            "to what the client trains for itself"
+            f"adaptation={type(algorithm.adaptation).__name__} returns an algorithm without personal layers: set its "
+            "personal_layers to what the client fine-tunes."
         )
-    work = RoundContext(
-        task.client_optimizer,
-        task.client_optimizer.learning_rate(state.round),
-        None,
-        None,
-        engine.personal_mask(task.personal_layers),
+    mask = None if algorithm.personal_layers is None else engine.personal_mask(algorithm.personal_layers)
+    context = RoundContext(
+        client_optimizer=task.client_optimizer,
+        lr=task.client_optimizer.learning_rate(state.round),
+        correction=None,
+        correction_state=None,
+        personal_mask=engine.personal_mask(task.personal_layers),
+        loss=task.loss,
     )
-    place = {key: user for user, key in enumerate(population.user_ids.tolist())}
-    users = evaluator.population.user_ids.tolist()
-    for first in range(0, len(users), TOGETHER):
-        keys = users[first : first + TOGETHER]
+    user_of = {client_id: user for user, client_id in enumerate(population.user_ids.tolist())}
+    client_ids = evaluator.population.user_ids.tolist()
+    for start in range(0, len(client_ids), MODELS_IN_MEMORY):
+        batch = client_ids[start : start + MODELS_IN_MEMORY]
         models = {
-            key: state.weights if mask is None else with_personal_weights(state.weights, mask, clients.get(key))
-            for key in keys
+            k: state.weights if mask is None else with_personal_weights(state.weights, mask, clients.get(k))
+            for k in batch
         }
-        able = tuple(place[key] for key in keys if key in place)
-        if able:
+        users = tuple(user_of[k] for k in batch if k in user_of)
+        if users:
             plan = plan_round(
-                replace(task, sampler=FixedCohort(able)),
+                replace(task, sampler=FixedCohort(users)),
                 population,
-                chance_key(seed, "adapt"),
+                derive_key(seed, "adapt"),
                 state.round,
                 engine.num_augment_uniforms,
             )
-            begin = {key: {PERSONAL_WEIGHTS: model} for key, model in models.items()}
-            keeps = engine.train(state.weights, plan, work, begin).client_states
-            models |= {key: kept[PERSONAL_WEIGHTS] for key, kept in keeps.items()}
-        for key in evaluator.dist.shard(np.array(keys)).tolist():
-            yield key, models[key]
+            initial = {k: {PERSONAL_WEIGHTS: model} for k, model in models.items()}
+            result = engine.train(state.weights, plan, context, initial)
+            models |= {k: kept[PERSONAL_WEIGHTS] for k, kept in result.client_states.items()}
+        for client_id in evaluator.dist.shard(np.array(batch)).tolist():
+            yield client_id, models[client_id]

@@ -1,4 +1,4 @@
-"""Trainings in processes of their own, side by side, none of which outlives this one."""
+"""Runs in processes of their own, several at a time, none of which outlives this process."""
 
 from __future__ import annotations
 
@@ -13,65 +13,67 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 COMMAND = (sys.executable, "-m", "manyeyes", "run")
-Train = Callable[[Sequence[str]], str]  # from words of `manyeyes run` to what went wrong; empty where nothing did
+STOP_MESSAGE = "\nFinishing the current rounds, then saving; press Ctrl-C again to stop at once."
+Train = Callable[[Sequence[str]], str]  # from arguments of `manyeyes run` to an error message; empty without an error
 T = TypeVar("T")
 
 
-def run_parallel(works: Sequence[Callable[[Train], T]], most: int) -> list[T]:
-    """What each work returns, so many at a time; each is given a function that trains in a process.
+def run_parallel(tasks: Sequence[Callable[[Train], T]], max_processes: int) -> list[T]:
+    """Return the result of each task, running up to `max_processes` at a time.
 
-    Ctrl-C or SIGTERM: trainings under way finish their round and save themselves, others are not begun; once more, and
-    they stop at once.
+    Each task receives a function that trains in a process. After Ctrl-C or SIGTERM, current runs finish their round
+    and save, and no others start; after a second one, they stop at once.
     """
-    trainings = ProcessPool()
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    pool = ProcessPool()
+    previous_handler = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        with ThreadPoolExecutor(most) as pool:
+        with ThreadPoolExecutor(max_processes) as threads:
             try:
-                return [each.result() for each in [pool.submit(work, trainings.train) for work in works]]
+                return [future.result() for future in [threads.submit(task, pool.train) for task in tasks]]
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                trainings.end()
+                threads.shutdown(wait=False, cancel_futures=True)
+                pool.stop()
                 raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 @dataclass(eq=False)
 class ProcessPool:
-    """Those under way."""
+    """The processes that are training."""
 
     running: list[subprocess.Popen[str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    over: bool = False
+    is_stopped: bool = False
 
-    def train(self, words: Sequence[str]) -> str:
+    def train(self, args: Sequence[str]) -> str:
+        """Run `manyeyes run` in a process and return its error message; empty without an error."""
         with self.lock:
-            if self.over:
-                return "it was not begun"
+            if self.is_stopped:
+                return "the run was not started"
             process = subprocess.Popen(
-                [*COMMAND, *words],
+                [*COMMAND, *args],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # where Ctrl-C comes from us alone, and once
+                start_new_session=True,  # so that Ctrl-C reaches it only through `stop`, and once
             )
             self.running.append(process)
-        _, told = process.communicate()
+        _, stderr = process.communicate()
         with self.lock:
             self.running.remove(process)
         if not process.returncode:
             return ""
-        return (told.strip().splitlines() or [f"it ended with code {process.returncode}"])[-1].removeprefix(
-            "manyeyes: "
-        )
+        lines = stderr.strip().splitlines() or [f"the process ended with code {process.returncode}"]
+        return lines[-1].removeprefix("manyeyes: ")
 
-    def end(self) -> None:
+    def stop(self) -> None:
+        """Ask all processes to finish their round and save; kill them if this is interrupted."""
         with self.lock:
-            self.over = True
+            self.is_stopped = True
             running = list(self.running)
         if running:
-            print("\nFinishing the rounds under way, then saving; press Ctrl-C again to stop at once.", file=sys.stderr)
+            print(STOP_MESSAGE, file=sys.stderr)
         try:
             for process in running:
                 process.terminate()

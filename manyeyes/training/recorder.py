@@ -1,37 +1,38 @@
-"""A journal: where a run's events and states go, in memory or in a folder."""
+"""Recorders: where the events and states of a run go, in memory or in a folder."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from manyeyes.core.state import ServerState
 from manyeyes.training import checkpoint as checkpoints
-from manyeyes.training.checkpoint import Checkpoint
+from manyeyes.training.checkpoint import CallbackState, Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.events import Event, MetricsFile, read_events
 from manyeyes.training.run_folder import RunFolder
-from manyeyes.training.trackers import TRACKERS, Tracker
 
 
 class Recorder(Protocol):
-    """Keeps events, and states to go on from."""
+    """Keeps events, and states to continue from."""
 
     @property
     def events(self) -> list[Event]: ...
 
     @property
-    def path(self) -> Path | None: ...
+    def path(self) -> Path | None:
+        """The folder; None where nothing is written."""
 
     def write(self, event: Event) -> None: ...
 
-    def save(self, state: ServerState, clients: ClientStateStore) -> None: ...
+    def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None: ...
 
     def close(self) -> None: ...
 
 
 class InMemoryRecorder:
-    """For a run without a folder: events alone."""
+    """Keeps events only: for a run without a folder, and for the processes that do not write."""
 
     path = None
 
@@ -41,7 +42,7 @@ class InMemoryRecorder:
     def write(self, event: Event) -> None:
         self.events.append(event)
 
-    def save(self, state: ServerState, clients: ClientStateStore) -> None:
+    def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None:
         pass
 
     def close(self) -> None:
@@ -49,29 +50,24 @@ class InMemoryRecorder:
 
 
 class FolderRecorder:
-    """Events in `metrics.jsonl` (and trackers), states in the checkpoint."""
+    """Writes events to `metrics.jsonl` and states to the checkpoint of a run folder."""
 
-    def __init__(
-        self, folder: RunFolder, trackers: tuple[str, ...], fingerprint: str, found: Checkpoint | None
-    ) -> None:
+    def __init__(self, folder: RunFolder, fingerprint: str, checkpoint: Checkpoint | None = None) -> None:
         self.path = folder.path
         self._folder, self._fingerprint = folder, fingerprint
-        self._metrics = MetricsFile(folder.metrics, found.metrics_bytes if found else 0)
+        self._metrics = MetricsFile(folder.metrics, checkpoint.metrics_bytes if checkpoint else 0)
         self.events = read_events(folder.metrics)
-        done = found.state.round if found else 0
-        self._trackers: list[Tracker] = [TRACKERS[name](folder.path, done + 1) for name in trackers]
 
     def write(self, event: Event) -> None:
         self.events.append(event)
-        for follower in (self._metrics, *self._trackers):
-            follower.write(event)
+        self._metrics.write(event)
 
-    def save(self, state: ServerState, clients: ClientStateStore) -> None:
-        """First the events and the clients' records, then the checkpoint that counts on them."""
-        written, index = self._metrics.sync(), clients.flush()
-        checkpoints.save(self._folder.checkpoint, Checkpoint(state, index, written, self._fingerprint))
+    def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None:
+        """Write the events and the clients' records, then the checkpoint that refers to them."""
+        metrics_bytes, index = self._metrics.sync(), clients.flush()
+        checkpoint = Checkpoint(state, index, metrics_bytes, self._fingerprint, callbacks)
+        checkpoints.save(self._folder.checkpoint, checkpoint)
         clients.commit()
 
     def close(self) -> None:
-        for follower in (self._metrics, *self._trackers):
-            follower.close()
+        self._metrics.close()

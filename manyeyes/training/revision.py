@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-NAME = "manyeyes"
+PROJECT = "manyeyes"
 
 
 def revision(package: Path) -> str | None:
@@ -17,18 +17,18 @@ def revision(package: Path) -> str | None:
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     top = _git(package, "rev-parse", "--show-toplevel")
-    if not top or _project(Path(top) / "pyproject.toml") != NAME:
+    if not top or _project(Path(top) / "pyproject.toml") != PROJECT:
         return None
     return _git(package, "describe", "--always", "--dirty", "--abbrev=40") or None
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *args: str) -> str | None:
     """Return what git prints in this folder, or None where it fails or is not installed."""
     try:
-        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, timeout=10, check=False)
+        process = subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
 def _project(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Tensors in files that are whole or not there."""
+"""Files of tensors, which are complete or absent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from torch import Tensor
 from manyeyes.io.atomic import atomic_write
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str] | None = None) -> None:
-    def write(beside: Path) -> None:
-        beside.touch()
-        rights = beside.stat().st_mode
-        save_file(tensors, beside, about)
-        beside.chmod(rights)  # safetensors lets nobody else read its files
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file in one step, with the permissions of other new files."""
+
+    def write(temporary: Path) -> None:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        save_file(tensors, temporary, metadata)
+        temporary.chmod(mode)  # safetensors creates files that only their owner can read
 
     try:
         atomic_write(path, write)
-    except SafetensorError as error:  # how safetensors says that the disk is full
+    except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(errno.EIO, str(error), str(path)) from error

@@ -1,80 +1,85 @@
-"""Events: one line of JSON for each round, in `metrics.jsonl`, and to whatever else follows the run."""
+"""Trackers: callbacks that send the events of a run to TensorBoard, MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from manyeyes.core.registry import register
+from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.events import Event, scalars
 
 
-class Tracker(Protocol):
-    """Something that follows a run."""
-
-    def write(self, event: Event) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class TensorBoard:
+@register("tracker", "tensorboard")
+@dataclass
+class TensorBoard(Callback):
     """Curves for TensorBoard, in the run folder."""
 
-    def __init__(self, folder: Path, purge_from: int) -> None:
+    def on_train_start(self, run: TrainingRun) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ValueError("TensorBoard is not installed: pip install 'manyeyes[track]'") from error
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge_from)
+            raise _not_installed("TensorBoard") from error
+        # Rounds after a checkpoint are repeated.
+        self._writer = SummaryWriter(str(_folder(run) / "tensorboard"), purge_step=run.round + 1)
 
-    def write(self, event: Event) -> None:
+    def on_round_end(self, run: TrainingRun, event: Event) -> None:
         for name, value in scalars(event).items():
             self._writer.add_scalar(name, value, event["round"])
 
     def close(self) -> None:
-        self._writer.close()
+        if hasattr(self, "_writer"):
+            self._writer.close()
 
 
-class MLflow:
+@register("tracker", "mlflow")
+@dataclass
+class MLflow(Callback):
     """Curves for MLflow: to the server of MLFLOW_TRACKING_URI, else to a database in the run folder."""
 
-    def __init__(self, folder: Path, purge_from: int) -> None:
+    def on_train_start(self, run: TrainingRun) -> None:
         try:
             import mlflow
         except ImportError as error:
-            raise ValueError("MLflow is not installed: pip install 'manyeyes[track]'") from error
+            raise _not_installed("MLflow") from error
         if not os.environ.get("MLFLOW_TRACKING_URI"):
-            mlflow.set_tracking_uri(f"sqlite:///{folder.resolve() / 'mlflow.db'}")
+            mlflow.set_tracking_uri(f"sqlite:///{_folder(run).resolve() / 'mlflow.db'}")
+        mlflow.start_run(run_name=_folder(run).name)
         self._mlflow = mlflow
-        mlflow.start_run(run_name=folder.name)
 
-    def write(self, event: Event) -> None:
+    def on_round_end(self, run: TrainingRun, event: Event) -> None:
         self._mlflow.log_metrics(scalars(event), step=event["round"])
 
     def close(self) -> None:
-        self._mlflow.end_run()
+        if hasattr(self, "_mlflow"):
+            self._mlflow.end_run()
 
 
-class WeightsAndBiases:
+@register("tracker", "wandb")
+@dataclass
+class WeightsAndBiases(Callback):
     """Curves for Weights & Biases, which reads its own settings (WANDB_PROJECT, WANDB_MODE=offline, ...)."""
 
-    def __init__(self, folder: Path, purge_from: int) -> None:
+    def on_train_start(self, run: TrainingRun) -> None:
         try:
             import wandb
         except ImportError as error:
-            raise ValueError("Weights & Biases is not installed: pip install 'manyeyes[track]'") from error
-        self._run = wandb.init(dir=str(folder), name=folder.name)
+            raise _not_installed("Weights & Biases") from error
+        self._run = wandb.init(dir=str(_folder(run)), name=_folder(run).name)
 
-    def write(self, event: Event) -> None:
+    def on_round_end(self, run: TrainingRun, event: Event) -> None:
         self._run.log(scalars(event), step=event["round"])
 
     def close(self) -> None:
-        self._run.finish()
+        if hasattr(self, "_run"):
+            self._run.finish()
 
 
-TRACKERS: dict[str, Callable[[Path, int], Tracker]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": WeightsAndBiases,
-}
+def _folder(run: TrainingRun) -> Path:
+    assert run.folder is not None, "train() refuses trackers without a folder"
+    return run.folder
+
+
+def _not_installed(name: str) -> ValueError:
+    return ValueError(f"{name} is not installed: pip install 'manyeyes[track]'")

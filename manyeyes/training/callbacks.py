@@ -1,0 +1,183 @@
+"""Callbacks: what else happens in a run, apart from training, evaluating and saving.
+
+A callback is an object with any of the hooks of `Callback`. Every process of `torchrun` calls its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.population import Population
+from manyeyes.core.registry import build, describe
+from manyeyes.core.state import ServerState
+from manyeyes.engines.evaluation import Evaluator
+from manyeyes.training.config import RunConfig
+from manyeyes.training.events import Event
+
+if TYPE_CHECKING:
+    from manyeyes.training.result import Result
+
+
+class TrainingRun:
+    """A run as callbacks see it: nothing that they do to what they are given changes the run.
+
+    `events` and `state` are copies. The state is the server's: with privacy, its weights hold only noised updates.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        population: Population,
+        config: RunConfig,
+        evaluator: Evaluator | None,
+        metrics: tuple[Any, ...],
+        folder: Path | None,
+        rank: int,
+        read_events: Callable[[], list[Event]],
+        read_state: Callable[[], ServerState],
+    ) -> None:
+        self.algorithm = algorithm if algorithm.privacy is None else copy.deepcopy(algorithm)
+        self.population = population  # that is trained on
+        self.config = config
+        self.evaluator = evaluator
+        self.metrics = metrics  # that are reported in addition to the usual ones
+        self.folder = folder  # None on the processes that write nothing, and in a run without a folder
+        self.rank = rank  # of this process under torchrun; the first has 0
+        self.stop_reason: str | None = None
+        self._read_events, self._read_state = read_events, read_state
+
+    @property
+    def events(self) -> list[Event]:
+        """The events so far, those before a resume too."""
+        return copy.deepcopy(self._read_events())
+
+    @property
+    def state(self) -> ServerState:
+        """The server's state after the last round."""
+        return _copy_state(self._read_state())
+
+    @property
+    def round(self) -> int:
+        """How many rounds are completed."""
+        return self._read_state().round
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after this round, as if it were the last."""
+        self.stop_reason = reason
+
+
+class Callback:
+    """A callback that does nothing; a class of your own may inherit from it, or have only the hooks that it needs."""
+
+    def on_train_start(self, run: TrainingRun) -> None:
+        """Before the first round of a run or of a resumed run."""
+
+    def on_evaluate_start(self, run: TrainingRun, event: Event) -> None:
+        """Before the model is evaluated; keys that are added to the event are recorded."""
+
+    def on_evaluate(self, run: TrainingRun, event: Event) -> None:
+        """After the model was evaluated; the event has the metrics."""
+
+    def on_round_end(self, run: TrainingRun, event: Event) -> None:
+        """After a round, and after the first evaluation (round 0); keys that are added to the event are recorded."""
+
+    def on_checkpoint(self, run: TrainingRun) -> None:
+        """Before a checkpoint is written."""
+
+    def on_train_end(self, run: TrainingRun, result: Result) -> None:
+        """After the last round, when the model has been written."""
+
+    def close(self) -> None:
+        """At the end, also of a run that fails: release what the callback holds."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return what the checkpoint keeps of the callback: tensors, and values that JSON can hold."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of a checkpoint; called before `on_train_start` of a resumed run."""
+
+
+@dataclass(frozen=True, eq=False)
+class CallbackList:
+    """Calls the hooks of several callbacks, in their order."""
+
+    callbacks: tuple[Any, ...]
+    run: TrainingRun
+
+    def call(self, hook: str, *args: Any) -> None:
+        for callback in self.callbacks:
+            if (method := getattr(callback, hook, None)) is not None:
+                method(self.run, *args)
+
+    def call_with_event(self, hook: str, event: Event) -> None:
+        """Let each callback add keys to the event; refuse one that changes others or adds what is no JSON."""
+        for callback in self.callbacks:
+            if (method := getattr(callback, hook, None)) is None:
+                continue
+            seen = copy.deepcopy(event)
+            method(self.run, seen)
+            event.update(_added_keys(callback, event, seen))
+
+    def close(self) -> None:
+        for callback in self.callbacks:
+            if (method := getattr(callback, "close", None)) is not None:
+                method()
+
+    def state_dicts(self) -> dict[str, Mapping[str, Any]]:
+        states = {name: one.state_dict() for name, one in self._named() if hasattr(one, "state_dict")}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dicts(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, callback in self._named():
+            if name in states and hasattr(callback, "load_state_dict"):
+                callback.load_state_dict(states[name])
+
+    def _named(self) -> Iterable[tuple[str, Any]]:
+        """Yield each callback with a name that is the same after a resume."""
+        counts: dict[str, int] = {}
+        for callback in self.callbacks:
+            name = describe("callback", callback)["name"]
+            counts[name] = counts.get(name, 0) + 1
+            yield (name if counts[name] == 1 else f"{name}-{counts[name]}"), callback
+
+
+def build_all(slot: str, items: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the components of a list of names, descriptions and components."""
+    configs = ({"name": item} if isinstance(item, str) else item for item in items)
+    return tuple(build(slot, config) if isinstance(config, Mapping) else config for config in configs)
+
+
+def _added_keys(callback: Any, event: Event, seen: Event) -> Event:
+    name = type(callback).__name__
+    for key, value in event.items():
+        if key not in seen or not (seen[key] is value or seen[key] == value):
+            raise ValueError(f"callback={name} changed {key!r} of a round's event: add other keys instead.")
+    added = {key: value for key, value in seen.items() if key not in event}
+    try:
+        json.dumps(added)
+    except TypeError as error:
+        raise ValueError(f"callback={name} added a value to a round's event that JSON cannot hold: {error}.") from None
+    return added
+
+
+def _copy_state(state: ServerState) -> ServerState:
+    def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+
+    return replace(
+        state,
+        weights=state.weights.clone(),
+        opt_state=clones(state.opt_state),
+        correction_state=None if state.correction_state is None else state.correction_state.clone(),
+        privacy_state=clones(state.privacy_state),
+        aggregator_state=clones(state.aggregator_state),
+    )

@@ -1,0 +1,77 @@
+"""The description of a run as plain data, which `config.yaml` in its folder has: settings and components by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from manyeyes.core.algorithm import SLOTS, Algorithm
+from manyeyes.core.registry import describe, import_path, source_hash
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.training.config import RunConfig
+from manyeyes.engines.base import EngineOptions
+
+PACKAGE = "manyeyes."
+
+
+def describe_run(
+    algorithm: Algorithm,
+    model: Any,
+    preprocess: Preprocess,
+    config: RunConfig,
+    engine: EngineOptions,
+    trackers: Iterable[Any] = (),
+    callbacks: Iterable[Any] = (),
+    metrics: Iterable[Any] = (),
+) -> dict[str, Any]:
+    """Return the settings of a run that began in Python, in the format of `manyeyes run`."""
+    slots = {slot: getattr(algorithm, slot) for slot in SLOTS}
+    lists = {"trackers": ("tracker", trackers), "callbacks": ("callback", callbacks), "metrics": ("metric", metrics)}
+    components = {name: [(slot, one) for one in items] for name, (slot, items) in lists.items()}
+    engine_options = asdict(engine)
+    description = {
+        "data": None,  # arrays have no name
+        "model": {"name": model} if isinstance(model, str) else None,
+        "algorithm": None,  # it may have any components
+        **{slot: None if one is None else describe(slot, one) for slot, one in slots.items()},
+        "preprocess": asdict(preprocess),
+        "engine": {"name": engine_options.pop("engine"), **engine_options},
+        **{name: [describe(slot, one) for slot, one in items] for name, items in components.items()},
+        **asdict(config),
+        "sources": source_hashes([*slots.values(), *(one for items in components.values() for _, one in items)]),
+    }
+    plain: dict[str, Any] = as_plain(description)
+    return plain
+
+
+def source_hashes(components: Iterable[Any]) -> dict[str, str]:
+    """Return the hash of the source file of each component that does not come with manyeyes, by import path."""
+    paths = {
+        import_path(one): one
+        for one in components
+        if one is not None and not isinstance(one, str) and not import_path(one).startswith((PACKAGE, "torch."))
+    }
+    return {path: digest for path, one in paths.items() if (digest := source_hash(one)) is not None}
+
+
+def warn_of_changed_sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Name the components whose source has changed since the run began."""
+    old_hashes, new_hashes = old.get("sources") or {}, new.get("sources") or {}
+    for path, digest in new_hashes.items():
+        if old_hashes.get(path, digest) != digest:
+            print(f"The source of {path} has changed since the run began: results may differ.", file=sys.stderr)
+
+
+def as_plain(value: Any) -> Any:
+    """Return a value as YAML can hold it; what it cannot hold becomes text."""
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return as_plain(asdict(value))
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else str(value)
