@@ -10,8 +10,8 @@ from typing import Any
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.registry import describe, import_path, source_hash
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.training.config import RunConfig
 from manyeyes.engines.base import EngineOptions
+from manyeyes.training.config import RunConfig
 
 PACKAGE = "manyeyes."
 

@@ -112,9 +112,7 @@ def make_setup(
         compile=engine.compiles,
         dist=engine_setup.dist,
     )
-    evaluators = [evaluate(population=population) for population in evaluated]
-    if evaluators:
-        evaluators[0] = evaluate(population=evaluated[0], metrics=metrics)
+    test, validation = (*evaluated, None, None)[:2]
     return TrainingSetup(
         algorithm=algorithm,
         population=splits.train,
@@ -124,8 +122,8 @@ def make_setup(
         model=model.flat,
         device=device,
         engine=engine,
-        evaluator=evaluators[0] if evaluators else None,
-        best_model=BestModel(evaluators[1]) if len(evaluators) > 1 else None,
+        evaluator=None if test is None else evaluate(population=test, metrics=metrics),
+        best_model=None if validation is None else BestModel(evaluate(population=validation)),
         plan_source=images or _plan_while_device_is_busy(engine, planner, config.rounds),
         dist=engine_setup.dist,
         engine_name=engine.name,
@@ -133,9 +131,7 @@ def make_setup(
     )
 
 
-def _plan_while_device_is_busy(
-    engine: EngineBase, planner: Callable[[int], RoundPlan], rounds: int
-) -> PlanPrefetcher:
+def _plan_while_device_is_busy(engine: EngineBase, planner: Callable[[int], RoundPlan], rounds: int) -> PlanPrefetcher:
     """Return a source of plans that draws the next one when the engine waits for its device."""
     source = PlanPrefetcher(planner, rounds, engine.prefetch)
     engine.on_device_busy = source.prepare
