@@ -1,4 +1,4 @@
-"""A module seen as a function of one flat vector: its trained parameters, then its live BatchNorm statistics."""
+"""A module as a function of one flat vector: its trainable parameters, then its live BatchNorm statistics."""
 
 from __future__ import annotations
 
@@ -11,41 +11,33 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from manyeyes.models.dropout import SeededDropout
 
-CHUNKED_NORM_MIN_ELEMENTS = 1 / 8  # of all that is trained
+LARGE_PARAMETER_FRACTION = 1 / 8  # of the trainable elements, from which a parameter is a piece of its own
 
 
 class FlatModel:
-    """`trained` parameters [P] and `size` shared numbers [W] in all; what does not train stays in the module."""
+    """`num_trainable` parameters [P] and `num_shared` values [W] in all; everything else stays in the module."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not parameters:
             raise ValueError(f"{type(module).__name__} has no parameter that trains: set requires_grad on some")
-        norms = {name: child for name, child in module.named_modules() if isinstance(child, _NormBase)}
-        for name, norm in norms.items():
-            if norm.track_running_stats and norm.momentum is None:
-                raise ValueError(f"norm {name} averages over all batches ever seen (momentum=None): give it a momentum")
-        buffers = {
-            f"{prefix}.{name}" if prefix else name: buffer
-            for prefix, norm in norms.items()
-            for name, buffer in norm.named_buffers(recurse=False)
-        }
+        buffers = _norm_buffers(module)
         statistics = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         self._counters = {name: buffer for name, buffer in buffers.items() if name not in statistics}
         self._tensors = {**parameters, **statistics}
         self.num_trainable = sum(p.numel() for p in parameters.values())
         self.num_shared = sum(t.numel() for t in self._tensors.values())
-        self._lengths = [t.numel() for t in self._tensors.values()]
-        self._parameters = len(parameters)
+        self._sizes = [t.numel() for t in self._tensors.values()]
+        self._num_parameters = len(parameters)
         self._seeds = [f"{name}.seed" for name, child in module.named_modules() if isinstance(child, SeededDropout)]
-        normed = {name for name, child in module.named_modules() if hasattr(child, "running_mean")}
-        self._whole = {name for name in module.state_dict() if name.rpartition(".")[0] in normed}
-        others = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        batch_norms = {name for name, child in module.named_modules() if hasattr(child, "running_mean")}
+        self._float32_names = {name for name in module.state_dict() if name.rpartition(".")[0] in batch_norms}
+        all_tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         self._fixed = {
             name: tensor
-            for name, tensor in others.items()
-            if name not in self._tensors and name not in self._whole and tensor.is_floating_point()
+            for name, tensor in all_tensors.items()
+            if name not in self._tensors and name not in self._float32_names and tensor.is_floating_point()
         }
 
     @property
@@ -55,61 +47,55 @@ class FlatModel:
 
     @property
     def trained_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every trained parameter, by name."""
-        return dict(list(self.shapes.items())[: self._parameters])
+        """The shape of every trainable parameter, by name."""
+        return dict(list(self.shapes.items())[: self._num_parameters])
 
     @property
     def pieces(self) -> list[list[int]]:
-        """The lengths of the trained parameters in pieces, of which a large parameter is one of its own.
+        """The sizes of the trainable parameters, grouped in pieces; a large parameter is a piece of its own.
 
-        The gradient of a piece is put together from those of its parameters: a copy, which a large one is spared.
+        The gradient of a piece is concatenated from those of its parameters: a copy that a large parameter avoids.
         """
-        found: list[list[int]] = [[]]
-        for length in self._lengths[: self._parameters]:
-            if length >= CHUNKED_NORM_MIN_ELEMENTS * self.num_trainable:
-                found += [[length], []]
+        pieces: list[list[int]] = [[]]
+        for size in self._sizes[: self._num_parameters]:
+            if size >= LARGE_PARAMETER_FRACTION * self.num_trainable:
+                pieces += [[size], []]
             else:
-                found[-1].append(length)
-        return [lengths for lengths in found if lengths]
+                pieces[-1].append(size)
+        return [sizes for sizes in pieces if sizes]
 
     def read(self) -> Tensor:
-        """A copy of the module's numbers [W]."""
+        """Return a copy of the module's values [W]."""
         return torch.cat([t.detach().reshape(-1) for t in self._tensors.values()])
 
     @torch.no_grad()
     def write(self, weights_W: Tensor) -> None:
-        """Put the numbers back into the module."""
-        for tensor, piece in zip(self._tensors.values(), weights_W.split(self._lengths), strict=True):
-            tensor.copy_(piece.view_as(tensor))
+        """Copy values into the module."""
+        for tensor, values in zip(self._tensors.values(), weights_W.split(self._sizes), strict=True):
+            tensor.copy_(values.view_as(tensor))
 
     def to_memory_format(self, images: Tensor) -> Tensor:
-        """Images as they should lie in memory: in plain order, but where the model's class says otherwise."""
+        """Return images in the memory format that is fastest: contiguous, unless the model's class says otherwise."""
         devices: tuple[str, ...] = getattr(self.module, "channels_last", ())
-        layout = torch.channels_last if images.device.type in devices else torch.contiguous_format
-        return images.contiguous(memory_format=layout)
+        memory_format = torch.channels_last if images.device.type in devices else torch.contiguous_format
+        return images.contiguous(memory_format=memory_format)
 
     def __call__(
         self, theta: Tensor | Sequence[Tensor], statistics: Tensor, images: Tensor, seed: Tensor | None = None
     ) -> Tensor:
-        """The module's outputs with these numbers; in training mode, BatchNorm updates `statistics` in place.
+        """Return the module's outputs with these values; in training mode, BatchNorm updates `statistics` in place.
 
-        What is trained is one vector [P], or its `pieces`. The images' type is the one that is computed in; BatchNorm
-        keeps float32 for its own numbers. The `seed` decides what layers of SeededDropout drop.
+        `theta` is one vector [P], or its `pieces`. The images' type is the one that is computed in; BatchNorm keeps
+        float32 for its own values. The `seed` decides what layers of SeededDropout drop.
         """
-        whole = isinstance(theta, Tensor)
-        cuts = [self._lengths[: self._parameters]] if whole else self.pieces
-        found = [t for piece, cut in zip((theta,) if whole else theta, cuts, strict=True) for t in piece.split(cut)]
-        if statistics.numel():
-            found += statistics.split(self._lengths[self._parameters :])
-        named = zip(self._tensors.items(), found, strict=True)
-        numbers = {name: piece.view(tensor.shape) for (name, tensor), piece in named}
+        values = self._values(theta, statistics)
         if images.dtype != torch.float32:
-            numbers |= {name: tensor.to(images.dtype) for name, tensor in self._fixed.items()}
-            numbers |= {name: tensor.float() for name, tensor in numbers.items() if name in self._whole}
-        numbers |= {name: counter.clone() for name, counter in self._counters.items()}  # the module's own must not move
+            values |= {name: tensor.to(images.dtype) for name, tensor in self._fixed.items()}
+            values |= {name: tensor.float() for name, tensor in values.items() if name in self._float32_names}
+        values |= {name: counter.clone() for name, counter in self._counters.items()}  # the module's must not change
         if seed is not None:
-            numbers |= dict.fromkeys(self._seeds, seed)
-        outputs = functional_call(self.module, numbers, (images,))
+            values |= dict.fromkeys(self._seeds, seed)
+        outputs = functional_call(self.module, values, (images,))
         if not isinstance(outputs, Tensor):
             raise ValueError(
                 f"{type(self.module).__name__} returns a {type(outputs).__name__} from forward: return one tensor, "
@@ -117,7 +103,31 @@ class FlatModel:
             )
         return outputs
 
-    def mask(self, chosen: Callable[[str], bool]) -> Tensor:
-        """True where a number belongs to a tensor whose name is chosen [W]."""
-        pieces = [torch.full((t.numel(),), chosen(name)) for name, t in self._tensors.items()]
-        return torch.cat(pieces).to(next(iter(self._tensors.values())).device)
+    def mask(self, is_chosen: Callable[[str], bool]) -> Tensor:
+        """Return a mask [W], true for the values of the tensors whose name is chosen."""
+        masks = [torch.full((t.numel(),), is_chosen(name)) for name, t in self._tensors.items()]
+        return torch.cat(masks).to(next(iter(self._tensors.values())).device)
+
+    def _values(self, theta: Tensor | Sequence[Tensor], statistics: Tensor) -> dict[str, Tensor]:
+        """Return the vector's tensors, by name."""
+        pieces = (
+            ((theta,), [self._sizes[: self._num_parameters]]) if isinstance(theta, Tensor) else (theta, self.pieces)
+        )
+        flat = [tensor for piece, sizes in zip(*pieces, strict=True) for tensor in piece.split(sizes)]
+        if statistics.numel():
+            flat += statistics.split(self._sizes[self._num_parameters :])
+        named = zip(self._tensors.items(), flat, strict=True)
+        return {name: values.view(tensor.shape) for (name, tensor), values in named}
+
+
+def _norm_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the statistics and counters of the module's live norms, by name."""
+    norms = {name: child for name, child in module.named_modules() if isinstance(child, _NormBase)}
+    for name, norm in norms.items():
+        if norm.track_running_stats and norm.momentum is None:
+            raise ValueError(f"norm {name} averages over all batches ever seen (momentum=None): give it a momentum")
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer
+        for prefix, norm in norms.items()
+        for name, buffer in norm.named_buffers(recurse=False)
+    }

@@ -1,4 +1,4 @@
-"""What a module does when it trains, found out by trying a copy of it on a few images."""
+"""How a module behaves when it trains, measured by trying a copy of it on a few images."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from torch import Tensor
 
 from manyeyes.models.flat import FlatModel
 
-NEAR = 1e-3  # of the largest output: kernels for batches of other sizes round otherwise
+ROUNDING_TOLERANCE = 1e-3  # of the largest output: kernels for another batch size round differently
 
 
 @dataclass(frozen=True)
 class ModuleTraits:
-    uses_rng: bool  # random numbers of its own
-    mixes_batch: bool  # what it makes of an example, or a norm's statistics, depends on the others of the batch
-    trains_on_one: bool  # whether it learns from a batch of one image
-    mutated_buffer: str  # a buffer that is no norm's and changes; "": none
+    uses_rng: bool  # whether it uses a global random generator
+    mixes_batch: bool  # whether an example's output, or a norm's statistics, depend on the rest of the batch
+    trains_on_one: bool  # whether it can train on a batch of one image
+    mutated_buffer: str  # a buffer that changes and is not a norm's; "": none
 
 
 def trial_images(height: int, width: int, device: torch.device) -> Tensor:
-    """Three images of so many pixels to try a model on, the same each time; no global generator is used."""
+    """Return three images to try a model on, always the same; no global generator is used."""
     images = torch.rand(3, 3, height, width, generator=torch.Generator().manual_seed(0)).to(device)
     return images * torch.arange(1, 4, device=device)[:, None, None, None] - 1
 
 
 @torch.no_grad()
 def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
-    """Of a module that is given images of so many pixels; it stays as it is."""
-    tried, weights = FlatModel(copy.deepcopy(model.module).train()), model.read()
+    """Return the traits of a module for images of this size; the module itself does not change."""
+    trial, weights = FlatModel(copy.deepcopy(model.module).train()), model.read()
     cuda = [weights.device] if weights.is_cuda else []
-    images = tried.to_memory_format(trial_images(height, width, weights.device))
+    images = trial.to_memory_format(trial_images(height, width, weights.device))
 
-    def look(count: int) -> tuple[Tensor, Tensor]:
-        """What it answers to so many of the images, and the statistics of its norms afterwards."""
+    def outputs_and_statistics(num_images: int) -> tuple[Tensor, Tensor]:
+        """Return the outputs for the first images, and the statistics of the norms afterwards."""
         statistics = weights[model.num_trainable :].clone()
-        return tried(weights[: model.num_trainable], statistics, images[:count]), statistics
+        return trial(weights[: model.num_trainable], statistics, images[:num_images]), statistics
 
     with (
         torch.random.fork_rng(cuda),
@@ -45,15 +45,27 @@ def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
     ):
         generator = torch.cuda.default_generators[weights.device.index or 0] if cuda else torch.default_generator
         before = generator.get_state()
-        (two, after_two), (three, after_three) = look(2), look(3)
-        draws = not torch.equal(before, generator.get_state())
-        same = bool((two - three[:2]).abs().max() <= NEAR * two.abs().max())
-        same = same and torch.allclose(after_two, after_three, rtol=NEAR, atol=NEAR**2)
+        two, three = outputs_and_statistics(2), outputs_and_statistics(3)
+        uses_rng = not torch.equal(before, generator.get_state())
         try:
-            look(1)
-            alone = True
-        except ValueError:  # live BatchNorm wants several numbers of every channel
-            alone = False
-    kept = dict(tried.module.named_buffers())
-    moved = (n for n, b in model.module.named_buffers() if b.is_floating_point() and not torch.equal(b, kept[n]))
-    return ModuleTraits(draws, not same, alone, next(moved, ""))
+            outputs_and_statistics(1)
+            trains_on_one = True
+        except ValueError:  # live BatchNorm needs several values of every channel
+            trains_on_one = False
+    trial_buffers = dict(trial.module.named_buffers())
+    mutated = (
+        name
+        for name, buffer in model.module.named_buffers()
+        if buffer.is_floating_point() and not torch.equal(buffer, trial_buffers[name])
+    )
+    return ModuleTraits(uses_rng, not _is_independent(two, three), trains_on_one, next(mutated, ""))
+
+
+def _is_independent(two: tuple[Tensor, Tensor], three: tuple[Tensor, Tensor]) -> bool:
+    """Return whether a third image changed neither the outputs of the first two nor the statistics."""
+    (outputs_two, statistics_two), (outputs_three, statistics_three) = two, three
+    difference = (outputs_two - outputs_three[:2]).abs().max()
+    has_same_outputs = bool(difference <= ROUNDING_TOLERANCE * outputs_two.abs().max())
+    return has_same_outputs and torch.allclose(
+        statistics_two, statistics_three, rtol=ROUNDING_TOLERANCE, atol=ROUNDING_TOLERANCE**2
+    )

@@ -1,4 +1,4 @@
-"""Whether a module fits images and classes is found out by trying a copy of it, which changes nothing."""
+"""A module that does not fit the images and classes is refused, and trying it changes nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from manyeyes.models import NORMS, build_model
 from manyeyes.models.fitting import check_fits
 
 
-class Returning(nn.Module):
-    """Has one parameter and returns whatever a function makes of the logits."""
+class WithOutput(nn.Module):
+    """Returns a function of the logits."""
 
     def __init__(self, make: Any, layer: nn.Module | None = None) -> None:
         super().__init__()
@@ -26,8 +26,8 @@ class Returning(nn.Module):
         return self.make(self.layer(x))
 
 
-class Drawing(nn.Module):
-    """Draws from every global generator, and counts in a buffer and in an attribute."""
+class UsingGenerators(nn.Module):
+    """Uses every global generator, and counts its calls in a buffer and in an attribute."""
 
     calls: Tensor
 
@@ -42,7 +42,7 @@ class Drawing(nn.Module):
         return self.layer(x) + torch.rand(()) + random.random() + np.random.rand()  # noqa: NPY002
 
 
-class Changing(nn.Module):
+class ModeDependent(nn.Module):
     """Returns another number of outputs when it is evaluated."""
 
     def __init__(self) -> None:
@@ -55,22 +55,25 @@ class Changing(nn.Module):
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", names("model"))
-def test_our_models_fit(name: str, norm: str) -> None:
+def test_built_in_models_fit(name: str, norm: str) -> None:
     check_fits(build_model(name, 7, norm=norm, size=32), 32, 32, 7)
 
 
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        (Returning(lambda y: (y, y)), r"returns a tuple of 2 in training mode: return one .* logits \[N, 5\]"),
-        (Returning(lambda y: {"out": y}), "returns a dict of 1 in training mode"),
-        (Returning(lambda y: None), "returns a NoneType in training mode"),
-        (Returning(lambda y: y.argmax(1)), "returns int64 numbers in training mode: return one floating-point Tensor"),
-        (Returning(lambda y: y[:, 0]), r"returns shape \[2\] for 2 images in training mode: return one"),
-        (Returning(lambda y: y[..., None]), r"returns shape \[2, 5, 1\] for 2 images"),
-        (Returning(lambda y: y[:1]), r"returns shape \[1, 5\] for 2 images"),
-        (Returning(lambda y: y[:, :1]), "the model has 1 output and the data has 5 classes: give its last layer 5 out"),
-        (Returning(lambda y: torch.cat([y, y], 1)), "the model has 10 outputs and the data has 5 classes"),
+        (WithOutput(lambda y: (y, y)), r"returns a tuple of 2 in training mode: return one .* logits \[N, 5\]"),
+        (WithOutput(lambda y: {"out": y}), "returns a dict of 1 in training mode"),
+        (WithOutput(lambda y: None), "returns a NoneType in training mode"),
+        (WithOutput(lambda y: y.argmax(1)), "returns int64 numbers in training mode: return one floating-point Tensor"),
+        (WithOutput(lambda y: y[:, 0]), r"returns shape \[2\] for 2 images in training mode: return one"),
+        (WithOutput(lambda y: y[..., None]), r"returns shape \[2, 5, 1\] for 2 images"),
+        (WithOutput(lambda y: y[:1]), r"returns shape \[1, 5\] for 2 images"),
+        (
+            WithOutput(lambda y: y[:, :1]),
+            "the model has 1 output and the data has 5 classes: give its last layer 5 out",
+        ),
+        (WithOutput(lambda y: torch.cat([y, y], 1)), "the model has 10 outputs and the data has 5 classes"),
         (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 5)), "expects 1 input channel and the .* 3"),
         (nn.Sequential(nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(144, 5)), "expects 4 input channels and the .* 3"),
         (
@@ -83,36 +86,36 @@ def test_our_models_fit(name: str, norm: str) -> None:
             r"1\.weight has no shape yet, .* on a batch of images \[N, 3, 8",
         ),
         (nn.Sequential(nn.LazyBatchNorm2d(affine=False), nn.Flatten(), nn.Linear(192, 5)), "0.running_mean has no sh"),
-        (Changing(), "returns a tuple of 2 in evaluation mode"),
+        (ModeDependent(), "returns a tuple of 2 in evaluation mode"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_in_a_sentence(module: nn.Module, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence) as caught:
+def test_a_model_that_does_not_fit_is_refused_in_one_sentence(module: nn.Module, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as error:
         check_fits(module, 8, 8, 5)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_convolution_that_never_sees_the_images_is_not_blamed() -> None:
-    gray = nn.Conv2d(1, 1, 3, padding=1)
-    module = Returning(lambda y: y, nn.Sequential(nn.AvgPool3d((3, 1, 1)), gray, nn.Flatten(), nn.Linear(64, 5)))
+def test_a_convolution_of_other_channels_inside_the_model_is_not_named() -> None:
+    inner = nn.Conv2d(1, 1, 3, padding=1)
+    module = WithOutput(lambda y: y, nn.Sequential(nn.AvgPool3d((3, 1, 1)), inner, nn.Flatten(), nn.Linear(64, 5)))
     check_fits(module, 8, 8, 5)
     with pytest.raises(ValueError, match="fails in training mode"):
         check_fits(module, 9, 9, 5)
 
 
-def test_a_model_that_is_not_evaluated_is_only_tried_as_it_trains() -> None:
-    check_fits(Changing(), 8, 8, 5, evaluated=False)
+def test_a_model_that_is_not_evaluated_is_only_tried_in_training_mode() -> None:
+    check_fits(ModeDependent(), 8, 8, 5, evaluated=False)
 
 
 def test_trying_a_model_changes_neither_it_nor_a_generator() -> None:
-    module = Drawing().eval()
+    module = UsingGenerators().eval()
     module.layer[0].train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    chance = torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
+    states = torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
     check_fits(module, 8, 8, 5)
-    assert torch.equal(torch.get_rng_state(), chance[0])
-    assert (random.getstate(), str(np.random.get_state())) == chance[1:]  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (random.getstate(), str(np.random.get_state())) == states[1:]  # noqa: NPY002
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     assert module.python_calls == 0
-    assert [part.training for part in (module, module.layer[0], module.layer[2])] == [False, True, False]
-    assert not any(part._forward_pre_hooks for part in module.modules())
+    assert [layer.training for layer in (module, module.layer[0], module.layer[2])] == [False, True, False]
+    assert not any(layer._forward_pre_hooks for layer in module.modules())

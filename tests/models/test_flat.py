@@ -12,7 +12,7 @@ IMAGES = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(1))
 
 
 def module() -> nn.Sequential:
-    """A convolution that is frozen, BatchNorm, and a head."""
+    """Return a frozen convolution, BatchNorm, and a head."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 4))
     net[0].requires_grad_(False)
@@ -20,25 +20,25 @@ def module() -> nn.Sequential:
     return net
 
 
-def test_counts_trained_parameters_then_statistics() -> None:
+def test_the_vector_has_trainable_parameters_then_statistics() -> None:
     flat = FlatModel(module())
     assert (flat.num_trainable, flat.num_shared) == (2 + 2 + 32 + 4, 40 + 2 + 2)
     assert list(flat.shapes) == ["1.weight", "1.bias", "4.weight", "4.bias", "1.running_mean", "1.running_var"]
 
 
-def test_what_is_written_is_read_and_sits_in_its_place() -> None:
+def test_written_values_are_read_and_set_in_the_module() -> None:
     net = module()
     frozen = net[0].weight.clone()
     flat = FlatModel(net)
-    numbers = torch.arange(44.0)
-    flat.write(numbers)
-    assert torch.equal(flat.read(), numbers)
+    values = torch.arange(44.0)
+    flat.write(values)
+    assert torch.equal(flat.read(), values)
     assert torch.equal(net[4].weight, torch.arange(4.0, 36).view(4, 8))
     assert net[1].running_var.tolist() == [42, 43]
     assert torch.equal(net[0].weight, frozen)
 
 
-def test_what_is_read_is_a_copy() -> None:
+def test_read_values_are_a_copy() -> None:
     net = module()
     FlatModel(net).read().zero_()
     assert bool((net[1].weight == 1).all())
@@ -48,10 +48,10 @@ def test_what_is_read_is_a_copy() -> None:
 def test_outputs_are_those_of_the_module(training: bool) -> None:
     flat = FlatModel(module().train(training))
     weights = flat.read() + 0.1
-    found = flat(weights[:40], weights[40:].clone(), IMAGES)
+    outputs = flat(weights[:40], weights[40:].clone(), IMAGES)
     expected = module().train(training)
     FlatModel(expected).write(weights)
-    torch.testing.assert_close(found, expected(IMAGES), rtol=0, atol=1e-6)
+    torch.testing.assert_close(outputs, expected(IMAGES), rtol=0, atol=1e-6)
 
 
 def test_a_large_parameter_is_a_piece_of_its_own() -> None:
@@ -63,7 +63,7 @@ def test_a_large_parameter_is_a_piece_of_its_own() -> None:
     assert FlatModel(nn.Sequential(*(nn.Linear(9, 9, bias=False) for _ in range(9)))).pieces == [[81] * 9]
 
 
-def test_training_moves_the_statistics_of_the_vector_and_not_of_the_module() -> None:
+def test_training_updates_the_statistics_of_the_vector_and_not_of_the_module() -> None:
     net = module().train()
     flat = FlatModel(net)
     weights = flat.read()
@@ -75,7 +75,7 @@ def test_training_moves_the_statistics_of_the_vector_and_not_of_the_module() -> 
     assert torch.equal(statistics, torch.cat([expected[1].running_mean, expected[1].running_var]))
 
 
-def test_evaluation_moves_nothing() -> None:
+def test_evaluation_updates_no_statistics() -> None:
     flat = FlatModel(module().eval())
     weights = flat.read()
     statistics = weights[40:].clone()
@@ -88,10 +88,10 @@ def test_gradient_is_that_of_the_module() -> None:
     flat = FlatModel(net)
     weights = flat.read()
     theta = weights[:40].clone().requires_grad_()
-    (found,) = torch.autograd.grad(flat(theta, weights[40:], IMAGES).square().sum(), theta)
+    (grad,) = torch.autograd.grad(flat(theta, weights[40:], IMAGES).square().sum(), theta)
     net(IMAGES).square().sum().backward()
-    trained = [p.grad.flatten() for p in net.parameters() if p.requires_grad]
-    torch.testing.assert_close(found, torch.cat(trained))
+    expected = [p.grad.flatten() for p in net.parameters() if p.requires_grad]
+    torch.testing.assert_close(grad, torch.cat(expected))
 
 
 def test_mask_is_true_where_the_name_is_chosen() -> None:
@@ -99,7 +99,7 @@ def test_mask_is_true_where_the_name_is_chosen() -> None:
     assert mask.tolist() == [False] * 4 + [True] * 36 + [False] * 2 + [True] * 2
 
 
-def test_a_parameter_that_is_used_twice_is_held_once() -> None:
+def test_a_shared_parameter_is_in_the_vector_once() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     net[1].weight = net[0].weight
     flat = FlatModel(net)
@@ -109,6 +109,6 @@ def test_a_parameter_that_is_used_twice_is_held_once() -> None:
     torch.testing.assert_close(flat(theta, torch.zeros(0), torch.ones(1, 4)), expected)
 
 
-def test_refuses_a_module_in_which_nothing_trains() -> None:
+def test_a_module_without_trainable_parameters_is_refused() -> None:
     with pytest.raises(ValueError, match="no parameter that trains"):
         FlatModel(nn.Linear(2, 2).requires_grad_(False))
