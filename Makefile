@@ -1,31 +1,38 @@
-# Two commands do all set-up on a machine with Python 3.11 or newer:
-#   make demo    compare four algorithms on a small world, in two minutes on a CPU
-#   make test    check style and types, run the tests
+# Set-up is part of each target, on a machine with Python 3.11 or newer:
+#   make demo    compare four algorithms on synthetic images, in under two minutes on a CPU
+#   make check   lint, types and the fast tests, in about a minute after set-up
+#   make test    lint, types, complexity and all tests that need no GPU
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# Pages are tested in Debian's Chromium, where it is or can be installed; without it those tests are skipped.
+# Pages are tested in Debian's Chromium. It is installed where root allows; otherwise those tests are skipped.
 BROWSER := command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
 	{ apt-get install -y -q chromium || { apt-get update -q && apt-get install -y -q chromium; }; } >/dev/null 2>&1 || \
-	echo "chromium cannot be installed here: the tests of pages in a browser are skipped"
+	echo "Chromium cannot be installed: browser tests are skipped"
 
-.PHONY: demo test clean
+.PHONY: demo check test lint clean
 
 demo: $(VENV)/ready
 	$(BIN)/manyeyes demo
 
-test: $(VENV)/ready
+check: $(VENV)/ready lint
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not browser"
+
+test: $(VENV)/ready lint
 	@$(BROWSER)
+	$(BIN)/pytest -n 3 --dist worksteal  # one more than two cores: some tests wait
+
+lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 3 --dist worksteal  # one more than two cores: some tests wait
+	$(BIN)/complexipy --failed --quiet
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "manyeyes needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+		{ echo "manyeyes needs Python 3.11 or newer. Choose one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
