@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from manyeyes.components.client_weighting import WeightUniformly
 from manyeyes.components.numerics import l2_norms
 from manyeyes.components.validation import require_int, require_positive
+from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.core.registry import option, register

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from manyeyes.components.client_optimizers import SGD
-from manyeyes.components.client_weighting import FedNovaWeighting
 from manyeyes.components.validation import require_int
+from manyeyes.components.weighting import FedNovaWeighting
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import PERSONAL, SHARED
 from manyeyes.core.population import Ints, Population

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import SGD
-from manyeyes.components.client_weighting import WeightUniformly
 from manyeyes.components.server_optimizers import ServerSGD
 from manyeyes.components.validation import require_fraction, require_positive
+from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm, ServerStep
 from manyeyes.core.population import Population
 from manyeyes.core.registry import option, register

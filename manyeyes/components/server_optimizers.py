@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from manyeyes.components.schedule import Schedule
+from manyeyes.components.client_optimizers import Schedule
 from manyeyes.components.validation import require_fraction, require_positive
 from manyeyes.core.registry import option, register
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,10 @@ from manyeyes.core.guarantee import check_private
 from manyeyes.core.population import Floats, Ints, Population
 
 if TYPE_CHECKING:
-    from manyeyes.core.engine import CohortResult, RoundContext
+    from types import TracebackType
+
     from manyeyes.core.plan import RoundPlan
+    from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 
 OptState = tuple[Tensor, ...]  # what a client optimizer carries from step to step
 
@@ -244,6 +246,36 @@ class Loss(Protocol):
 
     def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each example [B]; targets are class ids [B] or multi-hot rows [B, C]."""
+
+
+class Engine(Protocol):
+    """Trains the clients of a plan; a context manager that holds processes and device memory."""
+
+    @property
+    def num_trainable(self) -> int:
+        """P, the number of trainable values."""
+
+    @property
+    def num_augment_uniforms(self) -> int:
+        """How many random numbers the augmentation of one example takes."""
+
+    def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
+        """Return where the weights belong to personal layers [W]; the same tensor for the same layers."""
+
+    def prefetch(self, plan: RoundPlan) -> None:
+        """Prepare what can be prepared for a coming round."""
+
+    def train(
+        self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
+    ) -> CohortResult:
+        """Train the clients of a round, and return the sum of their updates."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release processes and device memory."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from manyeyes.core.algorithm import Algorithm, Privacy
-    from manyeyes.core.engine import CohortResult, RoundContext
     from manyeyes.core.plan import RoundPlan
+    from manyeyes.core.state import CohortResult, RoundContext
 
 NORM_RTOL = 1e-3  # how much longer than its clips a sum of clipped updates may seem by rounding
 SLOTS_THAT_SEE_OTHERS = ("sampler", "client_weighting", "example_weighting", "compressor")

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.core.algorithm import Algorithm, Privacy, ServerStep
-from manyeyes.core.engine import CohortResult, Engine, RoundContext, empty_result
+from manyeyes.core.algorithm import Algorithm, Engine, Privacy, ServerStep
 from manyeyes.core.guarantee import check_plan, check_private, private_update
 from manyeyes.core.plan import ClientPlan, RoundPlan, plan_round
 from manyeyes.core.population import Population
@@ -20,11 +19,14 @@ from manyeyes.core.state import (
     PERSONAL_MODEL_PREFIX,
     ClientState,
     ClientStates,
+    CohortResult,
     DivergenceError,
     MutableClientStates,
+    RoundContext,
     RoundMetrics,
     ServerState,
     communication_cost,
+    empty_result,
 )
 
 

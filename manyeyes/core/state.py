@@ -1,14 +1,17 @@
-"""State between rounds: the server's, the clients', and the metrics that a round reports."""
+"""The data of a round: what clients are sent and return, what server and clients keep, and what is reported."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.algorithm import Algorithm, ClientOptimizer, Compressor, Correction, Loss
 
 ClientState = dict[str, Tensor]  # by the names below; the optimizer state has one number for each of its tensors
 ClientStates = Mapping[int, ClientState]  # by client id
@@ -21,6 +24,42 @@ PERSONAL_MODEL_PREFIX = "personal_model/"  # of the names under which a client k
 
 class DivergenceError(RuntimeError):
     """Training produced weights that are not finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoundContext:
+    """What every client of a round is sent."""
+
+    client_optimizer: ClientOptimizer
+    lr: float | Tensor
+    correction: Correction | None
+    correction_state: Tensor | None  # [P]
+    personal_mask: Tensor | None  # true where a value stays with the client [W]
+    clipping_norm: float = math.inf  # longer updates are scaled down to it
+    correct_personal_layers: bool = False  # whether the correction acts on personal layers too
+    compressor: Compressor | None = None
+    keep_client_updates: bool = False  # whether every client's update is wanted, not only their sum
+    loss: Loss | None = None  # None: by the kind of labels
+
+
+@dataclass(frozen=True, eq=False)
+class CohortResult:
+    """The result of a cohort's local training: sums over the accepted clients, and statistics of each client."""
+
+    update_W: Tensor  # sum of weight * (theta_t - theta)
+    uploads_P: Tensor | None  # sum of what corrections upload
+    accepted_K: NDArray[np.bool_]  # false: the client's update was not finite
+    loss_K: NDArray[np.float64]
+    norm_K: NDArray[np.float64]
+    client_states: dict[int, ClientState]  # new states of the accepted clients, by client id
+    updates_KW: Tensor | None = None  # each client's update, with `keep_client_updates`
+    rejection_reasons: Mapping[int, str] = field(default_factory=dict)  # by client id, where it is not "not finite"
+
+
+def empty_result(weights: Tensor) -> CohortResult:
+    """Return the result of a round in which no client takes part."""
+    none = np.zeros(0)
+    return CohortResult(torch.zeros_like(weights), None, none.astype(bool), none, none, {})
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from manyeyes.components import AllClients, CrossEntropy, EpochBatching, WeightUniformly
-from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import Engine, RoundContext
+from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.state import RoundContext
 from manyeyes.cost.formulas import ModelSize, Throughput
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineSetup

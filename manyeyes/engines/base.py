@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.algorithm import Algorithm, PersonalLayers
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.registry import option
-from manyeyes.core.state import ClientStates
+from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.data_parallel import ClientGroup
 from manyeyes.engines.distributed import ONE_PROCESS, DistInfo

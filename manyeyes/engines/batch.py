@@ -7,8 +7,8 @@ from torch import Tensor
 
 from manyeyes.components.losses import default_loss
 from manyeyes.core.algorithm import Loss
-from manyeyes.core.engine import RoundContext
 from manyeyes.core.population import Ints, Population, as_image_source
+from manyeyes.core.state import RoundContext
 
 EPS = 1e-12  # stands for a sum of weights that is 0: examples that count nothing then give no gradient
 

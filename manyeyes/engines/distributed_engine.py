@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.algorithm import PersonalLayers
-from manyeyes.core.engine import CohortResult, RoundContext, empty_result
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.state import ClientState, ClientStates
+from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext, empty_result
 from manyeyes.engines.base import EngineBase, EngineSetup, GroupTrainer
 from manyeyes.engines.data_parallel import ClientGroup, GroupCache
 from manyeyes.engines.distributed import all_reduce, peer_errors

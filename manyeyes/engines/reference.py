@@ -16,12 +16,19 @@ from torch import Tensor
 
 from manyeyes.components.client_optimizers import local_step, trained_mask
 from manyeyes.core.algorithm import Loss, OptState, PersonalLayers
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.registry import register
 from manyeyes.core.rng import derive_key
-from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, ClientState, ClientStates
+from manyeyes.core.state import (
+    CORRECTION_STATE,
+    OPT_STATE,
+    PERSONAL_WEIGHTS,
+    ClientState,
+    ClientStates,
+    CohortResult,
+    RoundContext,
+)
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineBase, EngineSetup, PersonalMasks
 from manyeyes.engines.batch import EPS, fetch, training_loss, weighted_mean

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from manyeyes.components.numerics import l2_norms
-from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.rng import make_rng
-from manyeyes.core.state import RESIDUAL, ClientState
+from manyeyes.core.state import RESIDUAL, ClientState, RoundContext
 
 
 def simulate_uplink(

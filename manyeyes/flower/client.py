@@ -13,13 +13,11 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from manyeyes.components.client_weighting import WeightUniformly
-from manyeyes.components.example_weighting import ImportanceReweighting
+from manyeyes.components.weighting import ImportanceReweighting, WeightUniformly
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
-from manyeyes.core.state import ClientState
+from manyeyes.core.state import ClientState, RoundContext
 from manyeyes.data.store.opening import open_population
 from manyeyes.engines.evaluation import LocalEvaluator, with_personal_weights
 from manyeyes.engines.malloc import retained_memory

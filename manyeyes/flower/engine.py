@@ -17,10 +17,9 @@ from torch import Tensor
 
 from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import PersonalLayers
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Population
-from manyeyes.core.state import ClientState, ClientStates
+from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
 from manyeyes.engines.base import EngineBase
 from manyeyes.engines.distributed import PeerLostError
 from manyeyes.engines.reference import ReferenceEngine

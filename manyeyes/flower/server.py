@@ -11,7 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
 
-from manyeyes.components.example_weighting import ImportanceReweighting
+from manyeyes.components.weighting import ImportanceReweighting
 from manyeyes.config.build import build_run_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key

@@ -10,8 +10,8 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from manyeyes.components.example_weighting import ImportanceReweighting
 from manyeyes.components.samplers import Centralized
+from manyeyes.components.weighting import ImportanceReweighting
 from manyeyes.config.build import build_algorithm, build_model, build_preprocess
 from manyeyes.config.compose import compose_config
 from manyeyes.core.algorithm import Algorithm

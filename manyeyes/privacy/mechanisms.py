@@ -9,20 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.components.client_weighting import WeightUniformly
 from manyeyes.components.compressors import BF16, Int8, TopK
-from manyeyes.components.example_weighting import ImportanceReweighting
 from manyeyes.components.samplers import AllClients, PoissonSampler, UniformSampler
 from manyeyes.components.validation import require_at_least, require_int, require_positive
+from manyeyes.components.weighting import ImportanceReweighting, WeightUniformly
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.registry import option, register
+from manyeyes.core.state import CohortResult, RoundContext
 from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant, check_delta
 from manyeyes.privacy.calibration import Simulation, auto_delta, min_noise_multiplier
-from manyeyes.privacy.clipping import AdaptiveClip, Clip
-from manyeyes.privacy.noise import GaussianSource
+from manyeyes.privacy.gaussian import AdaptiveClip, Clip, GaussianSource
 
 PrivacyState = dict[str, Tensor]
 SAMPLING = {PoissonSampler: "poisson", UniformSampler: "fixed", AllClients: "none"}

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from manyeyes.components.samplers import Centralized
-from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import Engine
+from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.round import run_round

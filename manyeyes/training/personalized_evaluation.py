@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import Engine, RoundContext
+from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import derive_key
-from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, ServerState
+from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, RoundContext, ServerState
 from manyeyes.engines.evaluation import Evaluator, Score, with_personal_weights
 
 MODELS_IN_MEMORY = 16  # whole models of clients, at the same time

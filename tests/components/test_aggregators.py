@@ -26,11 +26,10 @@ from manyeyes.components import (
 )
 from manyeyes.components import aggregators as aggregation
 from manyeyes.core.algorithm import Aggregator, Algorithm, PersonalLayers
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
-from manyeyes.core.state import ClientStates, init_state
+from manyeyes.core.state import ClientStates, CohortResult, RoundContext, init_state
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models import build_model

@@ -11,7 +11,7 @@ import torch
 from manyeyes.components import SGD, Adam
 from manyeyes.components.client_optimizers import local_step
 from manyeyes.core.algorithm import ClientOptimizer
-from manyeyes.core.engine import RoundContext
+from manyeyes.core.state import RoundContext
 
 GRADIENTS = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
 START = torch.linspace(-1, 1, 5)

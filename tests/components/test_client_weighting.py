@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from manyeyes.algorithms import fednova
 from manyeyes.components import SGD, Adam, FedNovaWeighting, ProximalTerm, WeightByExamples, WeightUniformly
-from manyeyes.components.client_weighting import normalization_factors
+from manyeyes.components.weighting import normalization_factors
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population, SingleLabels
 

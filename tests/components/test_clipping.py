@@ -13,10 +13,9 @@ from scipy.stats import lognorm
 
 from manyeyes.components import SGD, AllClients
 from manyeyes.components.numerics import l2_norms
-from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import plan_round
 from manyeyes.core.round import run_round
-from manyeyes.core.state import DivergenceError, init_state
+from manyeyes.core.state import DivergenceError, RoundContext, init_state
 from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP
 from tests.privacy.private_sums import ENGINES, FEDAVG, POPULATION, USERS, protect, ready, result_of, settled, shares
 

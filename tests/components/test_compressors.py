@@ -15,12 +15,11 @@ from manyeyes.algorithms import fedadam, fedavg, fedper, fedprox, local_only, mi
 from manyeyes.components import BF16, AllClients, Centralized, Int8, TopK, UniformSampler, WeightUniformly
 from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import Algorithm, Compressor
-from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.rng import make_rng
 from manyeyes.core.round import run_round
-from manyeyes.core.state import RoundMetrics, ServerState, communication_cost, init_state
+from manyeyes.core.state import RoundContext, RoundMetrics, ServerState, communication_cost, init_state
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models import build_model

@@ -21,8 +21,8 @@ from manyeyes.components import (
 )
 from manyeyes.components.client_optimizers import corrected_grad, local_step
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import RoundContext
 from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.state import RoundContext
 
 POPULATION = Population.from_arrays(
     torch.zeros(12, 1, 1, 3, dtype=torch.uint8).numpy(),

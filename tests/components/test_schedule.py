@@ -9,7 +9,7 @@ import pytest
 
 from manyeyes.algorithms import fedavg
 from manyeyes.components import Schedule, ServerSGD
-from manyeyes.components.schedule import resolve_schedules
+from manyeyes.components.client_optimizers import resolve_schedules
 
 BY_HAND = [
     (Schedule(), [1, 1, 1]),

@@ -33,11 +33,10 @@ from manyeyes.components import (
 )
 from manyeyes.components.compressors import BF16
 from manyeyes.core.algorithm import Algorithm, ServerStep
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
-from manyeyes.core.state import ClientStates, RoundMetrics, ServerState, init_state
+from manyeyes.core.state import ClientStates, CohortResult, RoundContext, RoundMetrics, ServerState, init_state
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.uplink import decompress

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from manyeyes.algorithms import fedavg
 from manyeyes.components import AllClients
-from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import CohortResult, Engine, RoundContext
+from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
-from manyeyes.core.state import MutableClientStates, ServerState, init_state
+from manyeyes.core.state import CohortResult, MutableClientStates, RoundContext, ServerState, init_state
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.multiprocess.engine import MultiprocessEngine
 from manyeyes.engines.multiprocess.worker import available

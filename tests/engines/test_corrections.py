@@ -16,12 +16,11 @@ from torch.nn import functional as F
 
 from manyeyes.algorithms import fedavg
 from manyeyes.components import Ditto, MatchingLayers, ProximalTerm
-from manyeyes.core.algorithm import Algorithm, Correction, PersonalLayers
-from manyeyes.core.engine import CohortResult, Engine, RoundContext
+from manyeyes.core.algorithm import Algorithm, Correction, Engine, PersonalLayers
 from manyeyes.core.plan import ClientPlan, RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
-from manyeyes.core.state import ClientStates, MutableClientStates, init_state
+from manyeyes.core.state import ClientStates, CohortResult, MutableClientStates, RoundContext, init_state
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models.flat import FlatModel

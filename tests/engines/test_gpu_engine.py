@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from manyeyes.algorithms import NAMED_ALGORITHMS, fedavg
 from manyeyes.components import SGD, Adam, AllClients, Ditto, MatchingLayers
-from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import Engine, RoundContext
+from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import plan_round
+from manyeyes.core.state import RoundContext
 from manyeyes.engines.gpu import buffers as table
 from manyeyes.engines.gpu.engine import GpuEngine
 from manyeyes.engines.reference import ReferenceEngine

@@ -24,7 +24,7 @@ import atexit, json, os, sys, time
 import numpy as np
 import torch
 from torch import nn
-from manyeyes.core.engine import Work
+from manyeyes.core.state import Work
 from manyeyes.core.round import plan_round
 from manyeyes.algorithms import fedavg
 from manyeyes.data.preprocess import Augment

@@ -13,8 +13,7 @@ import torch
 
 from manyeyes.algorithms import fedavg, fedper
 from manyeyes.components import BF16, SGD, AllClients, Int8, Krum, Median, PoissonSampler, TopK, WeightUniformly
-from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import Engine
+from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import MutableClientStates, ServerState, init_state

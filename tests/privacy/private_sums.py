@@ -15,10 +15,10 @@ from scipy.stats import chi2, norm
 from torch import Tensor, nn
 
 from manyeyes.components import SGD, EpochBatching, PoissonSampler, ServerSGD, WeightUniformly
-from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.engine import CohortResult, Engine, RoundContext
+from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.state import CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models.flat import FlatModel

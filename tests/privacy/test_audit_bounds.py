@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from manyeyes.privacy.accountant import PrivacyAccountant
-from manyeyes.privacy.audit_bounds import epsilon_lower_bound, gaussian_delta, gaussian_epsilon_lower_bound, p_value
+from manyeyes.privacy.audit import epsilon_lower_bound, gaussian_delta, gaussian_epsilon_lower_bound, p_value
 
 
 @pytest.mark.parametrize(("guesses", "confidence"), [(10, 0.95), (100, 0.95), (100, 0.99)])

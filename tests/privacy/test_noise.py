@@ -16,8 +16,8 @@ import torch
 from manyeyes.components import SGD, AllClients, MatchingLayers, PoissonSampler, UniformSampler
 from manyeyes.core.round import run_round
 from manyeyes.core.state import init_state
+from manyeyes.privacy.gaussian import GaussianSource
 from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, LocalDP
-from manyeyes.privacy.noise import GaussianSource
 from tests.components.gaussian import gaussian_delta
 from tests.privacy.private_sums import (
     POPULATION,

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.algorithm import Loss
-from manyeyes.core.engine import RoundContext
 from manyeyes.core.plan import ClientPlan
-from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, ClientState, ClientStates
+from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, ClientState, ClientStates, RoundContext
 from manyeyes.engines.gpu.stream import RoundBuffers, Stream
 from manyeyes.engines.reference import ReferenceEngine
 

@@ -17,11 +17,10 @@ from torch.func import vmap
 
 from manyeyes.components.client_optimizers import SGD, Adam
 from manyeyes.core.algorithm import Algorithm, PersonalLayers
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.registry import register
-from manyeyes.core.state import ClientStates
+from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.gpu.trainer import GpuResources, StreamTrainer, WorkKind

@@ -16,8 +16,7 @@ from torch import Tensor
 from manyeyes.components.client_optimizers import local_step, trained_mask
 from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import Correction
-from manyeyes.core.engine import RoundContext
-from manyeyes.core.state import CORRECTION_STATE, PERSONAL_WEIGHTS, ClientState
+from manyeyes.core.state import CORRECTION_STATE, PERSONAL_WEIGHTS, ClientState, RoundContext
 from manyeyes.engines.reference import persisted_opt_state
 
 ROW_ALIGNMENT = 64  # values: where each client's weights begin, so that matrix products are fast for all of them

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.algorithm import ClientOptimizer, Correction, Loss
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
-from manyeyes.core.state import ClientStates
+from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.batch import training_loss
 from manyeyes.engines.gpu.buffers import PlanBuffers, PlanChunk

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.algorithm import Algorithm, PersonalLayers
-from manyeyes.core.engine import CohortResult, RoundContext
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.registry import register
-from manyeyes.core.state import ClientState, ClientStates
+from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.load_balancing import balance_clients

@@ -1,11 +1,13 @@
-"""Clipping: the bound on the norm of every update, fixed or following a quantile of the norms."""
+"""The Gaussian mechanism: the bound on the norm of every update, and the noise that hides it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from manyeyes.components.validation import require_at_least, require_fraction, require_positive
 from manyeyes.core.state import DivergenceError
@@ -60,3 +62,24 @@ class AdaptiveClip:
                 "the clipping norm has left the range of float32 (lower privacy.clip_learning_rate or the noise)"
             )
         return norm * math.exp(change)
+
+
+class GaussianSource:
+    """Standard normal numbers, one after another; the same for the same secret."""
+
+    def __init__(self, secret: int) -> None:
+        self._host = np.random.Generator(np.random.Philox(key=secret % 2**128))
+        self._seed, self._device = secret % 2**64, dict[torch.device, torch.Generator]()
+
+    def scalar(self) -> float:
+        return float(self._host.standard_normal())
+
+    def sample_like(self, tensor: Tensor) -> Tensor:
+        """As many as a tensor has, where it is."""
+        if not tensor.is_cuda:
+            drawn = self._host.standard_normal(tuple(tensor.shape), np.float32)
+            return torch.from_numpy(drawn).to(tensor.device, tensor.dtype)
+        if tensor.device not in self._device:
+            self._device[tensor.device] = torch.Generator(tensor.device).manual_seed(self._seed)
+        chance = self._device[tensor.device]
+        return torch.randn(tensor.shape, generator=chance, device=tensor.device, dtype=tensor.dtype)
