@@ -23,8 +23,8 @@ import manyeyes as me
 from manyeyes.components import ImportanceReweighting, Schedule, ServerSGD
 from manyeyes.core.state import DivergenceError
 from manyeyes.metrics import Curve, mean_emd
-from manyeyes.training.events import read_events
 from manyeyes.training.result import curve
+from manyeyes.training.run_folder import read_events
 
 ALIKE = me.SyntheticImages(
     users=200, size=32, coarse=10, fine=100, images_per_user=40, alpha=1000.0, class_imbalance=0.0

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from manyeyes.config.build import build_algorithm, build_model, build_population, build_preprocess
-from manyeyes.config.resume import read_settings
+from manyeyes.config.run import read_settings
 from manyeyes.engines.device_images import load as resident
 from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.models.flat import FlatModel

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from manyeyes.config.resume import RESUME_OVERRIDES
+from manyeyes.config.run import RESUME_OVERRIDES
 from manyeyes.papers.fedper import MODELS, cifar_run, flickr_run
 from manyeyes.training.environment import environment
-from manyeyes.training.events import read_events
 from manyeyes.training.processes import Train, run_parallel
+from manyeyes.training.run_folder import read_events
 
 NAMES = {word: name for name, word in MODELS.items()}
 EPOCHS = 4  # of a round, and of fine-tuning

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from manyeyes.io.cpu_info import cpu_name
-from manyeyes.training.events import read_events
+from manyeyes.training.run_folder import read_events
 
 WORK = {
     "even": ("data.users=200", "data.images_per_user=50", "algorithm.cohort=20"),

@@ -24,7 +24,7 @@ from manyeyes.core.registry import names
 from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.engines.precision import choose_precision
 from manyeyes.engines.select import choose_device
-from manyeyes.io.atomic import write_text
+from manyeyes.io.files import write_text
 from manyeyes.training.environment import environment
 
 PEERS = tuple(name for name in RUNNERS if name != "ours")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
 from manyeyes.cli.parser import Parser
-from manyeyes.config.overrides import quote_override
+from manyeyes.config.compose import quote_override
 from manyeyes.data.registry import DATASETS, Dataset, dataset
 from manyeyes.data.store import reader as store
 from manyeyes.data.store.opening import open_population

@@ -20,16 +20,15 @@ from manyeyes.algorithms import centralized, fedavg, fedavgm, fedvc
 from manyeyes.components import EpochBatching, ImportanceReweighting, Schedule
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
-from manyeyes.io.atomic import write_text
+from manyeyes.io.files import write_text
 from manyeyes.metrics import mean_emd
 from manyeyes.models import build_model
 from manyeyes.report.comparison import compare, markdown, table
 from manyeyes.report.figures import draw_curves
 from manyeyes.report.report import write
 from manyeyes.report.runs import find_runs
-from manyeyes.training.events import read_events
 from manyeyes.training.result import curve
-from manyeyes.training.run_folder import unused_path
+from manyeyes.training.run_folder import read_events, unused_path
 from manyeyes.training.train import train
 
 WORLD = SyntheticImages(users=600, size=32, coarse=10, fine=100, alpha=1.0, class_imbalance=0.5)

@@ -26,8 +26,7 @@ from manyeyes.engines.data_parallel import GroupCache
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import choose_device
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.checks import check_norm_statistics
-from manyeyes.training.privacy_ledger import calibrate_privacy
+from manyeyes.training.setup import calibrate_privacy, check_norm_statistics
 
 Planned = dict[int, tuple[Algorithm, int]]  # by cohort: the algorithm, and the rounds that its privacy budget allows
 

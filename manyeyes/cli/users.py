@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from manyeyes.cli.parser import Parser
-from manyeyes.io.atomic import write_bytes, write_text
+from manyeyes.io.files import write_bytes, write_text
 from manyeyes.report.figures import render
 from manyeyes.report.users import UserScores, draw, load, markdown, table
 

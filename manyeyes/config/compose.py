@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize
@@ -14,8 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from manyeyes.config.errors import check_settings, format_error, is_config_error
-from manyeyes.config.groups import GROUPS, Group, list_key, preprocess_options, run_options
-from manyeyes.config.nodes import dict_node, group_node
+from manyeyes.config.groups import GROUPS, Group, dict_node, group_node, list_key, preprocess_options, run_options
 
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -87,3 +88,21 @@ def _store_choice(group: Group, name: str, choice: str) -> None:
     package = f"{group.name}.{list_key(choice)}" if group.is_list else None
     node = group_node(choice, group.options(choice))
     ConfigStore.instance().store(group=group.name, name=name, node=node, package=package)
+
+
+PATHS = ("folder", "resume", "data.path")  # settings that are paths
+PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")  # what Hydra reads without quotes
+
+
+def quote_override(word: str) -> str:
+    """The setting, with quotes around a path that Hydra would read otherwise."""
+    name, _, value = word.partition("=")
+    if name not in PATHS or PLAIN.fullmatch(value) or value[:1] in ("'", '"'):
+        return word
+    text = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + (r"\"" if found[2] else ""), value)
+    return f'{name}="{text}"'
+
+
+def resume_command(folder: Path) -> str:
+    """The command that goes on with a run, as it can be pasted into a shell."""
+    return f"manyeyes run {shlex.quote(quote_override(f'resume={folder}'))}"

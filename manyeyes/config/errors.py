@@ -10,8 +10,15 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from manyeyes.config.groups import GROUPS, Group, preprocess_options, run_options, setting_names
-from manyeyes.config.nodes import is_plain, nested_options
+from manyeyes.config.groups import (
+    GROUPS,
+    Group,
+    is_plain,
+    nested_options,
+    preprocess_options,
+    run_options,
+    setting_names,
+)
 from manyeyes.core.registry import Option, suggestion
 
 TYPE_NAMES = {"Float": "a number", "Integer": "a whole number", "bool": "true or false"}

@@ -12,11 +12,12 @@ from manyeyes.config.groups import (
     NO_COMPONENT,
     Group,
     engine_options,
+    is_plain,
     list_key,
+    nested_options,
     preprocess_options,
     run_options,
 )
-from manyeyes.config.nodes import is_plain, nested_options
 from manyeyes.core.registry import Option, lookup
 
 HEAD = """usage: manyeyes run [group=choice ...] [setting=value ...] [--multirun] [--cfg job]

@@ -25,8 +25,8 @@ from manyeyes.engines.distributed import DistInfo
 from manyeyes.engines.gpu.compiling import cache_folder
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.select import choose_engine
-from manyeyes.io.atomic import write_text
 from manyeyes.io.cpu_info import cpu_name
+from manyeyes.io.files import write_text
 from manyeyes.models.flat import FlatModel
 
 STEPS = 3  # of the longer clients that are timed

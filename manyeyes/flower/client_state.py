@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from manyeyes.flower.wire import from_record, to_record
-from manyeyes.training.tensors import write_tensors
+from manyeyes.training.checkpoint import write_tensors
 
 PREFIX = "state-"  # then the round
 

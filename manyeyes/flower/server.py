@@ -25,9 +25,8 @@ from manyeyes.flower.members import Members
 from manyeyes.flower.planning import ConnectedPlanSource
 from manyeyes.flower.registry import ClientRegistry
 from manyeyes.flower.training_spec import TrainingSpec, make_model, parse_settings
-from manyeyes.training.loop import TrainingSetup
-from manyeyes.training.privacy_ledger import limit_to_budget
 from manyeyes.training.result import Result
+from manyeyes.training.setup import TrainingSetup, limit_to_budget
 from manyeyes.training.train import RunTarget, run_training
 
 PRINTED_METRICS = ("accuracy", "loss")

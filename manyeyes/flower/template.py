@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from manyeyes.flower.config import FederationConfig
-from manyeyes.io.atomic import write_text
+from manyeyes.io.files import write_text
 
 PYPROJECT = """[build-system]
 requires = ["hatchling"]

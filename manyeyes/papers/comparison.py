@@ -19,7 +19,7 @@ from manyeyes.papers.plan import ReproduceOptions, job, seeds
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import EvaluationGap, all_close, describe, evaluation_gap
 from manyeyes.papers.tolerance import is_within
-from manyeyes.training.layout import DATASET_STATS as CENSUS
+from manyeyes.training.run_folder import DATASET_STATS_FILE as CENSUS
 
 
 def digits(value: float, count: int, sign: str = "") -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from manyeyes.io.atomic import write_bytes, write_text
+from manyeyes.io.files import write_bytes, write_text
 from manyeyes.papers.comparison import ComparedNumber, ExhibitResults
 from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.numbers import table

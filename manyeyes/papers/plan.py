@@ -13,11 +13,11 @@ import numpy as np
 import yaml
 from yaml import CSafeLoader
 
-from manyeyes.config.overrides import quote_override
+from manyeyes.config.compose import quote_override
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
 from manyeyes.papers.metric import AfterRounds, Metric, Relative, scaled
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale
-from manyeyes.training.events import Event
+from manyeyes.training.run_folder import Event
 
 # What a run may have of its own.
 OWN = ("engine", "track", "evaluate_every", "evaluate_early", "checkpoint_seconds", "data.path")

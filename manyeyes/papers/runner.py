@@ -10,11 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from manyeyes.config.build import build_run_config
-from manyeyes.config.compose import compose_config, hydra_context
+from manyeyes.config.compose import compose_config, hydra_context, quote_override
 from manyeyes.config.errors import format_error, is_config_error, is_out_of_memory
-from manyeyes.config.overrides import quote_override
-from manyeyes.config.resume import RESUME_OVERRIDES
-from manyeyes.config.run import train_from
+from manyeyes.config.run import RESUME_OVERRIDES, train_from
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.papers.estimate import estimate, seconds_a_round

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.config.overrides import resume_command
+from manyeyes.config.compose import resume_command
 from manyeyes.report.chart import Grid, number
 from manyeyes.report.curves import Group, chart, groups, is_share, label
 from manyeyes.report.page import Table, escape

@@ -14,7 +14,7 @@ from rich.table import Table as TerminalTable
 
 from manyeyes.core import rng as chance
 from manyeyes.core.population import Ints, Population
-from manyeyes.io.atomic import write_bytes, write_text
+from manyeyes.io.files import write_bytes, write_text
 from manyeyes.report import population_figures as figures
 from manyeyes.report.figures import CaptionedFigure, render
 from manyeyes.report.page import Charts, Image, Section, Table, page, printable

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 
 from manyeyes.components.validation import require_int, require_positive
-from manyeyes.io.atomic import write_bytes, write_text
+from manyeyes.io.files import write_bytes, write_text
 from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant
 from manyeyes.privacy.calibration import PrivacyGuarantee, Simulation, min_noise_multiplier
 from manyeyes.report import privacy_figures as figures

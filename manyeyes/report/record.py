@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from manyeyes.metrics import PerUser
 from manyeyes.report.users import ADAPTED
-from manyeyes.training.events import Event
+from manyeyes.training.run_folder import Event
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

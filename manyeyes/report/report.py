@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from manyeyes.io.atomic import write_text
+from manyeyes.io.files import write_text
 from manyeyes.report import details, overview
 from manyeyes.report import sections as ledger
 from manyeyes.report.chart import Chart, Grid

@@ -15,8 +15,8 @@ import yaml
 
 from manyeyes.report.record import RunRecord, differing, is_number
 from manyeyes.training.dataset_stats import is_valid
-from manyeyes.training.events import Event
-from manyeyes.training.layout import DATASET_STATS as CENSUS
+from manyeyes.training.run_folder import DATASET_STATS_FILE as CENSUS
+from manyeyes.training.run_folder import Event
 
 FILES = ("config.yaml", "environment.json", "metrics.jsonl")  # any of these makes a folder a run's
 

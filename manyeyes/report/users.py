@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from manyeyes.config.overrides import resume_command
+from manyeyes.config.compose import resume_command
 from manyeyes.metrics import PerUser
 from manyeyes.report.figures import COLORS, new_axes
-from manyeyes.training.events import read_events
+from manyeyes.training.run_folder import read_events
 
 ADAPTED = ", adapted"  # after the name of a run: with the models that its clients have made their own
 NAMES = {"accuracy": "accuracy", "ap": "average precision"}

@@ -2,34 +2,182 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import io
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from manyeyes.training import early_stopping, trackers  # noqa: F401  # which register themselves
-from manyeyes.training.loop import TrainingSetup
-from manyeyes.training.privacy_ledger import PrivacyLedger
-from manyeyes.training.progress_bar import RejectionMessages
-from manyeyes.training.tables import Tables
+import torch
+
+from manyeyes.core.population import Population
+from manyeyes.core.registry import describe, option, register, suggestion
+from manyeyes.engines.evaluation import Evaluator, Score
+from manyeyes.metrics import MultiLabelScores
+from manyeyes.metrics.results import result_info
+from manyeyes.training.callbacks import Callback, TrainingRun
+from manyeyes.training.result import Result
+from manyeyes.training.run_folder import Event, RunFolder
+
+SELECTION_LOSS = "selection_loss"  # of the current model, in the events of evaluated rounds
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What a run has in addition to training, evaluating and saving."""
+class BestModel(Callback):
+    """The weights with the lowest loss so far; the checkpoint has them too."""
 
-    callbacks: tuple[Any, ...] = ()
-    trackers: tuple[Any, ...] = ()
-    progress: tuple[Any, ...] = ()
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator  # of the validation split
+        self.loss, self.round, self.weights = math.inf, -1, torch.zeros(0)
+
+    def on_evaluate_start(self, run: TrainingRun, event: Event) -> None:
+        state = run.state
+        loss = self._evaluator.evaluate_global(state.weights).mean_loss
+        if loss < self.loss:
+            self.loss, self.round, self.weights = loss, state.round, state.weights
+        event[SELECTION_LOSS] = loss
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"loss": self.loss, "round": self.round, "weights": self.weights}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.loss, self.round, self.weights = state["loss"], state["round"], state["weights"]
 
 
-NO_EXTRAS = Extras()
+MODES = ("auto", "max", "min")
 
 
-def make_callbacks(setup: TrainingSetup, extras: Extras) -> tuple[Any, ...]:
-    """Return the callbacks that take part in a run: what is built in, then the user's."""
-    best_model = () if setup.best_model is None else (setup.best_model,)
-    return (*best_model, PrivacyLedger(), Tables(), *extras.callbacks)
+@register("callback", "early_stopping")
+@dataclass
+class EarlyStopping(Callback):
+    """Stops the run when a metric has not improved over several evaluations."""
+
+    metric: str = option("loss", "metric of an evaluation")
+    patience: int = option(5, "evaluations without an improvement after which the run stops")
+    min_delta: float = option(0.0, "smallest change that counts as an improvement")
+    mode: str = option("auto", "max if higher is better, min if lower is, or auto: by the metric")
+    _best: float = field(default=math.nan, init=False, repr=False)
+    _num_without: int = field(default=0, init=False, repr=False)
+    _is_loaded: bool = field(default=False, init=False, repr=False)
+    _lower_is_better: bool = field(default=True, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"early_stopping.patience is {self.patience}: set it to at least 1.")
+        if not self.min_delta >= 0:
+            raise ValueError(f"early_stopping.min_delta is {self.min_delta}: set it to at least 0.")
+        if self.mode not in MODES:
+            raise ValueError(f"early_stopping.mode is {self.mode!r}: set it to auto, max or min.")
+
+    def on_train_start(self, run: TrainingRun) -> None:
+        self._lower_is_better = self.mode == "min"
+        if self.mode == "auto":
+            info = result_info(self.metric, run.metrics)
+            self._lower_is_better = self.metric == SELECTION_LOSS or info.higher_is_better is False
+        for event in () if self._is_loaded else run.events:  # a run may be resumed with early stopping added
+            self._update(event)
+        self._check(run)
+
+    def on_evaluate(self, run: TrainingRun, event: Event) -> None:
+        if self.metric not in event:
+            raise ValueError(
+                f"early_stopping.metric is {self.metric!r} and evaluations have no such metric"
+                f"{suggestion(self.metric, event)}: set it to one of {', '.join(event)}."
+            )
+        self._update(event)
+        self._check(run)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"best": self._best, "num_without": self._num_without}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._best, self._num_without, self._is_loaded = state["best"], state["num_without"], True
+
+    def _update(self, event: Event) -> None:
+        if self.metric not in event:
+            return
+        value = event[self.metric]
+        if math.isnan(self._best) or self._is_improvement(value):
+            self._best, self._num_without = value, 0
+        else:
+            self._num_without += 1
+
+    def _is_improvement(self, value: float) -> bool:
+        change = self._best - value if self._lower_is_better else value - self._best
+        return change > self.min_delta
+
+    def _check(self, run: TrainingRun) -> None:
+        if self._num_without >= self.patience:
+            run.request_stop(f"{self.metric} has not improved on {self._best:.4g} in {self._num_without} evaluations")
 
 
-def make_observers(setup: TrainingSetup, extras: Extras) -> tuple[Any, ...]:
-    """Return the callbacks that follow complete events, on the process that writes."""
-    return (*extras.trackers, RejectionMessages(), *extras.progress) if setup.dist.rank == 0 else ()
+class PrivacyLedger(Callback):
+    """Writes `privacy.json` at the end of a private run: the guarantee, and what was spent."""
+
+    def on_train_end(self, run: TrainingRun, result: Result) -> None:
+        privacy, state = run.algorithm.privacy, run.state
+        if privacy is None or run.folder is None:
+            return
+        RunFolder(run.folder).write_privacy(
+            {
+                "guarantee": privacy.describe(),
+                "epsilon": privacy.epsilon_spent(state.round, state.privacy_state),
+                "rounds": state.round,
+                "mechanism": describe("privacy", privacy),
+            }
+        )
+
+
+class Tables(Callback):
+    """Writes `per_class.csv` and `per_user.csv` at the end of a run."""
+
+    def on_train_end(self, run: TrainingRun, result: Result) -> None:
+        if run.folder is None or run.evaluator is None or result.score is None:
+            return
+        population = run.evaluator.population
+        RunFolder(run.folder).write_tables(
+            per_class_table(result.score, population),
+            per_user_table(result.score, population, result.personalized),
+        )
+
+
+def per_class_table(score: Score, population: Population) -> str:
+    """Return the scores of each class as CSV."""
+    if isinstance(score, MultiLabelScores):
+        classes = score.per_class()
+        header = ["class", "examples", "ap", "precision", "recall", "f1"]
+        columns = [classes.support_C, classes.ap_C, classes.precision_C, classes.recall_C, classes.f1_C]
+    else:
+        header, columns = ["class", "examples", "accuracy"], [score.count_C, score.per_class()]
+    return _csv(header, zip(population.classes, *(column.tolist() for column in columns), strict=True))
+
+
+def per_user_table(score: Score, population: Population, personalized: Score | None = None) -> str:
+    """Return the score of each user as CSV, and that of its personalized model."""
+    users, metric = score.per_user(), "ap" if isinstance(score, MultiLabelScores) else "accuracy"
+    user_names = map(population.user_name, range(len(population.user_ids)))
+    names = dict(zip(population.user_ids.tolist(), user_names, strict=True))
+    header, columns = ["user", "examples", metric], [users.values_U.tolist()]
+    if personalized is not None:
+        header.append("personalized")
+        columns.append(personalized.per_user().values_U.tolist())
+    return _csv(header, zip(map(names.get, users.users_U.tolist()), users.counts_U.tolist(), *columns, strict=True))
+
+
+def _csv(header: list[str], rows: Iterable[Any]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+class RejectionMessages(Callback):
+    """Names the clients whose update was rejected, and why."""
+
+    def on_round_end(self, run: TrainingRun, event: Event) -> None:
+        reasons = event.get("rejection_reasons", {})
+        for name in event.get("rejected_clients", ()) if run.rank == 0 else ():
+            reason = reasons.get(name, f"the update of user {name} was not finite and is rejected")
+            print(f"round {event['round']}: {reason}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from manyeyes.core.state import ServerState
-from manyeyes.training.client_record import ClientIndex
-from manyeyes.training.tensors import write_tensors
+from manyeyes.io.files import atomic_write
+from manyeyes.training.client_state import ClientIndex
 
 VERSION = 3
 METADATA_KEY = "manyeyes"
@@ -111,3 +113,18 @@ def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     start = f"{prefix}/"
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file in one step, with the permissions of other new files."""
+
+    def write(temporary: Path) -> None:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        save_file(tensors, temporary, metadata)
+        temporary.chmod(mode)  # safetensors creates files that only their owner can read
+
+    try:
+        atomic_write(path, write)
+    except SafetensorError as error:  # how safetensors reports a full disk
+        raise OSError(errno.EIO, str(error), str(path)) from error

@@ -3,63 +3,30 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
+import signal
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from types import FrameType, TracebackType
+from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from manyeyes.components.samplers import Centralized
-from manyeyes.core.algorithm import Algorithm, Engine
-from manyeyes.core.plan import RoundPlan
-from manyeyes.core.population import Population
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, RoundMetrics, ServerState
-from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.distributed import DistInfo, PeerLostError
-from manyeyes.engines.evaluation import Evaluator
-from manyeyes.models.flat import FlatModel
+from manyeyes.engines.distributed import PeerLostError
 from manyeyes.training.callbacks import CallbackList, TrainingRun
 from manyeyes.training.checkpoint import CallbackState
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.config import RunConfig
-from manyeyes.training.events import Event
-from manyeyes.training.interrupt import Interrupt, Interrupted
-from manyeyes.training.model_selection import BestModel
 from manyeyes.training.personalized_evaluation import evaluate_personalized
-from manyeyes.training.recorder import Recorder
 from manyeyes.training.result import Scores
-
-
-class PlanSource(Protocol):
-    """Draws the plans of rounds, perhaps ahead of time."""
-
-    def plan(self, round: int) -> RoundPlan: ...
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingSetup:
-    """All that a run works with; nothing in it changes."""
-
-    algorithm: Algorithm
-    population: Population  # that is trained on
-    preprocess: Preprocess
-    config: RunConfig
-    module: nn.Module
-    model: FlatModel  # a view of `module`
-    device: torch.device
-    engine: Engine
-    evaluator: Evaluator | None = None
-    best_model: BestModel | None = None
-    plan_source: PlanSource | None = None  # None: each round draws its own plan
-    dist: DistInfo = field(default_factory=DistInfo)
-    engine_name: str = ""
-    metrics: tuple[Any, ...] = ()  # that are reported in addition to the usual ones
+from manyeyes.training.run_folder import Event, Recorder
+from manyeyes.training.setup import TrainingSetup
 
 
 def train_rounds(loop: TrainingLoop) -> None:
@@ -271,3 +238,37 @@ def make_event(metrics: RoundMetrics, seconds: float, is_centralized: bool = Fal
     }
     is_nan = {name: isinstance(value, float) and math.isnan(value) for name, value in event.items()}
     return {name: value for name, value in event.items() if value is not None and not is_nan[name]}
+
+
+FIRST_SIGNAL_MESSAGE = "\nFinishing this round, then saving; press Ctrl-C again to stop at once.\n"
+
+
+class Interrupted(KeyboardInterrupt):
+    """A user stopped the run, and it was saved."""
+
+
+class Interrupt:
+    """A context manager that records the first SIGINT or SIGTERM; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._handlers: dict[int, object] = {}  # that were there before
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._record)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._record:  # else someone has replaced it since
+                signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        os.write(2, FIRST_SIGNAL_MESSAGE.encode())  # print is not reentrant, and a signal may interrupt one

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
-from manyeyes.core.algorithm import Algorithm
+from manyeyes.components.samplers import Centralized
+from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.registry import import_object
-from manyeyes.core.rng import derive_key
+from manyeyes.core.rng import derive_key, make_rng
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineBase, EngineOptions, EngineSetup
 from manyeyes.engines.device_images import place_images
-from manyeyes.engines.distributed import dist_info
+from manyeyes.engines.distributed import DistInfo, dist_info
 from manyeyes.engines.distributed_engine import distribute
-from manyeyes.engines.evaluation import LocalEvaluator
+from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
 from manyeyes.engines.prefetch import ImagePrefetcher, PlanPrefetcher, reads_from_disk
 from manyeyes.engines.select import choose_engine
 from manyeyes.metrics import MetricSet
@@ -30,13 +33,48 @@ from manyeyes.models import build_model
 from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.fitting import check_fits
 from manyeyes.models.flat import FlatModel
+from manyeyes.models.traits import probe
+from manyeyes.training.builtin_callbacks import BestModel
 from manyeyes.training.config import RunConfig
-from manyeyes.training.loop import TrainingSetup
-from manyeyes.training.model_selection import BestModel
-from manyeyes.training.splits import Splits
 
 MIB = 2**20
 Model = nn.Module | str | Callable[..., nn.Module]
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The populations of a run."""
+
+    train: Population  # one user for centralized training
+    test: Population | None
+    validation: Population | None  # that selects the best model
+    by_users: dict[str, Population | None]  # as users hold them, by name
+
+
+def make_splits(population: Population, test: Population | None, algorithm: Algorithm, config: RunConfig) -> Splits:
+    """Split a population: the train split trains and `eval_split` is evaluated, unless `test` is given."""
+    train = population
+    if test is None and "split" in population.columns:
+        train, test = population.split("train"), population.split(config.eval_split)
+    by_users = {"train": train, config.eval_split: test}
+    if isinstance(algorithm.sampler, Centralized):
+        train = train.pooled()
+    return Splits(train, test, _validation_split(population, algorithm, config), by_users)
+
+
+def _validation_split(population: Population, algorithm: Algorithm, config: RunConfig) -> Population | None:
+    name = config.select_best_on
+    if not name:
+        return None
+    for slot in ("personal_layers", "personal_model", "adaptation"):
+        if getattr(algorithm, slot) is not None:
+            raise ValueError(
+                f"select_best_on={name} selects among shared models and {slot} gives clients their own: leave "
+                "select_best_on empty."
+            )
+    if "split" not in population.columns or name == config.eval_split:
+        raise ValueError(f"select_best_on is {name!r}: set it to a split of the data other than the evaluated one.")
+    return population.split(name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +116,32 @@ def make_module(model: Model, population: Population, preprocess: Preprocess, se
     if not isinstance(module, nn.Module):
         raise ValueError(f"model={model} returned a {type(module).__name__}: return a torch.nn.Module.")
     return module
+
+
+class PlanSource(Protocol):
+    """Draws the plans of rounds, perhaps ahead of time."""
+
+    def plan(self, round: int) -> RoundPlan: ...
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSetup:
+    """All that a run works with; nothing in it changes."""
+
+    algorithm: Algorithm
+    population: Population  # that is trained on
+    preprocess: Preprocess
+    config: RunConfig
+    module: nn.Module
+    model: FlatModel  # a view of `module`
+    device: torch.device
+    engine: Engine
+    evaluator: Evaluator | None = None
+    best_model: BestModel | None = None
+    plan_source: PlanSource | None = None  # None: each round draws its own plan
+    dist: DistInfo = field(default_factory=DistInfo)
+    engine_name: str = ""
+    metrics: tuple[Any, ...] = ()  # that are reported in addition to the usual ones
 
 
 def make_setup(
@@ -136,3 +200,80 @@ def _plan_while_device_is_busy(engine: EngineBase, planner: Callable[[int], Roun
     source = PlanPrefetcher(planner, rounds, engine.prefetch)
     engine.on_device_busy = source.prepare
     return source
+
+
+def check_algorithm(algorithm: Algorithm, splits: Splits) -> None:
+    """Refuse an algorithm that makes no sense on this data."""
+    algorithm.validate(splits.train)
+    if algorithm.adaptation is None or splits.test is None:
+        return
+    if not np.isin(splits.train.user_ids, splits.test.user_ids).any():
+        raise ValueError(
+            "Fine-tuning needs users with training and test examples and no user has both: split the data within users."
+        )
+
+
+def check_model(algorithm: Algorithm, model: FlatModel, splits: Splits, preprocess: Preprocess) -> None:
+    """Refuse a model that federated training would change in part only, or whose norms cannot learn."""
+    image_size = preprocess.shape(*splits.train.image_shape[:2])
+    traits = probe(model, *image_size)
+    if traits.mutated_buffer:
+        raise ValueError(
+            f"The model changes its buffer {traits.mutated_buffer} when it trains, and clients send only the statistics "
+            "of norms: remove the layer that has the buffer."
+        )
+    if not traits.trains_on_one:
+        _check_batches(algorithm, splits, image_size)
+
+
+def check_norm_statistics(algorithm: Algorithm, model: FlatModel) -> None:
+    """Refuse BatchNorm statistics that would be noised; those that stay with clients (FedBN) are not."""
+    if algorithm.privacy is None:
+        return
+    layers = algorithm.personal_layers
+    personal = set() if layers is None else layers.parameter_names(model.module)
+    if not bool(model.mask(personal.__contains__)[model.num_trainable :].all()):
+        raise ValueError("Noise would make BatchNorm's statistics useless: set model.norm=group or frozen_batch.")
+
+
+def _check_batches(algorithm: Algorithm, splits: Splits, image_size: tuple[int, int]) -> None:
+    """Refuse batches of one image, which a live BatchNorm cannot learn from."""
+    cases = [(algorithm.batching, splits.train.num_examples)]
+    if algorithm.adaptation is not None and splits.test is not None:
+        adapted = np.isin(splits.train.user_ids, splits.test.user_ids)
+        cases.append((algorithm.adaptation.local_algorithm(algorithm).batching, splits.train.num_examples[adapted]))
+    for batching, sizes in cases:
+        for num_held in np.unique(sizes).tolist():
+            if ((batching.batches(num_held, make_rng(0, "draw")) >= 0).sum(1) == 1).any():
+                height, width = image_size
+                raise ValueError(
+                    f"Live BatchNorm cannot learn from a batch of one image of {height} x {width} pixels, and a user "
+                    f"with {num_held} images has one: change batching.batch_size, use larger images, or set "
+                    "model.norm=group."
+                )
+
+
+def limit_to_budget(algorithm: Algorithm, population: Population, config: RunConfig) -> tuple[Algorithm, RunConfig]:
+    """Return the algorithm with its privacy calibrated for this run, and as many rounds as the budget allows."""
+    algorithm, rounds = calibrate_privacy(algorithm, population, config.rounds)
+    if rounds < config.rounds:
+        print(
+            f"The privacy budget allows {rounds} of {config.rounds} rounds: the run ends after round {rounds}.",
+            file=sys.stderr,
+        )
+    return algorithm, replace(config, rounds=rounds)
+
+
+def calibrate_privacy(algorithm: Algorithm, population: Population, rounds: int) -> tuple[Algorithm, int]:
+    """Return the algorithm with the noise that this many rounds need, and how many of them the budget allows."""
+    if algorithm.privacy is None:
+        return algorithm, rounds
+    privacy = algorithm.privacy.calibrate(algorithm, population, rounds)
+    allowed = privacy.max_rounds(rounds)
+    if not allowed:
+        raise ValueError(
+            "One round spends more than the privacy budget: raise privacy.epsilon or privacy.noise_multiplier."
+        )
+    if allowed < rounds:  # the guarantee is about the rounds that are trained
+        privacy = privacy.calibrate(algorithm, population, allowed)
+    return replace(algorithm, privacy=privacy), allowed

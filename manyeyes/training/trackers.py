@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manyeyes.core.registry import register
 from manyeyes.training.callbacks import Callback, TrainingRun
-from manyeyes.training.events import Event, scalars
+from manyeyes.training.run_folder import Event
 
 
 @register("tracker", "tensorboard")
@@ -83,3 +83,8 @@ def _folder(run: TrainingRun) -> Path:
 
 def _not_installed(name: str) -> ValueError:
     return ValueError(f"{name} is not installed: pip install 'manyeyes[track]'")
+
+
+def scalars(event: Event) -> dict[str, float]:
+    """Return the metrics of an event that can be drawn over rounds."""
+    return {name: value for name, value in event.items() if name != "round" and isinstance(value, int | float)}

@@ -19,24 +19,52 @@ from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.select import choose_device
 from manyeyes.metrics import MetricSet
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.builtin_callbacks import NO_EXTRAS, Extras, make_callbacks, make_observers
+from manyeyes.training.builtin_callbacks import PrivacyLedger, RejectionMessages, Tables
 from manyeyes.training.callbacks import build_all
 from manyeyes.training.checkpoint import Checkpoint
-from manyeyes.training.checks import check_algorithm, check_model, check_norm_statistics
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import split_options
-from manyeyes.training.description import describe_run, warn_of_changed_sources
-from manyeyes.training.fingerprint import fingerprint
-from manyeyes.training.loop import TrainingLoop, TrainingSetup, train_rounds
-from manyeyes.training.privacy_ledger import limit_to_budget
-from manyeyes.training.progress_bar import progress_bar
-from manyeyes.training.recorder import FolderRecorder, InMemoryRecorder, Recorder
+from manyeyes.training.description import describe_run, fingerprint, warn_of_changed_sources
+from manyeyes.training.loop import TrainingLoop, train_rounds
+from manyeyes.training.progress import progress_bar
 from manyeyes.training.result import Result
-from manyeyes.training.run_folder import RunFolder
-from manyeyes.training.setup import Model, make_setup, prepare_model
-from manyeyes.training.splits import make_splits
+from manyeyes.training.run_folder import FolderRecorder, InMemoryRecorder, Recorder, RunFolder
+from manyeyes.training.setup import (
+    Model,
+    TrainingSetup,
+    check_algorithm,
+    check_model,
+    check_norm_statistics,
+    limit_to_budget,
+    make_setup,
+    make_splits,
+    prepare_model,
+)
 
 MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a run has in addition to training, evaluating and saving."""
+
+    callbacks: tuple[Any, ...] = ()
+    trackers: tuple[Any, ...] = ()
+    progress: tuple[Any, ...] = ()
+
+
+NO_EXTRAS = Extras()
+
+
+def make_callbacks(setup: TrainingSetup, extras: Extras) -> tuple[Any, ...]:
+    """Return the callbacks that take part in a run: what is built in, then the user's."""
+    best_model = () if setup.best_model is None else (setup.best_model,)
+    return (*best_model, PrivacyLedger(), Tables(), *extras.callbacks)
+
+
+def make_observers(setup: TrainingSetup, extras: Extras) -> tuple[Any, ...]:
+    """Return the callbacks that follow complete events, on the process that writes."""
+    return (*extras.trackers, RejectionMessages(), *extras.progress) if setup.dist.rank == 0 else ()
 
 
 def train(

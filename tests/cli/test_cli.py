@@ -12,7 +12,7 @@ import pytest
 
 from manyeyes import cli
 from manyeyes.core.state import DivergenceError
-from manyeyes.training.interrupt import Interrupted
+from manyeyes.training.loop import Interrupted
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])

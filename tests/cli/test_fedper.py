@@ -15,7 +15,7 @@ import yaml
 from manyeyes.cli import fedper as fedper_command
 from manyeyes.data.repartition import repartition
 from manyeyes.data.store.opening import open_population
-from manyeyes.training.events import read_events
+from manyeyes.training.run_folder import read_events
 
 README = [
     "--multirun",

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from manyeyes.cli import flair as flair_command
-from manyeyes.training.events import read_events
+from manyeyes.training.run_folder import read_events
 
 README = Path(__file__).resolve().parents[2] / "shared" / "seeds" / "flair-baseline-readme.md"
 SMALL = ("num_clients_per_round=2", "num_rounds=1", "evaluation_frequency=1", "client.batch_size=8")

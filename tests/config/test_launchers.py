@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from manyeyes.training.events import read_events
+from manyeyes.training.run_folder import read_events
 
 
 @pytest.mark.parametrize(

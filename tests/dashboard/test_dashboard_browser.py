@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from manyeyes.io.locks import acquire_lock
+from manyeyes.io.files import acquire_lock
 
 Write = Callable[..., Path]
 SWEEP = [("fedavg", 0.1), ("fedavg", 0.3), ("fedvc", 0.1), ("fedvc", 0.3)]

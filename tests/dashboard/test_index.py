@@ -14,7 +14,7 @@ import pytest
 from manyeyes.dashboard import status as states
 from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.live_run import FIELDS
-from manyeyes.io.locks import acquire_lock
+from manyeyes.io.files import acquire_lock
 
 Write = Callable[..., Path]
 Append = Callable[..., None]

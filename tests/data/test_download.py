@@ -16,7 +16,7 @@ import pytest
 
 from manyeyes.data.download import download as module
 from manyeyes.data.download.download import RemoteFile, download, download_progress, fetch, need_space
-from manyeyes.io.locks import exclusive_lock
+from manyeyes.io.files import exclusive_lock
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
 MD5 = hashlib.md5(BODY).hexdigest()

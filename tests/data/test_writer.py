@@ -80,7 +80,7 @@ def test_too_little_space_is_said_before_anything_is_done(
 HOLDER = """
 import sys
 from pathlib import Path
-from manyeyes.io.atomic import hold
+from manyeyes.io.files import hold
 Path(".s.preparing").mkdir()
 with hold(Path("s"), Path(".s.preparing/.lock")):
     print("held", flush=True)

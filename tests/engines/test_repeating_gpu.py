@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyeyes.training.events import read_events
+from manyeyes.training.run_folder import read_events
 
 pytestmark = [
     pytest.mark.gpu,

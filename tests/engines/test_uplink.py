@@ -23,7 +23,7 @@ from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.events import read_events
+from manyeyes.training.run_folder import read_events
 from manyeyes.training.train import train
 from tests.engines.multiprocess_runs import NEEDS_WORKERS
 

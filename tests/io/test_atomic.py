@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from manyeyes.io.atomic import atomic_write, write_bytes, write_text
+from manyeyes.io.files import atomic_write, write_bytes, write_text
 
 
 def test_text_is_written_as_utf8(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.training.events import read_events
 from manyeyes.training.result import Result
+from manyeyes.training.run_folder import read_events
 from manyeyes.training.train import train
 
 CROPS = Preprocess(crop=6, pad=1, flip_horizontal=True)

@@ -17,7 +17,7 @@ from manyeyes.core.population import Population
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.training import checkpoint
-from manyeyes.training.events import read_events
+from manyeyes.training.run_folder import read_events
 from tests.training.small_runs import run
 
 GROWING = fedavg(cohort_size=3, batch_size=2, lr=1e3, weight_decay=1.0)  # a step multiplies the weights by 1 - 1000

@@ -14,8 +14,8 @@ from manyeyes.algorithms import fedavg
 from manyeyes.core.population import Population
 from manyeyes.core.state import DivergenceError
 from manyeyes.metrics import MultiLabelScores
+from manyeyes.training.builtin_callbacks import loss
 from manyeyes.training.config import RunConfig
-from manyeyes.training.model_selection import loss
 from manyeyes.training.result import Result
 from manyeyes.training.train import train
 

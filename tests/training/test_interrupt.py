@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from manyeyes.training.interrupt import Interrupt
+from manyeyes.training.loop import Interrupt
 
 Spawn = Callable[..., "subprocess.Popen[str]"]
 FIRST = "\nFinishing this round, then saving; press Ctrl-C again to stop at once.\n"

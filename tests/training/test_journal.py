@@ -9,9 +9,7 @@ import torch
 from manyeyes.core.state import ServerState
 from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.events import read_events
-from manyeyes.training.recorder import FolderRecorder, InMemoryRecorder
-from manyeyes.training.run_folder import RunFolder
+from manyeyes.training.run_folder import FolderRecorder, InMemoryRecorder, RunFolder, read_events
 
 STATE = ServerState(1, torch.rand(3), {}, None)
 

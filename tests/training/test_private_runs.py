@@ -25,9 +25,8 @@ from manyeyes.privacy.mechanisms import CentralDP, LocalDP
 from manyeyes.training import loop as playing
 from manyeyes.training.checkpoint import load
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.events import read_events
 from manyeyes.training.result import Result
-from manyeyes.training.run_folder import RunFolder
+from manyeyes.training.run_folder import RunFolder, read_events
 from manyeyes.training.train import train
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import manyeyes
-from manyeyes.training.revision import revision
+from manyeyes.training.environment import revision
 
 PACKAGE = Path(manyeyes.__file__).parent
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

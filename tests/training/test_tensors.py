@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from manyeyes.training import tensors
-from manyeyes.training.tensors import write_tensors
+from manyeyes.training.checkpoint import write_tensors
 
 
 def test_tensors_come_back(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from manyeyes.training.events import MetricsFile, read_events, scalars
+from manyeyes.training.run_folder import MetricsFile, read_events, scalars
 from manyeyes.training.trackers import TRACKERS, TensorBoard
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from manyeyes.data.clean_spawn import CleanSpawnContext
 from manyeyes.data.download.download import CHUNK, Progress, need_space
-from manyeyes.io.locks import exclusive_lock
+from manyeyes.io.files import exclusive_lock
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 MARKS = ".extracted"  # holds a file for each archive that is wholly in the folder

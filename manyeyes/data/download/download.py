@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from manyeyes.io.locks import exclusive_lock
+from manyeyes.io.files import exclusive_lock
 
 Progress = Callable[[int, int | None], None]  # bytes done, and of how many where that is known
 

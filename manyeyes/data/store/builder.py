@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from manyeyes.data.store.chunks import Chunk
-from manyeyes.io.atomic import write_text
+from manyeyes.io.files import write_text
 
 VERSION = 1  # of the format; a store of another is not opened
 IMAGES = {"raw": "images.npy", "jpeg": "images.jpegs"}

@@ -23,8 +23,7 @@ from manyeyes.data.store import examples
 from manyeyes.data.store.builder import IMAGES, VERSION, StoreBuilder, crc32
 from manyeyes.data.store.chunks import CHUNK, Job, chunks, read
 from manyeyes.data.store.examples import OWN, Arranged, arrange
-from manyeyes.io.atomic import atomic_write, sync_folder, write_text
-from manyeyes.io.locks import acquire_lock
+from manyeyes.io.files import acquire_lock, atomic_write, sync_folder, write_text
 
 JPEG_SHARE = 0.2  # of the raw bytes, as measured on photographs of 256 x 256
 
