@@ -21,7 +21,7 @@ import numpy as np
 from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
 from manyeyes.data.synthetic.users import sizes
-from manyeyes.engines.data_parallel import GroupCache
+from manyeyes.engines.distributed.data_parallel import GroupCache
 from manyeyes.engines.load_balancing import ClientCost, balance_with_groups
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel

@@ -19,8 +19,8 @@ from torch import nn
 
 from manyeyes.config.build import build_algorithm, build_model, build_population, build_preprocess
 from manyeyes.config.run import read_settings
-from manyeyes.engines.device_images import load as resident
 from manyeyes.engines.evaluation import LocalEvaluator
+from manyeyes.engines.images import load as resident
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.checkpoint import load
 from manyeyes.training.client_state import ClientStateStore

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from manyeyes.engines.base import arithmetic
 from manyeyes.engines.gpu.compiling import compiled, compiling
-from manyeyes.engines.precision import arithmetic
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.training.environment import environment
 

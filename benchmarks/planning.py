@@ -19,10 +19,10 @@ import torch
 
 from benchmarks.rounds.works import WORKS
 from manyeyes.core.plan import plan_round
-from manyeyes.engines.device_images import load
 from manyeyes.engines.gpu.buffers import PlanBuffers
 from manyeyes.engines.gpu.engine import MAX_VMAP_WIDTH, VMAP_STREAMS, streams_for
 from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
+from manyeyes.engines.images import load
 from manyeyes.training.environment import environment
 
 CASES = {  # work, users, clients, and whether clients run side by side

@@ -51,7 +51,8 @@ from manyeyes.data.partition import by_users, dirichlet
 from manyeyes.data.registry import dataset
 from manyeyes.data.repartition import repartition
 from manyeyes.data.store import reader as store
-from manyeyes.engines.distributed import dist_info, shutdown
+from manyeyes.engines.base import dist_info
+from manyeyes.engines.distributed.process_group import shutdown
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.mechanisms import CentralDP, LocalDP
 from tests.golden import Record, record, save

@@ -21,8 +21,8 @@ from benchmarks.rounds.table import line, record, table
 from benchmarks.rounds.works import SCALING, WORKS
 from manyeyes.cli.parser import Parser
 from manyeyes.core.registry import names
+from manyeyes.engines.base import choose_precision
 from manyeyes.engines.multiprocess.worker import cores
-from manyeyes.engines.precision import choose_precision
 from manyeyes.engines.select import choose_device
 from manyeyes.io.files import write_text
 from manyeyes.training.environment import environment

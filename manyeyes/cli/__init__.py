@@ -81,7 +81,7 @@ def command(name: str) -> Callable[[list[str]], int]:
 def _handle_runtime_error(error: RuntimeError) -> int:
     """Print an error that ends a run as it may; any other is a defect, and raised."""
     from manyeyes.core.state import DivergenceError
-    from manyeyes.engines.distributed import PeerLostError
+    from manyeyes.engines.distributed.process_group import PeerLostError
 
     if not isinstance(error, DivergenceError | PeerLostError):
         raise error

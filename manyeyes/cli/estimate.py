@@ -22,7 +22,7 @@ from manyeyes.core.state import communication_cost
 from manyeyes.cost.formulas import ModelSize, Network, Throughput, client_disk, client_memory, mean_round, server_memory
 from manyeyes.cost.measure import describe, remembered, time_clients
 from manyeyes.data.synthetic.dataset import SyntheticImages, splits, user_sizes
-from manyeyes.engines.data_parallel import GroupCache
+from manyeyes.engines.distributed.data_parallel import GroupCache
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import choose_device
 from manyeyes.models.flat import FlatModel

@@ -28,7 +28,7 @@ from manyeyes.config.describe import describe_run
 from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
 from manyeyes.config.groups import list_key
 from manyeyes.core.state import DivergenceError
-from manyeyes.engines.distributed import PeerLostError
+from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.training.loop import Interrupted
 from manyeyes.training.result import Result
 from manyeyes.training.run_folder import unused_path

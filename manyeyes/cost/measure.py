@@ -20,8 +20,7 @@ from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.state import RoundContext
 from manyeyes.cost.formulas import ModelSize, Throughput
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import EngineSetup
-from manyeyes.engines.distributed import DistInfo
+from manyeyes.engines.base import DistInfo, EngineSetup
 from manyeyes.engines.gpu.compiling import cache_folder
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.select import choose_engine

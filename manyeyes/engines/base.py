@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from manyeyes.core.algorithm import Algorithm, PersonalLayers
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.population import Population
+from manyeyes.core.population import Ints, Population
 from manyeyes.core.registry import option
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.data_parallel import ClientGroup
-from manyeyes.engines.distributed import ONE_PROCESS, DistInfo
-from manyeyes.engines.precision import choose_precision
+from manyeyes.engines.distributed.data_parallel import ClientGroup
+from manyeyes.engines.distributed.process_group import all_gather_objects
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.traits import ModuleTraits, probe
 
 DEFAULT_COHORT_SIZE = 8  # clients per round where nothing else is known
+T = TypeVar("T")
+
 IMAGE_STORAGES = ("auto", "gpu", "cpu")
+PRECISIONS = ("auto", "float32", "tf32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,34 @@ class EngineOptions:
                 f"engine.image_storage is {self.image_storage!r}: set it to {', '.join(IMAGE_STORAGES[:-1])} or "
                 f"{IMAGE_STORAGES[-1]}."
             )
+
+
+@dataclass(frozen=True)
+class DistInfo:
+    """Which process this is, of how many."""
+
+    rank: int = 0
+    size: int = 1
+
+    def any(self, flag: bool) -> bool:
+        """Return whether the flag is set in any process."""
+        return any(self.all_gather(flag)) if self.size > 1 else flag
+
+    def all_gather(self, local: T) -> list[T]:
+        """Return the objects of all processes, in the order of ranks."""
+        return [local] if self.size == 1 else all_gather_objects(local, self.size)
+
+    def shard(self, items: Ints) -> Ints:
+        """Return this process's part of the items."""
+        return np.array_split(items, self.size)[self.rank]
+
+
+ONE_PROCESS = DistInfo()
+
+
+def dist_info() -> DistInfo:
+    """Return the rank and size that `torchrun` sets in the environment."""
+    return DistInfo(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,3 +197,33 @@ class PersonalMasks:
                 )
             self._masks[personal_layers] = mask
         return self._masks[personal_layers]
+
+
+def choose_precision(name: str, device: torch.device) -> str:
+    """Return the precision by name; `auto` is tf32 on a GPU and float32 elsewhere."""
+    if name not in PRECISIONS:
+        raise ValueError(f"engine.precision is {name!r}: choose {', '.join(PRECISIONS)}.")
+    if name == "auto":
+        return "tf32" if device.type == "cuda" else "float32"
+    if name == "tf32" and device.type != "cuda":
+        raise ValueError(f"engine.precision=tf32 needs a GPU and the device is {device.type}: choose float32 or bf16.")
+    return name
+
+
+def compute_dtype(precision: str) -> torch.dtype:
+    """Return the type that the model computes in."""
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+@contextmanager
+def arithmetic(precision: str) -> Iterator[None]:
+    """Use kernels of a precision that give the same bits every time."""
+    allow_tf32 = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=precision == "tf32"
+        ):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allow_tf32

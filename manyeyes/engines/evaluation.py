@@ -14,10 +14,9 @@ from manyeyes.components.losses import CrossEntropy
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.state import PERSONAL_WEIGHTS, ClientStates, DivergenceError
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.batch import fetch
-from manyeyes.engines.distributed import ONE_PROCESS, DistInfo
+from manyeyes.engines.base import ONE_PROCESS, DistInfo, arithmetic, compute_dtype
+from manyeyes.engines.client_step import fetch
 from manyeyes.engines.gpu.compiling import compiled, compiling
-from manyeyes.engines.precision import arithmetic, compute_dtype
 from manyeyes.metrics import Accuracy, MultiLabelScores
 from manyeyes.metrics.arrays import as_array
 from manyeyes.metrics.base import NO_METRICS, MetricSet

@@ -31,9 +31,8 @@ from manyeyes.core.state import (
 )
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineBase, EngineSetup, PersonalMasks
-from manyeyes.engines.batch import EPS, fetch, training_loss, weighted_mean
-from manyeyes.engines.data_parallel import ClientGroup
-from manyeyes.engines.uplink import simulate_uplink
+from manyeyes.engines.client_step import EPS, fetch, simulate_uplink, training_loss, weighted_mean
+from manyeyes.engines.distributed.data_parallel import ClientGroup
 from manyeyes.models.fast.cpu import optimize_for_cpu
 from manyeyes.models.flat import FlatModel
 

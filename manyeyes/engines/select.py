@@ -52,6 +52,16 @@ def choose_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
     return engine_class.create(setup)
 
 
+def make_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
+    """Return the engine of a run: the chosen one or, of several processes, the chosen one of each, together."""
+    engine = choose_engine(algorithm, setup)
+    if setup.dist.size == 1:
+        return engine
+    from manyeyes.engines.distributed.engine import DistributedEngine
+
+    return DistributedEngine(engine, setup)
+
+
 def _engine_class(name: str) -> type[EngineBase]:
     if ":" not in name and name not in names("engine"):
         raise ValueError(f"Unknown engine {name!r}: choose auto, {', '.join(names('engine'))}, or package.module:Name.")

@@ -19,10 +19,10 @@ from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.state import ClientState, RoundContext
 from manyeyes.data.store.opening import open_population
+from manyeyes.engines.client_step import compress
 from manyeyes.engines.evaluation import LocalEvaluator, with_personal_weights
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.engines.uplink import compress
 from manyeyes.flower.client_state import load_state, save_state
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.training_spec import BuiltModel, TrainingSpec, make_model, parse_settings

@@ -21,9 +21,9 @@ from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
 from manyeyes.engines.base import EngineBase
-from manyeyes.engines.distributed import PeerLostError
+from manyeyes.engines.client_step import decompress
+from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.engines.uplink import decompress
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.messaging import send_and_receive
 from manyeyes.flower.registry import ClientRegistry

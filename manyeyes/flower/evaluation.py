@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyeyes.core.population import Population
 from manyeyes.core.state import ClientStates
-from manyeyes.engines.distributed import DistInfo
+from manyeyes.engines.base import DistInfo
 from manyeyes.engines.evaluation import Score
 from manyeyes.flower.engine import MAX_LOSS, GridEngine
 from manyeyes.flower.messaging import send_and_receive

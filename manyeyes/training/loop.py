@@ -19,7 +19,7 @@ import numpy as np
 from manyeyes.components.samplers import Centralized
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, RoundMetrics, ServerState
-from manyeyes.engines.distributed import PeerLostError
+from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.training.callbacks import CallbackList, TrainingRun
 from manyeyes.training.checkpoint import CallbackState
 from manyeyes.training.client_state import ClientStateStore

@@ -21,13 +21,10 @@ from manyeyes.core.population import Population
 from manyeyes.core.registry import import_object
 from manyeyes.core.rng import derive_key, make_rng
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import EngineBase, EngineOptions, EngineSetup
-from manyeyes.engines.device_images import place_images
-from manyeyes.engines.distributed import DistInfo, dist_info
-from manyeyes.engines.distributed_engine import distribute
+from manyeyes.engines.base import DistInfo, EngineBase, EngineOptions, EngineSetup, dist_info
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
-from manyeyes.engines.prefetch import ImagePrefetcher, PlanPrefetcher, reads_from_disk
-from manyeyes.engines.select import choose_engine
+from manyeyes.engines.images import ImagePrefetcher, PlanPrefetcher, place_images, reads_from_disk
+from manyeyes.engines.select import make_engine
 from manyeyes.metrics import MetricSet
 from manyeyes.models import build_model
 from manyeyes.models.dropout import with_seeded_dropout
@@ -164,7 +161,7 @@ def make_setup(
         train = replace(train, images=images)
     cohort_size = getattr(algorithm.sampler, "cohort_size", len(splits.train.user_ids))
     engine_setup = EngineSetup(model.flat, train, preprocess, device, options, cohort_size, dist_info())
-    engine = distribute(choose_engine(algorithm, engine_setup), engine_setup)
+    engine = make_engine(algorithm, engine_setup)
     if algorithm.personal_layers is not None:
         engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer before a folder exists
     evaluate = partial(

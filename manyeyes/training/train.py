@@ -14,7 +14,7 @@ from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.core.state import DivergenceError, init_state
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.distributed import PeerLostError, init_process_group
+from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.select import choose_device
 from manyeyes.metrics import MetricSet
@@ -159,7 +159,6 @@ def run_training(setup: TrainingSetup, target: RunTarget, extras: Extras = NO_EX
         raise ValueError("trackers write to the run folder and this run has none: set folder.")
     with ExitStack() as stack:
         stack.enter_context(retained_memory(setup.device))
-        init_process_group(setup.device)
         files = open_run(setup, target, stack)
         checkpoint, recorder = files.checkpoint, files.recorder
         initial_state = init_state(setup.algorithm, setup.model.read(), setup.model.num_trainable)

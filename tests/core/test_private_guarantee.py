@@ -38,8 +38,8 @@ from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext, RoundMetrics, ServerState, init_state
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.client_step import decompress
 from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.engines.uplink import decompress
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.mechanisms import CentralDP
 from manyeyes.training.train import train

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines import data_parallel as teams
-from manyeyes.engines.data_parallel import ClientGroup, GroupCache
-from manyeyes.engines.distributed import DistInfo, DistributedEngine
+from manyeyes.engines.base import DistInfo
+from manyeyes.engines.distributed.data_parallel import ClientGroup, GroupCache
+from manyeyes.engines.distributed.process_group import DistributedEngine
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models import build_model
 from manyeyes.models.dropout import with_seeded_dropout
@@ -43,7 +44,7 @@ JOBS = {
 SCRIPT = """
 import json, os, sys
 from manyeyes.cli import main
-from manyeyes.engines.distributed import leave
+from manyeyes.engines.distributed.process_group import leave
 from manyeyes.engines import distributed, teams
 teams.PER_CALL = teams.PER_BYTE = 0.0  # as if to agree cost nothing
 teamed, together = [], distributed.Distributed._together

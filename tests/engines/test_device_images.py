@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from manyeyes.core.population import Population, SingleLabels
-from manyeyes.engines.batch import fetch
-from manyeyes.engines.device_images import DeviceImages, image_bytes, load, place_images
+from manyeyes.engines.client_step import fetch
+from manyeyes.engines.images import DeviceImages, image_bytes, load, place_images
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -66,7 +66,7 @@ def test_on_a_cpu_images_stay_where_they_are(place: str) -> None:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A GPU of so many free bytes; what is loaded to it is told."""
-    monkeypatch.setattr("manyeyes.engines.device_images.load", lambda people, device: (device.type, people))
+    monkeypatch.setattr("manyeyes.engines.images.load", lambda people, device: (device.type, people))
 
     def has(free: int) -> None:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2 * free))

@@ -42,7 +42,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 SEVERAL = """
 import json, sys
 from manyeyes.cli import main
-from manyeyes.engines.distributed import leave
+from manyeyes.engines.distributed.process_group import leave
 leave(max(main(["run", *words]) for words in json.loads(sys.argv[1])))
 """
 

@@ -18,7 +18,7 @@ from manyeyes.core.population import MultiLabels, Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import init_state
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.device_images import load
+from manyeyes.engines.images import load
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel

@@ -25,8 +25,8 @@ from manyeyes.data.store import memory_map as raw
 from manyeyes.data.store.hdf5 import Hdf5Images
 from manyeyes.data.store.jpegs import JpegImages, encode
 from manyeyes.data.store.memory_map import MemoryMappedImages
+from manyeyes.engines.images import ImagePrefetcher
 from manyeyes.engines.multiprocess.engine import MultiprocessEngine
-from manyeyes.engines.prefetch import ImagePrefetcher
 from tests.engines.multiprocess_runs import IMAGES, NEEDS_WORKERS, PEOPLE, begin, linear, pids, ranks
 
 pytestmark = NEEDS_WORKERS

@@ -20,8 +20,7 @@ from manyeyes.core.population import Population, SingleLabels
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.data.store.memory_map import MemoryMappedImages
 from manyeyes.engines import prefetch
-from manyeyes.engines.device_images import DeviceImages
-from manyeyes.engines.prefetch import ImagePrefetcher, PlanPrefetcher, reads_from_disk
+from manyeyes.engines.images import DeviceImages, ImagePrefetcher, PlanPrefetcher, reads_from_disk
 from manyeyes.training.train import train
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (60, 4, 4, 3), dtype=np.uint8)

@@ -19,7 +19,7 @@ from manyeyes.core.population import MultiLabels, Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import RoundMetrics, ServerState, init_state
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.batch import fetch, losses, weighted_mean
+from manyeyes.engines.client_step import fetch, losses, weighted_mean
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.flat import FlatModel
 

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Message
 
 from manyeyes.components import HeadLayers
-from manyeyes.engines.distributed import PeerLostError
+from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.server import serve
 from manyeyes.models.flat import FlatModel

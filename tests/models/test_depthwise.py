@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.engines.precision import arithmetic
+from manyeyes.engines.base import arithmetic
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.fast.depthwise import DepthConv2d
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from manyeyes.engines.precision import arithmetic
+from manyeyes.engines.base import arithmetic
 from manyeyes.models import build_model
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.fast.group_norm import FusedGroupNorm

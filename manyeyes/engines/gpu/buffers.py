@@ -17,8 +17,8 @@ from torch import Tensor
 
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Ints, Population
-from manyeyes.engines.device_images import device_tensor
 from manyeyes.engines.gpu.scheduling import StepRange
+from manyeyes.engines.images import device_tensor
 
 PLAN_BYTES, IMAGE_BYTES = 2**26, 2**30  # of each half, about: of the plan, and of images that are not on the device
 MAX_STEPS = 4096  # of each stream in a half

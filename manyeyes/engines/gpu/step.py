@@ -14,12 +14,12 @@ from torch.func import vmap
 from manyeyes.core.algorithm import Loss
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.batch import weighted_mean
+from manyeyes.engines.base import arithmetic
+from manyeyes.engines.client_step import weighted_mean
 from manyeyes.engines.gpu.buffers import PlanBuffers
 from manyeyes.engines.gpu.compiling import compiled, compiling, first_bad_gradient
 from manyeyes.engines.gpu.scheduling import Group, StepRange
 from manyeyes.engines.gpu.stream import Stream
-from manyeyes.engines.precision import arithmetic
 from manyeyes.models.flat import FlatModel
 
 StepShape = tuple[int, int]  # clients side by side, examples of each

@@ -16,14 +16,14 @@ from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.batch import training_loss
+from manyeyes.engines.base import arithmetic, compute_dtype
+from manyeyes.engines.client_step import training_loss
 from manyeyes.engines.gpu.buffers import PlanBuffers, PlanChunk
 from manyeyes.engines.gpu.client_state import ClientStateTransfer
 from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
 from manyeyes.engines.gpu.step import StepCompiler, StepFunctions, StepShape
 from manyeyes.engines.gpu.stream import RoundBuffers, Stream, stream_switcher
-from manyeyes.engines.precision import arithmetic, compute_dtype
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.flat import FlatModel
 

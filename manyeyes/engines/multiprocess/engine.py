@@ -25,6 +25,7 @@ from manyeyes.core.registry import register
 from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineBase, EngineSetup
+from manyeyes.engines.images import PrefetchBuffer
 from manyeyes.engines.load_balancing import balance_clients
 from manyeyes.engines.multiprocess.worker import (
     PICKLE_ERRORS,
@@ -34,7 +35,6 @@ from manyeyes.engines.multiprocess.worker import (
     serialize,
     unavailable_reason,
 )
-from manyeyes.engines.prefetch import PrefetchBuffer
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.fast.cpu import optimize_for_cpu
 from manyeyes.models.flat import FlatModel

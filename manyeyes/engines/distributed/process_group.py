@@ -1,4 +1,4 @@
-"""The processes that `torchrun` starts for one training: which one this is, and what they exchange."""
+"""What the processes that `torchrun` starts for one training exchange, and how one learns that another has ended."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from manyeyes.core.population import Ints
 
 T = TypeVar("T")
 
@@ -26,47 +22,22 @@ class PeerLostError(RuntimeError):
     """Another process of the training has ended."""
 
 
-@dataclass(frozen=True)
-class DistInfo:
-    """Which process this is, of how many."""
-
-    rank: int = 0
-    size: int = 1
-
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag is set in any process."""
-        return any(self.all_gather(flag)) if self.size > 1 else flag
-
-    def all_gather(self, local: T) -> list[T]:
-        """Return the objects of all processes, in the order of ranks."""
-        if self.size == 1:
-            return [local]
-        objects: list[Any] = [None] * self.size
-        with peer_errors():
-            dist.all_gather_object(objects, local)
-        return objects
-
-    def shard(self, items: Ints) -> Ints:
-        """Return this process's part of the items."""
-        return np.array_split(items, self.size)[self.rank]
-
-
-ONE_PROCESS = DistInfo()
-
-
-def dist_info() -> DistInfo:
-    """Return the rank and size that `torchrun` sets in the environment."""
-    return DistInfo(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-
-
 def init_process_group(device: torch.device) -> None:
-    """Connect to the other processes, once for all trainings of this one; nothing where there are no others."""
-    if dist_info().size == 1 or dist.is_initialized():
+    """Connect to the other processes, once for all trainings of this one."""
+    if dist.is_initialized():
         return
     has_own_gpu = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()  # NCCL needs one for each
     with peer_errors():
         dist.init_process_group("nccl" if device.type == "cuda" and has_own_gpu else "gloo")
     atexit.register(dist.destroy_process_group)
+
+
+def all_gather_objects(local: T, size: int) -> list[T]:
+    """Return the objects of all processes, in the order of ranks."""
+    objects: list[Any] = [None] * size
+    with peer_errors():
+        dist.all_gather_object(objects, local)
+    return objects
 
 
 def all_reduce(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:

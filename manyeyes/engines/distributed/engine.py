@@ -20,8 +20,8 @@ from manyeyes.core.algorithm import PersonalLayers
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext, empty_result
 from manyeyes.engines.base import EngineBase, EngineSetup, GroupTrainer
-from manyeyes.engines.data_parallel import ClientGroup, GroupCache
-from manyeyes.engines.distributed import all_reduce, peer_errors
+from manyeyes.engines.distributed.data_parallel import ClientGroup, GroupCache
+from manyeyes.engines.distributed.process_group import all_reduce, init_process_group, peer_errors
 from manyeyes.engines.load_balancing import Assignment, ClientCost, balance_with_groups
 
 
@@ -37,7 +37,7 @@ class DistributedEngine(EngineBase):
     """An engine whose clients train on all processes; equal to the engine alone up to the order of its sums."""
 
     def __init__(self, engine: EngineBase, setup: EngineSetup) -> None:
-        self.engine, self.dist = engine, setup.dist
+        self.engine, self.dist, self._device = engine, setup.dist, setup.device
         self.name, self.precision, self.compiles = engine.name, engine.precision, engine.compiles
         self.num_trainable, self.num_augment_uniforms = engine.num_trainable, engine.num_augment_uniforms
         engine.on_device_busy = lambda: self.on_device_busy()
@@ -53,6 +53,7 @@ class DistributedEngine(EngineBase):
         self.engine.prefetch(self.shard(plan))
 
     def __enter__(self) -> Self:
+        init_process_group(self._device)
         self.engine.__enter__()
         return self
 
@@ -155,11 +156,6 @@ class DistributedEngine(EngineBase):
             for client in plan.clients
             if client.client_id in states
         }
-
-
-def distribute(engine: EngineBase, setup: EngineSetup) -> EngineBase:
-    """Return the engine over all processes of the training; the engine itself where there is one process."""
-    return DistributedEngine(engine, setup) if setup.dist.size > 1 else engine
 
 
 def _join(partials: list[_Partial], weights: Tensor) -> _Partial:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from manyeyes.core.population import Floats
-from manyeyes.engines.batch import EPS
+from manyeyes.engines.client_step import EPS
 from manyeyes.models.dropout import SeededDropout
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.traits import probe
