@@ -47,9 +47,8 @@ from manyeyes.components import (
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population, SingleLabels
-from manyeyes.data.partition import by_users, dirichlet
+from manyeyes.data.partition import by_users, dirichlet, repartition
 from manyeyes.data.registry import dataset
-from manyeyes.data.repartition import repartition
 from manyeyes.data.store import reader as store
 from manyeyes.engines.base import dist_info
 from manyeyes.engines.distributed.process_group import shutdown

@@ -13,7 +13,7 @@ from manyeyes.cli.parser import Parser
 from manyeyes.config.compose import quote_override
 from manyeyes.data.registry import DATASETS, Dataset, dataset
 from manyeyes.data.store import reader as store
-from manyeyes.data.store.opening import open_population
+from manyeyes.data.store.reader import open_population
 from manyeyes.data.synthetic.dataset import SyntheticImages
 from manyeyes.report.population import show
 from manyeyes.training.progress import counter

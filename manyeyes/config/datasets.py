@@ -9,9 +9,9 @@ from typing import Any
 
 from manyeyes.core.population import Population
 from manyeyes.core.registry import Option, option, options_of
+from manyeyes.data.partition import repartition as repartition_examples
 from manyeyes.data.registry import DATASETS
-from manyeyes.data.repartition import repartition as repartition_examples
-from manyeyes.data.store.opening import open_population
+from manyeyes.data.store.reader import open_population
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 

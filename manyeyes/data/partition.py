@@ -6,14 +6,15 @@ import csv
 import io
 import zipfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from manyeyes.core import rng as chance
-from manyeyes.core.population import Ints
+from manyeyes.core.population import Ints, Population, SingleLabels
+from manyeyes.core.rng import derive_key, make_rng
 
 MOST_DRAWS = 10_000
 
@@ -28,7 +29,7 @@ def dirichlet(labels: ArrayLike, users: int, alpha: float, seed: int, per_user: 
     sizes = _sizes(len(ids), users, per_user)
     if not 0 <= alpha < np.inf:
         raise ValueError(f"alpha is {alpha}: give a number from 0 (one class a client) upwards")
-    g = chance.make_rng(seed, "dirichlet")
+    g = make_rng(seed, "dirichlet")
     left_C = np.bincount(ids, minlength=len(classes))
     # Below this Dir(alpha p) is at its limit: one class, and when that is exhausted another.
     concentration_C = max(alpha, 1e-6) * left_C / len(ids)
@@ -55,7 +56,7 @@ def classes_per_client(labels: ArrayLike, users: int, n: int, seed: int) -> Ints
     _sizes(len(ids), users, None)
     if not 1 <= n <= len(classes):
         raise ValueError(f"there are {n} classes a client: give a number from 1 to the {len(classes)} that there are")
-    g = chance.make_rng(seed, "classes per client")
+    g = make_rng(seed, "classes per client")
     everything_UC = np.tile(np.arange(len(classes)), (users, 1))
     for _ in range(MOST_DRAWS):
         drawn_Un = g.permuted(everything_UC, axis=1)[:, :n]
@@ -77,7 +78,7 @@ def classes_per_client(labels: ArrayLike, users: int, n: int, seed: int) -> Ints
 
 def iid(count: int, users: int, seed: int) -> Ints:
     """The user of each of `count` examples, dealt out at random in equal parts."""
-    return chance.make_rng(seed, "iid").permutation(np.repeat(np.arange(users), _sizes(count, users, None)))
+    return make_rng(seed, "iid").permutation(np.repeat(np.arange(users), _sizes(count, users, None)))
 
 
 def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
@@ -127,7 +128,7 @@ def within_users(users: ArrayLike, seed: int, test: float = 0.17) -> NDArray[np.
     split = np.full(len(index), "train", "U5")
     for name, mine in zip(names, np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1]), strict=True):
         tested = min(max(round(test * len(mine)), 1), len(mine) - 1) if test else 0
-        split[chance.make_rng(seed, f"within/{name}").permutation(mine)[:tested]] = "test"
+        split[make_rng(seed, f"within/{name}").permutation(mine)[:tested]] = "test"
     return split
 
 
@@ -138,7 +139,7 @@ def by_users(users: ArrayLike, seed: int, val: float = 0.1, test: float = 0.1) -
     sizes = {part: max(round(share * len(names)), 1) if share else 0 for part, share in (("val", val), ("test", test))}
     if sum(sizes.values()) >= len(names):
         raise ValueError(f"{len(names)} users are too few for train, val and test users: split within users instead")
-    order = sorted(range(len(names)), key=lambda i: chance.derive_key(seed, f"by users/{names[i]}"))
+    order = sorted(range(len(names)), key=lambda i: derive_key(seed, f"by users/{names[i]}"))
     of_user = np.full(len(names), "train", "U5")
     of_user[order[: sizes["test"]]] = "test"
     of_user[order[sizes["test"] : sizes["test"] + sizes["val"]]] = "val"
@@ -189,3 +190,32 @@ def _released_lines(path: Path, name: str) -> tuple[str, Iterable[str]]:
     elif found := sorted(path.rglob(name)):
         return name, found[0].read_text().splitlines()
     raise ValueError(f"{path} has no {name}: give an alpha that was released, or the CSV itself")
+
+
+def repartition(population: Population, users: int, classes: int, seed: int) -> Population:
+    """All examples to `users` clients of so many classes each, 83/17 to train and test on within each, as in FedPer.
+
+    The seed decides all of it, whoever held the examples before.
+    """
+    if not isinstance(population.labels, SingleLabels):
+        raise ValueError("clients of few classes need one class an example: leave data.users at 0")
+    ids = population.columns.get("image_id")
+    order = np.argsort(population.image_indices if ids is None else np.asarray(ids), kind="stable")
+    owners = classes_per_client(population.labels.ids[order], users, classes, seed)
+    split = within_users(owners, seed)
+    together = np.argsort(owners, kind="stable")
+    examples = order[together]
+    width = len(str(users - 1))
+    columns = {
+        name: np.asarray(column)[examples] if isinstance(column, np.ndarray) else column.take(examples)
+        for name, column in population.columns.items()
+    }
+    return replace(
+        population,
+        labels=population.labels.take(examples),
+        offsets=np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=users))]).astype(np.int64),
+        user_ids=np.arange(users),
+        image_indices=population.image_indices[examples],
+        columns=columns | {"split": split[together]},
+        user_names=np.array([f"{user:0{width}d}" for user in range(users)]),
+    )

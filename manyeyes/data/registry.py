@@ -10,7 +10,7 @@ from pathlib import Path
 from manyeyes.data.datasets import cifar, cifar_files, flair, flickr_aes, folder, inaturalist, landmarks
 from manyeyes.data.datasets import flair_huggingface as hub
 from manyeyes.data.download import archive
-from manyeyes.data.download.download import RemoteFile, download_progress, fetch
+from manyeyes.data.download.fetch import RemoteFile, download_progress, fetch
 from manyeyes.data.manifest import Manifest
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 

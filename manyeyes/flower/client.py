@@ -18,7 +18,7 @@ from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.state import ClientState, RoundContext
-from manyeyes.data.store.opening import open_population
+from manyeyes.data.store.reader import open_population
 from manyeyes.engines.client_step import compress
 from manyeyes.engines.evaluation import LocalEvaluator, with_personal_weights
 from manyeyes.engines.malloc import retained_memory

@@ -15,7 +15,7 @@ from manyeyes.components.weighting import ImportanceReweighting
 from manyeyes.config.build import build_run_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
-from manyeyes.data.store.opening import open_population
+from manyeyes.data.store.reader import open_population
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.flower.config import FederationConfig

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from manyeyes.cli import fedper as fedper_command
-from manyeyes.data.repartition import repartition
-from manyeyes.data.store.opening import open_population
+from manyeyes.data.partition import repartition
+from manyeyes.data.store.reader import open_population
 from manyeyes.training.run_folder import read_events
 
 README = [

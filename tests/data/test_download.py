@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from manyeyes.data.download import download as module
-from manyeyes.data.download.download import RemoteFile, download, download_progress, fetch, need_space
+from manyeyes.data.download import fetch as module
+from manyeyes.data.download.fetch import RemoteFile, download, download_progress, fetch, need_space
 from manyeyes.io.files import exclusive_lock
 
 BODY = bytes(range(256)) * 4096  # 1 MiB

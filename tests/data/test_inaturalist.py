@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from manyeyes.core.population import SingleLabels
 from manyeyes.data.datasets import inaturalist
 from manyeyes.data.datasets.inaturalist import read_manifest, write_synthetic
-from manyeyes.data.datasets.released_splits import draw, present, released
-from manyeyes.data.download.download import RemoteFile
+from manyeyes.data.datasets.released_splits import make_manifest, read_released, sample_per_class
+from manyeyes.data.download.fetch import RemoteFile
 from manyeyes.data.manifest import Manifest
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
@@ -260,7 +260,7 @@ def test_balancing_keeps_exactly_so_many_of_every_class_that_has_them(
     classes: list[int], wanted: int, seed: int
 ) -> None:
     ids = np.array(classes, np.int64)
-    chosen = draw(ids, wanted, np.random.default_rng(seed), least=wanted)
+    chosen = sample_per_class(ids, wanted, np.random.default_rng(seed), least=wanted)
     assert len(set(chosen.tolist())) == len(chosen)
     counts = {c: classes.count(c) for c in set(classes)}
     kept = [classes[i] for i in chosen]
@@ -269,13 +269,13 @@ def test_balancing_keeps_exactly_so_many_of_every_class_that_has_them(
 
 @given(st.lists(st.integers(0, 6), max_size=200), st.integers(1, 40))
 def test_a_draw_without_a_least_takes_all_of_a_small_class(classes: list[int], most: int) -> None:
-    kept = [classes[i] for i in draw(np.array(classes, np.int64), most, np.random.default_rng(0))]
+    kept = [classes[i] for i in sample_per_class(np.array(classes, np.int64), most, np.random.default_rng(0))]
     assert all(kept.count(c) == min(most, classes.count(c)) for c in set(classes))
 
 
 def test_every_image_of_a_class_is_as_likely_to_be_drawn() -> None:
     ids = np.zeros(10, np.int64)
-    drawn = np.concatenate([draw(ids, 3, np.random.default_rng(seed)) for seed in range(2000)])
+    drawn = np.concatenate([sample_per_class(ids, 3, np.random.default_rng(seed)) for seed in range(2000)])
     assert abs(np.bincount(drawn) - 600).max() < 100  # five standard deviations of a binomial
 
 
@@ -335,8 +335,8 @@ def test_a_small_world_can_be_a_standin(tmp_path: Path) -> None:
 
 def test_entries_keep_their_columns_when_some_are_taken(tmp_path: Path) -> None:
     put(tmp_path, train=SPLIT, test=TEST)
-    entries = replace(released(tmp_path / "train.csv", tmp_path / "test.csv"), columns={"place": np.arange(4)})
-    found = present("x", tmp_path, entries, ["", "here", "", "there"], {"split": "all"})
+    entries = replace(read_released(tmp_path / "train.csv", tmp_path / "test.csv"), columns={"place": np.arange(4)})
+    found = make_manifest("x", tmp_path, entries, ["", "here", "", "there"], {"split": "all"})
     assert found.columns["place"].tolist() == [1, 3]
     assert found.source.name(1) == "there"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from manyeyes.data.download.download import RemoteFile
+from manyeyes.data.download.fetch import RemoteFile
 from manyeyes.data.registry import dataset
 from manyeyes.data.synthetic.dataset import SyntheticImages
 

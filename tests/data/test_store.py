@@ -108,7 +108,7 @@ def test_images_can_be_sent_to_another_process(tmp_path: Path, given: Manifest, 
 def test_rows_in_any_order_are_those_of_the_array(
     tmp_path: Path, given: Manifest, monkeypatch: pytest.MonkeyPatch, encoding: str, ahead: int
 ) -> None:
-    monkeypatch.setattr("manyeyes.data.store.memory_map.FEW", ahead)
+    monkeypatch.setattr("manyeyes.data.store.images.FEW", ahead)
     store.write(given, tmp_path / "s", 8, encoding=encoding)
     images = store.open(tmp_path / "s").images
     whole = images[:]

@@ -21,10 +21,9 @@ from manyeyes.algorithms import fedavg
 from manyeyes.core.plan import plan_round
 from manyeyes.core.round import run_round
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.data.store import memory_map as raw
+from manyeyes.data.store import images as raw
 from manyeyes.data.store.hdf5 import Hdf5Images
-from manyeyes.data.store.jpegs import JpegImages, encode
-from manyeyes.data.store.memory_map import MemoryMappedImages
+from manyeyes.data.store.images import JpegImages, MemoryMappedImages, encode
 from manyeyes.engines.images import ImagePrefetcher
 from manyeyes.engines.multiprocess.engine import MultiprocessEngine
 from tests.engines.multiprocess_runs import IMAGES, NEEDS_WORKERS, PEOPLE, begin, linear, pids, ranks

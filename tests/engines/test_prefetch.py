@@ -18,7 +18,7 @@ from manyeyes.components import UniformSampler
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.data.store.memory_map import MemoryMappedImages
+from manyeyes.data.store.images import MemoryMappedImages
 from manyeyes.engines import prefetch
 from manyeyes.engines.images import DeviceImages, ImagePrefetcher, PlanPrefetcher, reads_from_disk
 from manyeyes.training.train import train

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.core import rng as chance
 from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.rng import make_rng
 from manyeyes.data import partition as share
 from manyeyes.data.datasets.cifar_files import EDITIONS, SIDE, STANDIN, find, read
 from manyeyes.data.manifest import Manifest, Pixels
@@ -80,7 +80,7 @@ def write_synthetic(population: Population, raw: Path, kind: str) -> Path:
         raise ValueError("a stand-in of CIFAR needs images of 32 x 32 pixels with one class each")
     if len(population.classes) > most:
         raise ValueError(f"the population has {len(population.classes)} classes: CIFAR-{most} has {most}")
-    order = chance.make_rng(0, "cifar stand-in").permutation(len(population))
+    order = make_rng(0, "cifar stand-in").permutation(len(population))
     split = population.columns.get("split")
     test = np.arange(len(order)) % 6 == 5 if split is None else np.asarray(split)[order] == "test"
     if not test.any() or (~test).sum() < len(edition.train):

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core import rng as chance
 from manyeyes.core.population import Ints, SingleLabels
+from manyeyes.core.rng import derive_key
 from manyeyes.data.datasets.flair import jpeg
 from manyeyes.data.manifest import Files, Manifest, count_and_name
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
@@ -40,7 +40,7 @@ def read_manifest(
             f"{raters} workers were asked for and {len(able)} of {len(names)} have {min_ratings} to {max_ratings} ratings "
             f"with {min_per_score} or more of each score: {what}"
         )
-    chosen = sorted(able.tolist(), key=lambda name: chance.derive_key(seed, f"flickr-aes/worker/{name}"))[:raters]
+    chosen = sorted(able.tolist(), key=lambda name: derive_key(seed, f"flickr-aes/worker/{name}"))[:raters]
     of_chosen = np.isin(worker, chosen)
     worker, image, score = worker[of_chosen], image[of_chosen], score[of_chosen]
     split = _split(worker, image, score, seed)
@@ -103,9 +103,7 @@ def _read(raw: Path) -> tuple[NDArray[np.str_], NDArray[np.str_], Ints, NDArray[
 
 def _split(worker: NDArray[np.str_], image: NDArray[np.str_], score: Ints, seed: int) -> NDArray[np.str_]:
     """Of what a worker gave one score, the fifth that chance puts first is for testing; one at least of two or more."""
-    chance_of = [
-        chance.derive_key(seed, f"flickr-aes/split/{who}/{what}") for who, what in zip(worker, image, strict=True)
-    ]
+    chance_of = [derive_key(seed, f"flickr-aes/split/{who}/{what}") for who, what in zip(worker, image, strict=True)]
     strata: dict[tuple[str, int], list[int]] = {}
     for example in sorted(range(len(score)), key=chance_of.__getitem__):
         strata.setdefault((str(worker[example]), int(score[example])), []).append(example)

@@ -13,12 +13,20 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from manyeyes.core import rng as chance
 from manyeyes.core.population import Ints, SingleLabels
-from manyeyes.data.datasets import released_splits as tables
+from manyeyes.core.rng import make_rng
 from manyeyes.data.datasets import s2_cells as s2
-from manyeyes.data.datasets.released_splits import Entries, Strings
-from manyeyes.data.download.download import FEDERATED_VISION, RemoteFile
+from manyeyes.data.datasets.released_splits import (
+    Entries,
+    Strings,
+    find_file,
+    make_manifest,
+    only_clients,
+    read_released,
+    sample_per_class,
+    write_table,
+)
+from manyeyes.data.download.fetch import FEDERATED_VISION, RemoteFile
 from manyeyes.data.manifest import Manifest
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
@@ -80,7 +88,7 @@ def read_manifest(
     where = _photographs(raw / IMAGES)
     paths = [where.get(name, "") for name in entries.image_ids.tolist()]
     notes = {**NOTES, "split": split, "constructed": construct} | ({"seed": seed} if construct else {})
-    return tables.present("inaturalist", raw, entries, paths, notes)
+    return make_manifest("inaturalist", raw, entries, paths, notes)
 
 
 def constructed(raw: Path, split: str, seed: int, per_class: int = PER_CLASS) -> Entries:
@@ -89,7 +97,7 @@ def constructed(raw: Path, split: str, seed: int, per_class: int = PER_CLASS) ->
     The test set are the validation images of the classes that are left.
     """
     train, val = _annotated(raw, "train"), _annotated(raw, "val")
-    chosen = tables.draw(train.categories, per_class, chance.make_rng(seed, "inaturalist"), least=per_class)
+    chosen = sample_per_class(train.categories, per_class, make_rng(seed, "inaturalist"), least=per_class)
     if not len(chosen):
         raise ValueError(f"No class in {raw} has {per_class} training images; the published files have 1,203 such.")
     tested = np.flatnonzero(np.isin(val.categories, train.categories[chosen]))
@@ -107,16 +115,16 @@ def constructed(raw: Path, split: str, seed: int, per_class: int = PER_CLASS) ->
             "longitude": np.concatenate([train.longitude[chosen], val.longitude[tested]]),
         },
     )
-    return tables.only_clients(entries, NOBODY)
+    return only_clients(entries, NOBODY)
 
 
 def _released(folder: Path, split: str) -> Entries:
     """From either release: one CSV for each split, or one with a column for each split."""
     name = f"federated_train_{split}.csv"
-    if train := tables.find(folder, name, name.replace("_geo", "")):
-        return tables.only_clients(tables.released(train, train.with_name("test.csv")), NOBODY)
-    if train := tables.find(folder, "iNaturalist_train.csv"):
-        return tables.only_clients(tables.released(train, train.with_name("iNaturalist_test.csv"), split), NOBODY)
+    if train := find_file(folder, name, name.replace("_geo", "")):
+        return only_clients(read_released(train, train.with_name("test.csv")), NOBODY)
+    if train := find_file(folder, "iNaturalist_train.csv"):
+        return only_clients(read_released(train, train.with_name("iNaturalist_test.csv"), split), NOBODY)
     raise ValueError(f"Folder {folder} has neither {name} nor iNaturalist_train.csv; download the released splits.")
 
 
@@ -159,7 +167,7 @@ def _annotated(raw: Path, part: str) -> Annotated:
 
 
 def _json(raw: Path, name: str) -> Any:
-    path = tables.find(raw, name)
+    path = find_file(raw, name)
     if path is None:
         raise ValueError(f"Folder {raw} has no {name}; extract {' and '.join(r.name for r in ANNOTATIONS)} there.")
     try:
@@ -214,8 +222,8 @@ def _write_released(raw: Path, told: Annotated, train: NDArray[np.bool_], seed: 
     of_train = np.flatnonzero(train)
     counts = np.unique(told.categories[of_train], return_counts=True)[1]
     per_class = min(PER_CLASS, int(np.median(counts)))
-    g = chance.make_rng(seed, "inaturalist stand-in")
-    chosen = of_train[tables.draw(told.categories[of_train], per_class, g, least=per_class)]
+    g = make_rng(seed, "inaturalist stand-in")
+    chosen = of_train[sample_per_class(told.categories[of_train], per_class, g, least=per_class)]
     classes = np.unique(told.categories[chosen])
 
     def rows(examples: Ints) -> list[tuple[str, int, str]]:
@@ -234,8 +242,8 @@ def _write_released(raw: Path, told: Annotated, train: NDArray[np.bool_], seed: 
     for split, users in clients.items():
         folder = raw / ("inaturalist-geo" if SPLITS[split] else "inaturalist-user-120k")
         held = [(user, *row) for user, row in zip(users.tolist(), rows(chosen), strict=True) if user != "NA"]
-        tables.write(folder / f"federated_train_{split}.csv", ("user_id", *header), held)
-        tables.write(folder / "test.csv", header, tested)
+        write_table(folder / f"federated_train_{split}.csv", ("user_id", *header), held)
+        write_table(folder / "test.csv", header, tested)
     wide = [(*row, *users) for row, users in zip(rows(chosen), zip(*clients.values(), strict=True), strict=True)]
-    tables.write(raw / "columns" / "iNaturalist_train.csv", (*header, *clients), wide)
-    tables.write(raw / "columns" / "iNaturalist_test.csv", header, tested)
+    write_table(raw / "columns" / "iNaturalist_train.csv", (*header, *clients), wide)
+    write_table(raw / "columns" / "iNaturalist_test.csv", header, tested)

@@ -13,11 +13,19 @@ import pyarrow.compute as pc
 import simplejpeg
 from numpy.typing import NDArray
 
-from manyeyes.core import rng as chance
 from manyeyes.core.population import Ints, SingleLabels
-from manyeyes.data.datasets import released_splits as tables
-from manyeyes.data.datasets.released_splits import Entries
-from manyeyes.data.download.download import FEDERATED_VISION, RemoteFile
+from manyeyes.core.rng import make_rng
+from manyeyes.data.datasets.released_splits import (
+    Entries,
+    as_strings,
+    find_file,
+    make_manifest,
+    read_released,
+    read_table,
+    sample_per_class,
+    write_table,
+)
+from manyeyes.data.download.fetch import FEDERATED_VISION, RemoteFile
 from manyeyes.data.manifest import Manifest
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
@@ -83,13 +91,13 @@ def read_manifest(
     entries = constructed(raw, seed, filters) if construct else _released(splits or raw, split)
     paths = [_path(raw, name) for name in entries.image_ids.tolist()]
     notes = {**NOTES, "split": split, "constructed": construct} | ({"seed": seed} if construct else {})
-    return tables.present("landmarks", raw, entries, paths, notes)
+    return make_manifest("landmarks", raw, entries, paths, notes)
 
 
 def constructed(raw: Path, seed: int, filters: Filters = PAPER) -> Entries:
     """The largest set of images in which every landmark and every user has enough, and a test set by other authors."""
-    clean = tables.read(_find(raw, "train_clean.csv"), ("landmark_id", "images"))
-    attribution = tables.read(_find(raw, "train_attribution.csv"), ("id", "author"))
+    clean = read_table(_find(raw, "train_clean.csv"), ("landmark_id", "images"))
+    attribution = read_table(_find(raw, "train_attribution.csv"), ("id", "author"))
     images = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(clean["images"])).combine_chunks()
     ids = images.flatten()
     names, landmarks = _coded(pc.take(clean["landmark_id"], pc.list_parent_indices(images)))
@@ -100,15 +108,15 @@ def constructed(raw: Path, seed: int, filters: Filters = PAPER) -> Entries:
     if not train.any():
         raise ValueError(f"No landmark and user in {raw} pass the filters; the published files have 2,028 and 1,262.")
     left = np.flatnonzero(known & np.isin(landmarks, landmarks[train]) & ~np.isin(users, users[train]))
-    g = chance.make_rng(seed, "landmarks")
-    tested = left[tables.draw(landmarks[left], filters.test_images, g)]
+    g = make_rng(seed, "landmarks")
+    tested = left[sample_per_class(landmarks[left], filters.test_images, g)]
     chosen = np.concatenate([np.flatnonzero(train), tested])
     kept = np.unique(landmarks[train])
     kept = kept[np.argsort([int(names[number]) for number in kept.tolist()])]
     place = np.zeros(len(names), np.int64)
     place[kept] = np.arange(len(kept))
     return Entries(
-        tables.strings(ids.take(pa.array(chosen))),
+        as_strings(ids.take(pa.array(chosen))),
         np.where(np.arange(len(chosen)) < train.sum(), np.array(authors)[users[chosen]], ""),
         np.repeat(["train", "test"], [train.sum(), len(tested)]),
         SingleLabels(place[landmarks[chosen]], tuple(names[number] for number in kept.tolist())),
@@ -150,11 +158,11 @@ def _coded(column: Any) -> tuple[list[str], Ints]:
 def _released(folder: Path, split: str) -> Entries:
     train, test = SPLITS[split]
     path = _find(folder, train)
-    return tables.released(path, path.with_name(test))
+    return read_released(path, path.with_name(test))
 
 
 def _find(folder: Path, name: str) -> Path:
-    path = tables.find(folder, name)
+    path = find_file(folder, name)
     if path is None:
         raise ValueError(f"Folder {folder} has no {name}; download it there.")
     return path
@@ -185,9 +193,9 @@ def write_synthetic(world: SyntheticImages, raw: Path) -> None:
     landmarks = 1000 + 37 * classes  # far apart, as the cleaned subset's are
     author = [f'Zoë "{user}", of the world' for user in users.tolist()]
     clean = [(number, " ".join(ids[landmarks == number])) for number in np.unique(landmarks)]
-    tables.write(raw / "train_clean.csv", ("landmark_id", "images"), clean)
+    write_table(raw / "train_clean.csv", ("landmark_id", "images"), clean)
     credit = [(ids[row], "https://", author[row], "CC BY", "A title,\nin two lines") for row in range(len(ids))][::-1]
-    tables.write(raw / "train_attribution.csv", ("id", "url", "author", "license", "title"), credit)
+    write_table(raw / "train_attribution.csv", ("id", "url", "author", "license", "title"), credit)
 
     # The released splits, by filters that enough of the world passes; its val and test users are only tested on.
     among, filters = np.asarray(people.columns["split"]) == "train", PAPER
@@ -196,8 +204,8 @@ def write_synthetic(world: SyntheticImages, raw: Path) -> None:
         filters = filters.halved()
         train = enough(classes, users, filters, among)
     left = np.flatnonzero(np.isin(classes, classes[train]) & ~np.isin(users, users[train]))
-    g = chance.make_rng(world.seed, "landmarks stand-in")
-    tested = left[tables.draw(classes[left], filters.test_images, g)]
+    g = make_rng(world.seed, "landmarks stand-in")
+    tested = left[sample_per_class(classes[left], filters.test_images, g)]
     kept = np.unique(classes[train])
     for split, some, folder in (("160k", kept, raw / "landmarks-user-160k"), ("23k", kept[: -(-len(kept) // 2)], raw)):
         held = [
@@ -206,5 +214,5 @@ def write_synthetic(world: SyntheticImages, raw: Path) -> None:
             if classes[row] in some
         ]
         shown = [(ids[row], np.searchsorted(some, classes[row])) for row in tested if classes[row] in some]
-        tables.write(folder / SPLITS[split][0], ("user_id", "image_id", "class"), held)
-        tables.write(folder / SPLITS[split][1], ("image_id", "class"), shown)
+        write_table(folder / SPLITS[split][0], ("user_id", "image_id", "class"), held)
+        write_table(folder / SPLITS[split][1], ("image_id", "class"), shown)

@@ -42,7 +42,7 @@ class Entries:
         )
 
 
-def find(folder: Path, *names: str) -> Path | None:
+def find_file(folder: Path, *names: str) -> Path | None:
     """A file of one of these names in the folder, or in one right below it, where archives put theirs."""
     for name in names:
         for path in (folder / name, *sorted(folder.glob(f"*/{name}"))):
@@ -51,9 +51,9 @@ def find(folder: Path, *names: str) -> Path | None:
     return None
 
 
-def read(path: Path, columns: Sequence[str]) -> pa.Table:
+def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     """The named columns of a CSV as text, whatever is in them."""
-    header = names(path)
+    header = column_names(path)
     if missing := [name for name in columns if name not in header]:
         raise ValueError(f"Table {path} has no column {missing[0]!r}, but {', '.join(header)}; give the right file.")
     try:
@@ -68,7 +68,7 @@ def read(path: Path, columns: Sequence[str]) -> pa.Table:
         raise ValueError(f"Table {path} cannot be read ({reason}); fetch it anew.") from error
 
 
-def names(path: Path) -> list[str]:
+def column_names(path: Path) -> list[str]:
     """What the columns of a CSV are called."""
     if not path.is_file():
         raise ValueError(f"Table {path} does not exist; check the path.")
@@ -79,27 +79,27 @@ def names(path: Path) -> list[str]:
         raise ValueError(f"Table {path} cannot be read ({error}); fetch it anew.") from error
 
 
-def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A CSV of these rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *rows])
 
 
-def strings(column: pa.ChunkedArray) -> Strings:
+def as_strings(column: pa.ChunkedArray) -> Strings:
     return np.array(column.to_pylist(), dtype=np.str_)
 
 
-def released(train: Path, test: Path, user: str = "user_id") -> Entries:
+def read_released(train: Path, test: Path, user: str = "user_id") -> Entries:
     """A split as Hsu et al. release it: CSVs with user_id, image_id, class and for iNaturalist the original label."""
-    named = "label" in names(train)
+    named = "label" in column_names(train)
     of_class = ("image_id", "class", "label") if named else ("image_id", "class")
-    tables = [read(train, (user, *of_class)), read(test, of_class)]
+    tables = [read_table(train, (user, *of_class)), read_table(test, of_class)]
     count, rest = (len(table) for table in tables)
-    columns = {name: np.concatenate([strings(table[name]) for table in tables]) for name in of_class}
+    columns = {name: np.concatenate([as_strings(table[name]) for table in tables]) for name in of_class}
     return Entries(
         columns["image_id"],
-        np.concatenate([strings(tables[0][user]), np.full(rest, "")]),
+        np.concatenate([as_strings(tables[0][user]), np.full(rest, "")]),
         np.repeat(["train", "test"], [count, rest]),
         _labels(columns["class"], columns["label"] if named else columns["class"], train),
     )
@@ -111,7 +111,7 @@ def only_clients(entries: Entries, nobody: Sequence[str]) -> Entries:
     return replace(entries.take(np.flatnonzero(~lost)), clientless=int(lost.sum()))
 
 
-def draw(classes: Ints, most: int, g: np.random.Generator, least: int = 0) -> Ints:
+def sample_per_class(classes: Ints, most: int, g: np.random.Generator, least: int = 0) -> Ints:
     """At most so many examples of each class, at random, and none of a class with fewer than `least`; in order."""
     order = g.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
@@ -120,7 +120,9 @@ def draw(classes: Ints, most: int, g: np.random.Generator, least: int = 0) -> In
     return np.sort(order[(rank < most) & (np.repeat(counts, counts) >= least)])
 
 
-def present(dataset: str, raw: Path, entries: Entries, paths: Sequence[str], notes: Mapping[str, Any]) -> Manifest:
+def make_manifest(
+    dataset: str, raw: Path, entries: Entries, paths: Sequence[str], notes: Mapping[str, Any]
+) -> Manifest:
     """The entries whose file is there, each image once; how many that is, and what was left out, is in the notes.
 
     `paths` are below `raw`, and empty for an image that was not found.

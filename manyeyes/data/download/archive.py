@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from manyeyes.data.clean_spawn import CleanSpawnContext
-from manyeyes.data.download.download import CHUNK, Progress, need_space
+from manyeyes.data.download.fetch import CHUNK, Progress, need_space
 from manyeyes.io.files import exclusive_lock
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")

@@ -17,7 +17,7 @@ from manyeyes.core.population import Ints
 from manyeyes.data.clean_spawn import CleanSpawnContext, without_main
 from manyeyes.data.decode import Decoded, UnreadableImage, decode, fit
 from manyeyes.data.manifest import Source
-from manyeyes.data.store.jpegs import encode
+from manyeyes.data.store.images import encode
 
 CHUNK = 128  # images; what a kill loses at most, and what a process holds in memory
 

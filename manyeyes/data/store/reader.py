@@ -20,8 +20,8 @@ import numpy as np
 from manyeyes.core.population import Population
 from manyeyes.data.store import examples
 from manyeyes.data.store.builder import IMAGES, VERSION, crc32
-from manyeyes.data.store.jpegs import JpegImages
-from manyeyes.data.store.memory_map import MemoryMappedImages
+from manyeyes.data.store.hdf5 import open_hdf5
+from manyeyes.data.store.images import JpegImages, MemoryMappedImages
 from manyeyes.data.store.writer import Summary, write
 
 __all__ = ["Summary", "open", "verify", "write"]
@@ -42,6 +42,13 @@ def open(path: Path, task: str | None = None) -> Population:
     assert not isinstance(labels, np.ndarray)
     population = Population(_images(path, meta), labels, offsets, np.arange(len(names)), rows, columns, names)
     return population if task is None else population.task(task)
+
+
+def open_population(path: Path, task: str | None = None) -> Population:
+    """The population at `path`, with the labels of `task` or those that come first."""
+    if path.is_file():
+        return open_hdf5(path, task or "coarse")
+    return open(path, task)
 
 
 def verify(path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core import rng as chance
+from manyeyes.core.rng import make_rng
 from manyeyes.data.synthetic.renderer import RenderedObjects, Scene
 from manyeyes.data.synthetic.shapes import Array, Ints
 
@@ -29,7 +29,7 @@ class Objects:
 
 def compose(seed: int, user: int, latitude: float, things: Objects) -> tuple[Scene, RenderedObjects, Ints]:
     """The photographs a user takes of these things, and the user's rating of each from 0 to 4."""
-    g = chance.make_rng(seed, "scene", 0, user)
+    g = make_rng(seed, "scene", 0, user)
     n, o = int(things.main.sum()), len(things.photo)
 
     # The camera, and the user's way of using it.

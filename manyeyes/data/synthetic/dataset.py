@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core import rng as chance
 from manyeyes.core.population import MultiLabels, Population, SingleLabels
+from manyeyes.core.rng import make_rng
 from manyeyes.data.clean_spawn import CleanSpawnContext
 from manyeyes.data.synthetic.composition import compose
 from manyeyes.data.synthetic.renderer import RenderedObjects, Scene, paint
@@ -99,7 +99,7 @@ def user_sizes(world: SyntheticImages) -> Ints:
 
 def splits(world: SyntheticImages, counts: Ints) -> NDArray[np.str_]:
     """The split of each photograph."""
-    g = chance.make_rng(world.seed, "splits")
+    g = make_rng(world.seed, "splits")
     if world.split == "per_user":
         # Of a user's photos in random order the 2nd, 8th, 14th, ... are for testing: one in six, never a single one.
         order = [g.permutation(count) for count in counts]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core import rng as chance
+from manyeyes.core.rng import make_rng
 from manyeyes.data.synthetic.shapes import Array, Ints, inside, localise, texture
 
 
@@ -69,7 +69,7 @@ def paint(scene: Scene, objects: RenderedObjects, size: int, seed: int) -> NDArr
         part = scene.take(slice(start, start + batch))
         first, last = np.searchsorted(objects.photo, [start, start + batch])
         here = objects.take(np.arange(first, last))
-        generators = [chance.make_rng(seed, "film", n, u) for u, n in zip(part.user, part.number, strict=True)]
+        generators = [make_rng(seed, "film", n, u) for u, n in zip(part.user, part.number, strict=True)]
         canvas = _background(part, size, generators)
         _place(canvas, here, here.photo - start, part)
         images[start : start + batch] = _develop(canvas, part, generators)

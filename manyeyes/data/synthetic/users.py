@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core import rng as chance
+from manyeyes.core.rng import make_rng
 from manyeyes.data.synthetic.composition import Objects
 from manyeyes.data.synthetic.shapes import looks
 
@@ -74,7 +74,7 @@ def sizes(users: int, seed: int) -> Ints:
     share, reach = np.log(np.array(SIZE_CURVE[::-1])).T
     quantile = (np.arange(users) + 0.5) / users
     curve = np.exp(np.interp(np.log(quantile), share, reach) + 1e-9).astype(np.int64)
-    return chance.make_rng(seed, "sizes").permutation(np.minimum(curve, max(MOST_OF_FEW, users // 2)))
+    return make_rng(seed, "sizes").permutation(np.minimum(curve, max(MOST_OF_FEW, users // 2)))
 
 
 def taxonomy(coarse: int, fine: int, tail: float) -> Taxonomy:
@@ -94,7 +94,7 @@ def taxonomy(coarse: int, fine: int, tail: float) -> Taxonomy:
 
 def geography(seed: int, common: Doubles) -> Geography:
     """Cities in regions, a few of them large, each region with its own mix of classes."""
-    g = chance.make_rng(seed, "geography")
+    g = make_rng(seed, "geography")
     centre = np.stack([g.uniform(-40, 58, REGIONS), g.uniform(-180, 180, REGIONS)], 1)
     region = np.arange(CITIES) % REGIONS
     crowd = g.permutation(1 / (3.0 + np.arange(CITIES)))
@@ -104,7 +104,7 @@ def geography(seed: int, common: Doubles) -> Geography:
 
 def user_images(seed: int, user: int, photos: int, taste: float, classes: Taxonomy, globe: Geography) -> UserImages:
     """What a user photographs: mains by the user's own taste, further things also by the region's."""
-    g = chance.make_rng(seed, "album", 0, user)
+    g = make_rng(seed, "album", 0, user)
     city = g.choice(CITIES, p=globe.crowd)
     home = globe.city[city] + g.normal(0, 0.15, 2)
     place = home + g.normal(0, 0.02, (photos, 2))
