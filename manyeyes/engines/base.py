@@ -23,7 +23,7 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed.data_parallel import ClientGroup
 from manyeyes.engines.distributed.process_group import all_gather_objects
 from manyeyes.models.flat import FlatModel
-from manyeyes.models.traits import ModuleTraits, probe
+from manyeyes.models.inspection import ModuleTraits, probe
 
 DEFAULT_COHORT_SIZE = 8  # clients per round where nothing else is known
 T = TypeVar("T")

@@ -18,8 +18,7 @@ from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.select import choose_device
-from manyeyes.models.dropout import with_seeded_dropout
-from manyeyes.models.flat import FlatModel
+from manyeyes.models.flat import FlatModel, with_seeded_dropout
 from manyeyes.privacy.mechanisms import LocalDP
 
 

@@ -4,15 +4,16 @@ All metrics of models follow `Metric`: they merge over batches, users and proces
 always reported; the metrics of the slot (`top_k`, `ece`, a user's own) are added to it.
 """
 
-from manyeyes.metrics.accuracy import Accuracy
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from manyeyes.metrics.accuracy import Accuracy, PerUser
 from manyeyes.metrics.base import Metric, MetricSet, ResultInfo
-from manyeyes.metrics.calibration import CalibrationError
+from manyeyes.metrics.classification import CalibrationError, TopK
 from manyeyes.metrics.curve import Curve, relative_accuracy
 from manyeyes.metrics.heterogeneity import emd, emd_of_counts, mean_emd
 from manyeyes.metrics.multilabel import MultiLabelScores, PerClass
-from manyeyes.metrics.results import PERSONALIZED, result_info
-from manyeyes.metrics.top_k import TopK
-from manyeyes.metrics.users import PerUser
 
 __all__ = [
     "PERSONALIZED",
@@ -32,3 +33,14 @@ __all__ = [
     "relative_accuracy",
     "result_info",
 ]
+
+PERSONALIZED = "personalized_"  # prefix of the results of models that clients have personalized
+
+
+def result_info(name: str, metrics: Sequence[Metric] = ()) -> ResultInfo:
+    """Return how a result is shown; `metrics` are those of the run. For an unknown name, higher is better."""
+    if name.startswith(PERSONALIZED):
+        info = result_info(name.removeprefix(PERSONALIZED), metrics)
+        return ResultInfo(f"{info.label}, personalized models", info.is_fraction, info.higher_is_better)
+    known = {**MetricSet(tuple(metrics)).results, **Accuracy.results, **MultiLabelScores.results}
+    return known.get(name, ResultInfo(name.replace("_", " ")))

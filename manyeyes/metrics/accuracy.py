@@ -1,4 +1,7 @@
-"""Accuracy and cross-entropy of single-label predictions: overall, per class and per user."""
+"""Accuracy and cross-entropy of single-label predictions, overall and per class; and one score for each user.
+
+The reported loss is computed in NumPy and float64, independently of the training loss.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,53 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from manyeyes.metrics.arrays import Floats, Ints, as_array, as_class_ids, as_ints, as_scores, ratio, refuse_nan
+from manyeyes.metrics.arrays import Floats, Ints, Scores, as_array, as_class_ids, as_ints, as_scores, ratio, refuse_nan
 from manyeyes.metrics.base import NO_METRICS, MetricSet, ResultInfo
-from manyeyes.metrics.losses import cross_entropy
-from manyeyes.metrics.users import USER_RESULTS, PerUser
+
+PERCENTILES = (5, 25, 50, 75, 95)
+
+USER_RESULTS = {
+    "num_users_scored": ResultInfo("users scored", higher_is_better=None),
+    "num_users_unscorable": ResultInfo("users whose images allow no score", higher_is_better=None),
+    "num_users_without_test": ResultInfo("users without test images", higher_is_better=None),
+    "user_mean": ResultInfo("score per user, mean", is_fraction=True),
+    "user_weighted_mean": ResultInfo("score per user, mean weighted by images", is_fraction=True),
+    **{
+        f"user_q{percent:02d}": ResultInfo(f"score per user, {percent}th percentile", is_fraction=True)
+        for percent in PERCENTILES
+    },
+    "user_worst_decile": ResultInfo("score per user, mean of the worst 10 %", is_fraction=True),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PerUser:
+    """A score for each scored user, in the order of their ids."""
+
+    users_U: Ints
+    values_U: Floats
+    counts_U: Ints  # examples of each user
+    num_unscorable: int = 0  # users whose examples allow no score
+
+    def summary(self) -> dict[str, float]:
+        """Return means, percentiles and the mean of the worst tenth of the users (at least one); 0 without users."""
+        values = np.sort(self.values_U)
+        has_users = len(values) > 0
+        percentiles = np.percentile(values, PERCENTILES) if has_users else np.zeros(len(PERCENTILES))
+        return {
+            "mean": float(values.mean()) if has_users else 0.0,
+            "weighted_mean": float(np.average(self.values_U, weights=self.counts_U)) if has_users else 0.0,
+            **{f"q{percent:02d}": float(value) for percent, value in zip(PERCENTILES, percentiles, strict=True)},
+            "worst_decile": float(values[: -(-len(values) // 10)].mean()) if has_users else 0.0,
+        }
+
+    def compute(self) -> dict[str, float]:
+        """Return the summary and the number of users, by the names of the results of an evaluation."""
+        counts = {"num_users_scored": len(self.values_U), "num_users_unscorable": self.num_unscorable}
+        return {
+            **{name: float(count) for name, count in counts.items()},
+            **{f"user_{name}": value for name, value in self.summary().items()},
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,26 +86,24 @@ class Accuracy:
         return Accuracy(zeros_C, zeros_C, 0.0, none, none, none, extra)
 
     @staticmethod
-    def from_scores(scores: Any, targets: Any, users: Any = None, losses: Any = None) -> Accuracy:
-        """Count logits [N, C] and class ids [N]; losses [N] are the cross-entropy of the logits unless given."""
+    def from_scores(scores: Any, targets: Any, users: Any = None) -> Accuracy:
+        """Count logits [N, C], class ids [N] and, for results per user, the user id of each example [N]."""
         scores_NC = as_scores(scores)
         targets_N = as_class_ids("targets", targets, *scores_NC.shape)
-        if losses is None:
-            losses = cross_entropy(scores_NC, targets_N)
-        return Accuracy.from_predictions(scores_NC.argmax(axis=1), targets_N, scores_NC.shape[1], losses, users)
+        losses_N = cross_entropy(scores_NC, targets_N)
+        return Accuracy.from_predictions(scores_NC.argmax(axis=1), targets_N, scores_NC.shape[1], losses_N, users)
 
     @staticmethod
     def from_predictions(predicted: Any, targets: Any, num_classes: int, losses: Any, users: Any = None) -> Accuracy:
         """Count predicted class ids [N], for an engine that leaves its logits on the device."""
         targets_N = as_class_ids("targets", targets, as_array(targets).size, num_classes)
-        is_correct_N = as_class_ids("predicted", predicted, len(targets_N), num_classes) == targets_N
+        num_examples = len(targets_N)
+        is_correct_N = as_class_ids("predicted", predicted, num_examples, num_classes) == targets_N
         losses_N = as_array(losses).astype(np.float64)
         if losses_N.shape != targets_N.shape:
-            raise ValueError(
-                f"losses has shape {losses_N.shape} but there are {len(targets_N)} examples: give one for each"
-            )
+            raise ValueError(f"losses has shape {losses_N.shape} but there are {num_examples} examples: give one each")
         refuse_nan("losses", losses_N)
-        users_N = as_ints("users", users, len(targets_N)) if users is not None else np.zeros(0, np.int64)
+        users_N = as_ints("users", users, num_examples) if users is not None else np.zeros(0, np.int64)
         return Accuracy(
             np.bincount(targets_N[is_correct_N], minlength=num_classes),
             np.bincount(targets_N, minlength=num_classes),
@@ -123,3 +167,11 @@ def _sum_by_user(users: Ints, correct: Any, counts: Ints) -> tuple[Ints, Ints, I
         for values in (correct, counts)
     )
     return users_U, correct_U, counts_U
+
+
+def cross_entropy(scores_NC: Scores, targets_N: Ints) -> Floats:
+    """Return log(sum(exp(s))) - s[target] of each example; the largest score is subtracted to avoid overflow."""
+    with np.errstate(invalid="ignore"):  # infinite logits: the NaN is refused by name
+        shifted_NC = scores_NC.astype(np.float64) - scores_NC.max(axis=1, keepdims=True)
+    target_N = shifted_NC[np.arange(len(targets_N)), targets_N]
+    return np.asarray(np.log(np.exp(shifted_NC).sum(axis=1)) - target_N)

@@ -46,7 +46,7 @@ class Metric(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MetricSet:
-    """Several metrics as one. A metric may have `incompatibility(population) -> str | None`, asked before round 1."""
+    """Several metrics as one; before round 1 each may refuse data by `incompatibility(population) -> str | None`."""
 
     metrics: tuple[Any, ...] = ()
 
@@ -63,7 +63,7 @@ class MetricSet:
         self.compute()
 
     def update(self, outputs_NC: Any, targets: Any) -> MetricSet:
-        return MetricSet(tuple(_updated(metric, outputs_NC, targets) for metric in self.metrics))
+        return MetricSet(tuple(_update(metric, outputs_NC, targets) for metric in self.metrics))
 
     def merge(self, other: MetricSet) -> MetricSet:
         return MetricSet(tuple(a.merge(b) for a, b in zip(self.metrics, other.metrics, strict=True)))
@@ -81,11 +81,11 @@ class MetricSet:
 NO_METRICS = MetricSet()
 
 
-def _updated(metric: Any, outputs_NC: Any, targets: Any) -> Any:
+def _update(metric: Any, outputs_NC: Any, targets: Any) -> Any:
     updated = metric.update(outputs_NC, targets)
     if not isinstance(updated, type(metric)):
+        name = type(metric).__name__
         raise ValueError(
-            f"update of metric {type(metric).__name__} returned {type(updated).__name__}: "
-            f"return a new {type(metric).__name__} that includes the batch"
+            f"update of metric {name} returned {type(updated).__name__}: return a new {name} that includes the batch"
         )
     return updated

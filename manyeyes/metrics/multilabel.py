@@ -1,4 +1,9 @@
-"""Precision, recall, F1 and average precision of multi-label predictions: per class, overall and per user."""
+"""Precision, recall, F1 and average precision of multi-label predictions: per class, overall and per user.
+
+Average precision is exact: AP = sum over thresholds of (R_n - R_{n-1}) P_n. Recall only rises at positives, so AP is the
+mean over the positives of the precision at their own score: (positives at or above it) / (examples at or above it).
+Equal scores share one threshold. So a sort of the scores (no argsort) and a search for each positive are enough.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from manyeyes.metrics.accuracy import USER_RESULTS, PerUser
 from manyeyes.metrics.arrays import Floats, Ints, Scores, as_array, as_ints, as_scores, ratio
 from manyeyes.metrics.base import NO_METRICS, MetricSet, ResultInfo
-from manyeyes.metrics.losses import mean_binary_cross_entropy
-from manyeyes.metrics.ranking import Positives, num_at_or_above
-from manyeyes.metrics.users import USER_RESULTS, PerUser
 
+BLOCK_EXAMPLES = 4096  # examples whose binary losses are computed at a time
 BLOCK_SCORES = 1 << 22  # scores sorted at a time by one thread: large enough for few searches, small enough for memory
 
 
@@ -103,13 +107,10 @@ class MultiLabelScores:
     @cached_property
     def merged(self) -> Batch:
         """All batches as one."""
-        batches = [batch for batch in self.batches if len(batch.scores_NC)]
-        if len(batches) == 0:
-            none = np.zeros(0, np.int64)
-            return Batch(np.zeros((0, self.num_classes), np.float32), none, none, None)
-        if len(batches) == 1:
-            return batches[0]
-        starts = np.cumsum([0] + [len(batch.scores_NC) for batch in batches[:-1]])
+        none = np.zeros(0, np.int64)
+        no_examples = Batch(np.zeros((0, self.num_classes), np.float32), none, none, None)
+        batches = [no_examples, *(batch for batch in self.batches if len(batch.scores_NC))]
+        starts = np.cumsum([0, *(len(batch.scores_NC) for batch in batches[:-1])])
         users = [batch.users_N for batch in batches if batch.users_N is not None]
         return Batch(
             np.concatenate([batch.scores_NC for batch in batches]),
@@ -213,3 +214,49 @@ class MultiLabelScores:
 
 def _precision_recall_f1(correct: Any, predicted: Any, support: Any) -> tuple[Floats, Floats, Floats]:
     return ratio(correct, predicted), ratio(correct, support), ratio(2 * correct, predicted + support)
+
+
+@dataclass(frozen=True, eq=False)
+class Positives:
+    """The scores of the positives, ascending within each of G groups; group g is `bounds_G[g]` to `bounds_G[g + 1]`."""
+
+    scores_P: Scores
+    group_P: Ints
+    bounds_G: Ints
+
+    @staticmethod
+    def from_scores(scores_P: Scores, group_P: Ints, num_groups: int) -> Positives:
+        order = np.lexsort((scores_P, group_P))
+        bounds = np.searchsorted(group_P[order], np.arange(num_groups + 1))
+        return Positives(scores_P[order], group_P[order], bounds)
+
+    def average_precision(self, num_above_P: Ints) -> Floats:
+        """Return the average precision of each group [G], given the number of its examples at or above each positive.
+
+        It is 0 for a group without positives, as scikit-learn's.
+        """
+        is_first_P = np.ones(len(self.scores_P), bool)  # of the positives with the same score
+        is_first_P[1:] = (self.scores_P[1:] != self.scores_P[:-1]) | (self.group_P[1:] != self.group_P[:-1])
+        below_P = np.maximum.accumulate(np.where(is_first_P, np.arange(len(is_first_P)), 0))
+        precision_P = ratio(self.bounds_G[self.group_P + 1] - below_P, num_above_P)
+        sums = np.bincount(self.group_P, weights=precision_P, minlength=len(self.bounds_G) - 1)
+        return ratio(sums, np.diff(self.bounds_G))
+
+    def count_examples(self, scores_GN: Scores, first_group: int, out_P: Ints) -> None:
+        """Sort the scores of some groups in place and write the number at or above each of their positives."""
+        scores_GN.sort(axis=1)
+        for group, ascending in enumerate(scores_GN, first_group):
+            positives = slice(self.bounds_G[group], self.bounds_G[group + 1])
+            out_P[positives] = num_at_or_above(ascending, self.scores_P[positives])
+
+
+def num_at_or_above(ascending: Scores, thresholds: Scores) -> Ints:
+    """Return the number of the sorted scores at or above each threshold."""
+    return np.asarray(len(ascending) - np.searchsorted(ascending, thresholds, side="left"))
+
+
+def mean_binary_cross_entropy(scores_NC: Scores, score_P: Scores) -> float:
+    """Return the mean of softplus(s) - s y over examples and classes; `score_P` are the scores where y is 1."""
+    blocks = (scores_NC[start : start + BLOCK_EXAMPLES] for start in range(0, len(scores_NC), BLOCK_EXAMPLES))
+    softplus_sum = sum(float(np.logaddexp(0, block, dtype=np.float64).sum()) for block in blocks)
+    return (softplus_sum - float(score_P.sum(dtype=np.float64))) / max(1, scores_NC.size)

@@ -1,8 +1,8 @@
 """Models by name, import path or factory: `build_model("resnet18", classes=17)`."""
 
 from manyeyes.models import architectures as architectures
-from manyeyes.models.build import build_model, model_options
-from manyeyes.models.layers import layers, set_trainable
+from manyeyes.models.build import build_model, model_options, set_trainable
+from manyeyes.models.inspection import layers
 from manyeyes.models.norms import (
     NORMS,
     FrozenBatchNorm2d,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from manyeyes.core.registry import Option, Registration, import_path, instantiate, lookup, names, options_of
-from manyeyes.models.layers import set_trainable
+from manyeyes.models.inspection import layers
 from manyeyes.models.norms import NORM_HELP, check_norm
 from manyeyes.models.pretrained import load_pretrained
 
@@ -82,3 +83,20 @@ def model_options(model: str | Factory) -> tuple[Option, ...]:
 
 def _registration(model: str | Factory) -> Registration:
     return lookup("model", model) if isinstance(model, str) else Registration("model", import_path(model), model)
+
+
+def set_trainable(module: nn.Module, trainable: str) -> None:
+    """Let every layer train (`all`) or only the last n (`last:n`); a norm counts as a layer."""
+    if trainable == "all":
+        module.requires_grad_(True)
+        return
+    match = re.fullmatch(r"last:([1-9]\d*)", trainable)
+    if not match:
+        raise ValueError(f"model.trainable is {trainable!r}: give 'all' or 'last:n', as in 'last:2'")
+    num_layers, all_layers = int(match[1]), layers(module)
+    if num_layers > len(all_layers):
+        raise ValueError(f"model.trainable is {trainable!r} and the model has {len(all_layers)} layers: give fewer")
+    module.requires_grad_(False)
+    for _, layer in all_layers[-num_layers:]:
+        for parameter in layer.parameters(recurse=False):
+            parameter.requires_grad_(True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from manyeyes.models.layers import layers
+from manyeyes.models.inspection import layers
 
 PUBLISHED_URLS = {
     "resnet18": "https://download.pytorch.org/models/resnet18-f37072fd.pth",

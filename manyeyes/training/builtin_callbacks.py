@@ -15,8 +15,7 @@ import torch
 from manyeyes.core.population import Population
 from manyeyes.core.registry import describe, option, register, suggestion
 from manyeyes.engines.evaluation import Evaluator, Score
-from manyeyes.metrics import MultiLabelScores
-from manyeyes.metrics.results import result_info
+from manyeyes.metrics import MultiLabelScores, result_info
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.result import Result
 from manyeyes.training.run_folder import Event, RunFolder

@@ -27,10 +27,8 @@ from manyeyes.engines.images import ImagePrefetcher, PlanPrefetcher, place_image
 from manyeyes.engines.select import make_engine
 from manyeyes.metrics import MetricSet
 from manyeyes.models import build_model
-from manyeyes.models.dropout import with_seeded_dropout
-from manyeyes.models.fitting import check_fits
-from manyeyes.models.flat import FlatModel
-from manyeyes.models.traits import probe
+from manyeyes.models.flat import FlatModel, with_seeded_dropout
+from manyeyes.models.inspection import check_fits, probe
 from manyeyes.training.builtin_callbacks import BestModel
 from manyeyes.training.config import RunConfig
 

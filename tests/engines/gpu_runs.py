@@ -20,9 +20,8 @@ from manyeyes.engines.gpu.engine import GpuEngine
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models import build_model
-from manyeyes.models.dropout import with_seeded_dropout
 from manyeyes.models.fast.cuda import optimize_for_cuda
-from manyeyes.models.flat import FlatModel
+from manyeyes.models.flat import FlatModel, with_seeded_dropout
 
 CPU = torch.device("cpu")
 AUGMENT = Preprocess(crop=12, pad=1, flip_horizontal=True)

@@ -25,8 +25,7 @@ from manyeyes.engines.distributed.data_parallel import ClientGroup, GroupCache
 from manyeyes.engines.distributed.process_group import DistributedEngine
 from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models import build_model
-from manyeyes.models.dropout import with_seeded_dropout
-from manyeyes.models.flat import FlatModel
+from manyeyes.models.flat import FlatModel, with_seeded_dropout
 
 WORK = (
     "data.users=60",

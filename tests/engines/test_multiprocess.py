@@ -16,8 +16,7 @@ from manyeyes.components import SGD, AllClients, Centralized, MatchingLayers
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.multiprocess.engine import MultiprocessEngine
 from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.models.fast.cpu import OneDNNLinear, optimize_for_cpu
-from manyeyes.models.fast.winograd import WinogradConv2d
+from manyeyes.models.fast.cpu import OneDNNLinear, WinogradConv2d, optimize_for_cpu
 from manyeyes.models.flat import FlatModel
 from tests.engines.multiprocess_runs import (
     CPU,

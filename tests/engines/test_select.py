@@ -11,7 +11,7 @@ from manyeyes.engines.multiprocess.engine import MultiprocessEngine
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import streams_for, width_for
 from manyeyes.models import build_model
-from manyeyes.models.fast.winograd import WinogradConv2d
+from manyeyes.models.fast.cpu import WinogradConv2d
 from tests.engines.gpu_runs import choose
 
 

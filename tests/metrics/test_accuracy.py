@@ -1,4 +1,4 @@
-"""Accuracy against scikit-learn, torch and a plain loop, and its merging."""
+"""Accuracy and its merging, the cross-entropy and the summary over users, against other libraries and by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score
 
-from manyeyes.metrics import Accuracy
+from manyeyes.metrics import Accuracy, PerUser
+from manyeyes.metrics.accuracy import cross_entropy
 
 
 def random_case(seed: int, count: int, classes: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -57,7 +58,7 @@ def test_loss_equals_torch(scale: float) -> None:
 
 
 def test_passed_losses_are_averaged() -> None:
-    assert Accuracy.from_scores(np.eye(3), [0, 1, 1], losses=[1.0, 2.0, 6.0]).compute()["loss"] == 3.0
+    assert Accuracy.from_predictions([0, 1, 2], [0, 1, 1], 3, losses=[1.0, 2.0, 6.0]).compute()["loss"] == 3.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -68,9 +69,9 @@ def test_tensors_are_accepted(dtype: torch.dtype) -> None:
 
 def test_predictions_give_what_scores_give() -> None:
     scores, targets, users = random_case(1, 30, 5)
-    losses = np.ones(30)
+    losses = cross_entropy(scores, targets)
     from_predictions = Accuracy.from_predictions(scores.argmax(axis=1), targets, 5, losses, users)
-    assert_equal(from_predictions, Accuracy.from_scores(scores, targets, users, losses))
+    assert_equal(from_predictions, Accuracy.from_scores(scores, targets, users))
 
 
 def test_per_user_equals_a_plain_loop() -> None:
@@ -104,22 +105,26 @@ def test_empty_has_results_without_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "targets", "options", "message"),
+    ("scores", "targets", "users", "message"),
     [
-        (np.zeros(3), [0], {}, r"scores has shape \(3,\)"),
-        (np.zeros((2, 3)), [0], {}, r"targets has shape \(1,\) but there are 2 examples"),
-        (np.zeros((2, 3)), [0, 3], {}, "targets has class 3 but there are 3 classes"),
-        (np.zeros((2, 3)), [0, -1], {}, "targets has class -1"),
-        (np.zeros((2, 3)), [0.5, 1.0], {}, "targets has type float64: give whole numbers"),
-        (np.array([[0.0], [np.nan]]), [0, 0], {}, "scores has a NaN in row 1"),
-        (np.array([[0.0, 1.0], [np.inf, 0.0]]), [0, 0], {}, "losses has a NaN in row 1"),
-        (np.zeros((2, 3)), [0, 1], {"users": [1]}, r"users has shape \(1,\)"),
-        (np.zeros((2, 3)), [0, 1], {"losses": [1.0]}, r"losses has shape \(1,\)"),
+        (np.zeros(3), [0], None, r"scores has shape \(3,\)"),
+        (np.zeros((2, 3)), [0], None, r"targets has shape \(1,\) but there are 2 examples"),
+        (np.zeros((2, 3)), [0, 3], None, "targets has class 3 but there are 3 classes"),
+        (np.zeros((2, 3)), [0, -1], None, "targets has class -1"),
+        (np.zeros((2, 3)), [0.5, 1.0], None, "targets has type float64: give whole numbers"),
+        (np.array([[0.0], [np.nan]]), [0, 0], None, "scores has a NaN in row 1"),
+        (np.array([[0.0, 1.0], [np.inf, 0.0]]), [0, 0], None, "losses has a NaN in row 1"),
+        (np.zeros((2, 3)), [0, 1], [1], r"users has shape \(1,\)"),
     ],
 )
-def test_bad_input_is_named(scores: Any, targets: Any, options: dict[str, Any], message: str) -> None:
+def test_bad_input_is_named(scores: Any, targets: Any, users: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Accuracy.from_scores(scores, targets, **options)
+        Accuracy.from_scores(scores, targets, users)
+
+
+def test_a_missing_loss_is_named() -> None:
+    with pytest.raises(ValueError, match=r"losses has shape \(1,\) but there are 2 examples"):
+        Accuracy.from_predictions([0, 1], [0, 1], 3, losses=[1.0])
 
 
 def test_incompatible_accuracies_are_not_added() -> None:
@@ -127,3 +132,43 @@ def test_incompatible_accuracies_are_not_added() -> None:
         Accuracy.empty(3) + Accuracy.empty(4)
     with pytest.raises(ValueError, match="with users and one without"):
         Accuracy.from_scores(np.eye(2), [0, 1], [7, 7]) + Accuracy.from_scores(np.eye(2), [0, 1])
+
+
+def test_cross_entropy_equals_that_of_torch() -> None:
+    scores, targets = torch.randn(20, 5, dtype=torch.float64) * 50, torch.arange(20) % 5
+    expected = torch.nn.functional.cross_entropy(scores, targets, reduction="none").numpy()
+    np.testing.assert_allclose(cross_entropy(scores.numpy(), targets.numpy()), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_summary_over_users_equals_a_hand_computation() -> None:
+    # 20 users with values 0.00, 0.05, ..., 0.95; the last has 81 examples and the others one each
+    values = np.arange(20) / 20
+    counts = np.array([1] * 19 + [81])
+    summary = PerUser(np.arange(20), values, counts, num_unscorable=4).summary()
+    assert summary == pytest.approx(
+        {
+            "mean": 0.475,
+            "weighted_mean": (8.55 + 81 * 0.95) / 100,
+            "q05": 0.0475,
+            "q25": 0.2375,
+            "q50": 0.475,
+            "q75": 0.7125,
+            "q95": 0.9025,
+            "worst_decile": 0.025,
+        }
+    )
+
+
+def test_results_per_user_count_the_users_and_prefix_their_scores() -> None:
+    results = PerUser(np.arange(2), np.array([0.2, 0.4]), np.array([1, 1]), num_unscorable=4).compute()
+    assert (results["num_users_scored"], results["num_users_unscorable"]) == (2, 4)
+    assert results["user_mean"] == pytest.approx(0.3)
+
+
+def test_worst_decile_has_at_least_one_user() -> None:
+    assert PerUser(np.arange(3), np.array([0.9, 0.2, 0.5]), np.ones(3, np.int64)).summary()["worst_decile"] == 0.2
+
+
+def test_no_users_give_zeros() -> None:
+    none = np.zeros(0, np.int64)
+    assert set(PerUser(none, np.zeros(0), none).compute().values()) == {0.0}

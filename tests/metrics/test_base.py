@@ -105,7 +105,7 @@ def test_two_results_of_one_name_are_refused() -> None:
 
 
 def test_a_metric_that_does_not_fit_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="k=5 and the data has 3 classes"):
+    with pytest.raises(ValueError, match="k is 5 and the data has 3 classes"):
         MetricSet((CalibrationError(), TopK(5))).validate(population(3))
     MetricSet((CalibrationError(), TopK(3), MeanScore())).validate(population(3))
 

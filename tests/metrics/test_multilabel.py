@@ -192,3 +192,15 @@ def test_incompatible_scores_are_not_added() -> None:
         MultiLabelScores.from_scores([[1.0]], [[1]], [7]) + MultiLabelScores.from_scores([[1.0]], [[1]])
     with pytest.raises(ValueError, match="the scores have no users"):
         MultiLabelScores.from_scores([[1.0]], [[1]]).per_user()
+
+
+def test_mean_binary_cross_entropy_equals_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multilabel, "BLOCK_EXAMPLES", 3)
+    scores, hot = torch.randn(20, 5, dtype=torch.float64), (torch.arange(100).view(20, 5) % 3 == 0).double()
+    halves = (MultiLabelScores.from_scores(scores[i : i + 10], hot[i : i + 10]) for i in (0, 10))
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, hot).item()
+    assert sum(halves, MultiLabelScores.empty(5)).mean_loss == pytest.approx(expected, rel=1e-12)
+
+
+def test_no_scores_have_no_loss() -> None:
+    assert MultiLabelScores.empty(3).mean_loss == 0

@@ -1,4 +1,4 @@
-"""Building models by name, import path and factory, from a seed, for images of any size."""
+"""Building models by name, import path and factory, from a seed, for images of any size, and which layers train."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from manyeyes.core.registry import names
-from manyeyes.models import build_model, model_options
+from manyeyes.models import build_model, model_options, set_trainable
 
 MODELS = ("linear", "lenet", "resnet18", "resnet34", "mobilenet_v1", "mobilenet_v2")
 USER_MODULE = """
@@ -187,3 +187,36 @@ def test_an_invalid_value_is_refused_in_one_sentence(name: Any, options: dict[st
     with pytest.raises(ValueError, match=sentence) as error:
         build_model(name, **{"classes": 10, **options})
     assert "\n" not in str(error.value)
+
+
+def trained(module: nn.Module) -> set[str]:
+    return {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def test_last_two_layers_of_landmarks_are_bottleneck_and_classifier() -> None:
+    model = build_model("mobilenet_v2", 2028, bottleneck=64, trainable="last:2")
+    assert trained(model) == {"bottleneck.weight", "bottleneck.bias", "classifier.1.weight", "classifier.1.bias"}
+
+
+def test_all_layers_train_by_default() -> None:
+    assert all(parameter.requires_grad for parameter in build_model("resnet18", 10).parameters())
+
+
+def test_a_later_setting_replaces_an_earlier_one() -> None:
+    model = build_model("lenet", 10, trainable="last:1")
+    set_trainable(model, "all")
+    set_trainable(model, "last:2")
+    assert trained(model) == {"fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"}
+
+
+@pytest.mark.parametrize("spec", ["", "first:2", "last:0", "last:-1", "last:two", "last:", "last:2 "])
+def test_an_unknown_setting_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match="give 'all' or 'last:n'"):
+        set_trainable(build_model("lenet", 10), spec)
+
+
+def test_more_layers_than_there_are_is_refused_and_nothing_changes() -> None:
+    model = build_model("lenet", 10)
+    with pytest.raises(ValueError, match="'last:6' and the model has 5 layers: give fewer"):
+        set_trainable(model, "last:6")
+    assert len(trained(model)) == 10

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from manyeyes.models import build_model
-from manyeyes.models.fast.cpu import OneDNNLinear, optimize_for_cpu
-from manyeyes.models.fast.winograd import WinogradConv2d
+from manyeyes.models.fast.cpu import OneDNNLinear, WinogradConv2d, optimize_for_cpu
 
 
 def made_fast(layer: nn.Conv2d) -> nn.Conv2d:

@@ -20,9 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from manyeyes.core.population import Floats
 from manyeyes.engines.client_step import EPS
-from manyeyes.models.dropout import SeededDropout
-from manyeyes.models.flat import FlatModel
-from manyeyes.models.traits import probe
+from manyeyes.models.flat import FlatModel, SeededDropout
+from manyeyes.models.inspection import probe
 
 # Rough times of one core and of a network. They only decide which clients are split, as a function of the model alone:
 # a measurement would decide differently each time, and runs repeat bit for bit.

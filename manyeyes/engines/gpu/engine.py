@@ -27,7 +27,7 @@ from manyeyes.engines.gpu.trainer import GpuResources, StreamTrainer, WorkKind
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.flat import FlatModel
-from manyeyes.models.traits import probe
+from manyeyes.models.inspection import probe
 
 MAX_VMAP_WIDTH = 64  # clients side by side
 VMAP_STREAMS = 2  # one works while the other starts a kernel or ends one

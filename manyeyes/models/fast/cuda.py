@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from manyeyes.models.fast import is_plain
 from manyeyes.models.fast.depthwise import DepthConv2d
 from manyeyes.models.fast.group_norm import FusedGroupNorm
-from manyeyes.models.layers import is_plain
 
 FEW = 4  # channels of images, for which a GPU's own convolutions are slow
 MANY = 64  # channels from which on one kernel runs all groups of a convolution

@@ -1,4 +1,4 @@
-"""Whether a module fits the images and the classes, checked by trying a copy of it on two images."""
+"""Whether a module fits the data, and what it does when it trains, found by trying a copy of it on a few images."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from manyeyes.models.traits import trial_images
+from manyeyes.models.flat import FlatModel
+
+
+def layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the name and module of every submodule with parameters of its own, in order of registration."""
+    return [
+        (name, layer) for name, layer in module.named_modules() if any(True for _ in layer.parameters(recurse=False))
+    ]
 
 
 def check_fits(module: nn.Module, height: int, width: int, classes: int, evaluated: bool = True) -> None:
@@ -110,3 +118,64 @@ def _preserved_generators(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+ROUNDING_TOLERANCE = 1e-3  # of the largest output: kernels for another batch size round differently
+
+
+@dataclass(frozen=True)
+class ModuleTraits:
+    uses_rng: bool  # whether it uses a global random generator
+    mixes_batch: bool  # whether an example's output, or a norm's statistics, depend on the rest of the batch
+    trains_on_one: bool  # whether it can train on a batch of one image
+    mutated_buffer: str  # a buffer that changes and is not a norm's; "": none
+
+
+def trial_images(height: int, width: int, device: torch.device) -> Tensor:
+    """Return three images to try a model on, always the same; no global generator is used."""
+    images = torch.rand(3, 3, height, width, generator=torch.Generator().manual_seed(0)).to(device)
+    return images * torch.arange(1, 4, device=device)[:, None, None, None] - 1
+
+
+@torch.no_grad()
+def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
+    """Return the traits of a module for images of this size; the module itself does not change."""
+    trial, weights = FlatModel(copy.deepcopy(model.module).train()), model.read()
+    cuda = [weights.device] if weights.is_cuda else []
+    images = trial.to_memory_format(trial_images(height, width, weights.device))
+
+    def outputs_and_statistics(num_images: int) -> tuple[Tensor, Tensor]:
+        """Return the outputs for the first images, and the statistics of the norms afterwards."""
+        statistics = weights[model.num_trainable :].clone()
+        return trial(weights[: model.num_trainable], statistics, images[:num_images]), statistics
+
+    with (
+        torch.random.fork_rng(cuda),
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+    ):
+        generator = torch.cuda.default_generators[weights.device.index or 0] if cuda else torch.default_generator
+        before = generator.get_state()
+        two, three = outputs_and_statistics(2), outputs_and_statistics(3)
+        uses_rng = not torch.equal(before, generator.get_state())
+        try:
+            outputs_and_statistics(1)
+            trains_on_one = True
+        except ValueError:  # live BatchNorm needs several values of every channel
+            trains_on_one = False
+    trial_buffers = dict(trial.module.named_buffers())
+    mutated = (
+        name
+        for name, buffer in model.module.named_buffers()
+        if buffer.is_floating_point() and not torch.equal(buffer, trial_buffers[name])
+    )
+    return ModuleTraits(uses_rng, not _is_independent(two, three), trains_on_one, next(mutated, ""))
+
+
+def _is_independent(two: tuple[Tensor, Tensor], three: tuple[Tensor, Tensor]) -> bool:
+    """Return whether a third image changed neither the outputs of the first two nor the statistics."""
+    (outputs_two, statistics_two), (outputs_three, statistics_three) = two, three
+    difference = (outputs_two - outputs_three[:2]).abs().max()
+    has_same_outputs = bool(difference <= ROUNDING_TOLERANCE * outputs_two.abs().max())
+    return has_same_outputs and torch.allclose(
+        statistics_two, statistics_three, rtol=ROUNDING_TOLERANCE, atol=ROUNDING_TOLERANCE**2
+    )
