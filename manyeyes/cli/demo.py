@@ -26,9 +26,9 @@ from manyeyes.models import build_model
 from manyeyes.report.comparison import compare, markdown, table
 from manyeyes.report.figures import draw_curves
 from manyeyes.report.report import write
-from manyeyes.report.runs import find_runs
 from manyeyes.training.result import curve
 from manyeyes.training.run_folder import read_events, unused_path
+from manyeyes.training.run_record import find_runs
 from manyeyes.training.train import train
 
 WORLD = SyntheticImages(users=600, size=32, coarse=10, fine=100, alpha=1.0, class_imbalance=0.5)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from manyeyes.cli.parser import Parser
 from manyeyes.report.report import write
-from manyeyes.report.runs import find_runs
+from manyeyes.training.run_record import find_runs
 
 HELP = """RUN is a run's folder, NAME=FOLDER to call it something else, or a folder of runs such as a sweep's. Runs that
 differ by their seed alone are drawn as one curve with a band."""

@@ -10,7 +10,8 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.dashboard.tail import TailReader, event, numbers
+from manyeyes.io.tail import TailReader
+from manyeyes.training.run_files import finite_numbers, parse_event
 
 POINTS = 500  # of a curve on the page
 COLUMNS = 200  # more than any run has
@@ -44,14 +45,14 @@ class Columns:
                 return
 
     def _add(self, line: bytes) -> None:
-        found = event(line)
+        found = parse_event(line)
         if found is None:
             return
         if self._rounds and found["round"] <= self._rounds[-1]:
             self._cut(bisect_left(self._rounds, found["round"]))
         row = len(self._rounds)
         self._rounds.append(found["round"])
-        for name, value in numbers(found):
+        for name, value in finite_numbers(found):
             if name in self._columns or len(self._columns) < COLUMNS:
                 rows, values = self._columns.setdefault(name, (array("q"), array("d")))
                 rows.append(row)

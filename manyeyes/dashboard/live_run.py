@@ -13,7 +13,8 @@ from typing import Any
 
 from manyeyes.dashboard.settings import Settings, read_settings, shown
 from manyeyes.dashboard.status import RunSignals, end_reason, held, run_status
-from manyeyes.dashboard.tail import TailReader, event, numbers
+from manyeyes.io.tail import TailReader
+from manyeyes.training.run_files import finite_numbers, parse_event
 
 METRICS, CONFIG, MODEL, LOCK = "metrics.jsonl", "config.yaml", "model.safetensors", ".lock"
 HEADLINES = ("macro_ap", "accuracy")  # the score of a run, whichever it has
@@ -106,7 +107,7 @@ class LiveRun:
             while window is None and (more := self._file.read()[1]):
                 lines += more
             self._take(lines)
-            if self._scored or self._file.whole:
+            if self._scored or self._file.is_complete:
                 return
 
     def _take(self, lines: list[bytes]) -> None:
@@ -114,17 +115,17 @@ class LiveRun:
         last: list[dict[str, Any]] = []
         scored: dict[str, float] = {}
         for line in reversed(lines):
-            found = event(line) if len(last) < RECENT or not scored else None
+            found = parse_event(line) if len(last) < RECENT or not scored else None
             if found is None:
                 continue
             if len(last) < RECENT:
                 last.append(found)
-            scored = scored or {name: value for name, value in numbers(found) if name in HEADLINES}
+            scored = scored or {name: value for name, value in finite_numbers(found) if name in HEADLINES}
         self._recent.extend(reversed(last))
         self._scored = scored or self._scored
 
     def _facts(self) -> tuple[Any, ...]:
-        recent = [dict(numbers(each)) for each in self._recent]
+        recent = [dict(finite_numbers(each)) for each in self._recent]
         last = recent[-1] if recent else {}
         round = self._recent[-1]["round"] if self._recent else 0
         rounds = self._rounds()

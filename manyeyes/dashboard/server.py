@@ -23,7 +23,7 @@ from manyeyes.dashboard.curves import AXES, CurveCache
 from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.live_run import LiveRun
 from manyeyes.dashboard.settings import shown
-from manyeyes.dashboard.tail import read_small
+from manyeyes.io.tail import read_small_file
 from manyeyes.report.page import STYLE
 
 TOGETHER = 64  # runs in one answer
@@ -100,7 +100,7 @@ def application(index: RunIndex, name: str, port: int, token: str | None = None)
 def report_page(folders: list[str]) -> str:
     """The page that `manyeyes report` makes of these runs; only of plain files, as links could lead elsewhere."""
     from manyeyes.report.report import default_title, html, sections  # only now: they load torch
-    from manyeyes.report.runs import find_runs
+    from manyeyes.training.run_record import find_runs
 
     for folder in folders:
         with os.scandir(folder) as entries:
@@ -139,7 +139,7 @@ def _short(values: Any) -> list[float]:
 def _environment(run: LiveRun) -> dict[str, str]:
     """Command, versions and machine, as the run wrote them down."""
     try:
-        found = json.loads(read_small(os.path.join(run.path, "environment.json")))
+        found = json.loads(read_small_file(os.path.join(run.path, "environment.json")))
         words = " ".join(map(str, found.pop("command", [])))
         packages = ", ".join(f"{name} {version}" for name, version in found.pop("packages", {}).items())
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):

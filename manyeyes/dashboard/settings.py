@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from manyeyes.dashboard.tail import read_small
+from manyeyes.io.tail import read_small_file
 from manyeyes.report.page import printable
 
 MOST = 1000  # settings of a run
@@ -22,7 +22,7 @@ Settings = dict[str, str]
 def read_settings(path: str) -> Settings:
     """Every setting by its name in full, as it is written; none where the file is not there or not readable."""
     try:
-        events = yaml.parse(read_small(path), LOADER)
+        events = yaml.parse(read_small_file(path), LOADER)
         found = {name: value for name, value in islice(_flat(events, "", _opening(events)), MOST) if name not in HIDDEN}
     except (OSError, ValueError, RuntimeError, yaml.YAMLError):  # too deep, or keys that are no text, among them
         return {}

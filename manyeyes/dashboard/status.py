@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from manyeyes.dashboard.settings import shown
-from manyeyes.dashboard.tail import read_small
+from manyeyes.io.tail import read_small_file
 
 FRESH_SECONDS = 10.0  # seconds in which a run without a lock may have been seen at work on another machine
 STALE_SECONDS = 300.0  # seconds without a line after which a run that should go on is looked at
@@ -51,7 +51,9 @@ def end_reason(folder: str, names: frozenset[str]) -> tuple[str, str] | None:
     for kind in ("diverged", "failed"):
         if f"{kind}.txt" in names:
             with suppress(OSError):
-                return kind, shown(read_small(os.path.join(folder, f"{kind}.txt")).decode(errors="replace").strip())
+                return kind, shown(
+                    read_small_file(os.path.join(folder, f"{kind}.txt")).decode(errors="replace").strip()
+                )
     return None
 
 
@@ -70,6 +72,6 @@ def held(lock: str, locks: frozenset[int] | None) -> bool:
     with suppress(OSError, ValueError):
         if locks is not None:
             return os.stat(lock, follow_symlinks=False).st_ino in locks
-        os.kill(int(read_small(lock)), 0)
+        os.kill(int(read_small_file(lock)), 0)
         return True
     return False

@@ -19,7 +19,7 @@ from manyeyes.papers.plan import ReproduceOptions, job, seeds
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import EvaluationGap, all_close, describe, evaluation_gap
 from manyeyes.papers.tolerance import is_within
-from manyeyes.training.run_folder import DATASET_STATS_FILE as CENSUS
+from manyeyes.training.run_files import DATASET_STATS_FILE as CENSUS
 
 
 def digits(value: float, count: int, sign: str = "") -> str:
@@ -113,7 +113,7 @@ class ExhibitResults:
             self._outcomes[key] = None
             one = job(self.item, self.options, run, seed)
             try:
-                self._outcomes[key] = RunOutcome.from_folder(one.folder) if one.status == "done" else None
+                self._outcomes[key] = RunOutcome.from_folder(one.folder) if one.status == "finished" else None
             except ValueError as error:
                 self.errors[one.folder] = str(error)
         return self._outcomes[key]

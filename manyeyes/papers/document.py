@@ -19,7 +19,7 @@ from manyeyes.report import report
 from manyeyes.report.chart import Chart, Grid
 from manyeyes.report.curves import as_json
 from manyeyes.report.page import Section, Table, escape, page
-from manyeyes.report.runs import load_run
+from manyeyes.training.run_record import read_run
 
 HEAD = ("row", "measure", "paper", "measured", "difference", "within")
 MOST_RUNS = 60  # that are reported on the page one by one
@@ -58,7 +58,7 @@ def html(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]
     folders = [job.folder for job in jobs(item, how) if (job.folder / "metrics.jsonl").exists()]
     again = Section("Again", [f"This page: {command(item, how)}", Commands(commands(item, how))])
     if 0 < len(folders) <= MOST_RUNS:
-        runs = [load_run(folder, _called(folder, how)) for folder in folders]
+        runs = [read_run(folder, _called(folder, how)) for folder in folders]
         return report.html(runs, title, [first, again, *report.sections(runs)])
     data = {"charts": {chart.key: chart.spec() for chart in charts}, "explorer": None}
     lead = f"{len(folders):,} runs." if folders else "Data alone, without a run."
@@ -128,7 +128,7 @@ def _smaller_grid(how: ReproduceOptions) -> list[str]:
 def _unfinished(item: Exhibit, how: ReproduceOptions) -> list[str]:
     states = Counter(job.status for job in jobs(item, how))
     every, lost = states.total(), states["diverged"]
-    done = states["done"] + lost
+    done = states["finished"] + lost
     said = [f"Done so far: {done:,} of {every:,} runs; a row shows the best of its own."] if done < every else []
     return said + ([f"Diverged: {lost:,} of {every:,} runs; a row shows the best of its others."] if lost else [])
 

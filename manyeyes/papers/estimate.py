@@ -33,7 +33,7 @@ def estimate(jobs: Iterable[PlannedRun], at_once: int = 1) -> str:
     for job in every:
         if (seconds := seconds_a_round(job.folder)) is not None:
             speeds.setdefault(_kind(job), []).append(seconds)
-    left = [job for job in every if job.status in ("missing", "stopped")]
+    left = [job for job in every if job.status not in ("finished", "diverged", "other")]
     known = [job for job in left if _kind(job) in speeds]
     text = f"{len(left)} of {len(every)} runs are to be done"
     if known:

@@ -12,7 +12,8 @@ import numpy as np
 
 from manyeyes.metrics import Curve, relative_accuracy
 from manyeyes.training.result import curve
-from manyeyes.training.run_folder import Event, read_events
+from manyeyes.training.run_files import Event
+from manyeyes.training.run_folder import read_events
 
 LEAST = 20  # rounds, or batches of a budget, that are left however small a run is made
 FIRST = 0.1  # the relative accuracy whose rounds are the unit of table 5's multiples (Hsu et al. 2020)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import yaml
@@ -17,11 +17,17 @@ from manyeyes.config.compose import quote_override
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
 from manyeyes.papers.metric import AfterRounds, Metric, Relative, scaled
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale
-from manyeyes.training.run_folder import Event
+from manyeyes.training.run_files import (
+    CHECKPOINT_FILE,
+    DIVERGED_FILE,
+    METRICS_FILE,
+    Status,
+    read_last_event,
+    read_status,
+)
 
 # What a run may have of its own.
 OWN = ("engine", "track", "evaluate_every", "evaluate_early", "checkpoint_seconds", "data.path")
-TAIL = 2**14  # bytes at the end of a metrics file that hold its last line
 
 
 @dataclass(frozen=True)
@@ -106,15 +112,13 @@ class PlannedRun:
         return ""
 
     @property
-    def status(self) -> str:
-        """Done, diverged, stopped on the way, or missing; or of other settings."""
-        if self.mismatch:
-            return "other"
-        if (self.folder / "model.safetensors").exists():
-            return "done"
-        if (self.folder / "diverged.txt").exists():
-            return "diverged"
-        return "stopped" if (self.folder / "checkpoint.safetensors").exists() else "missing"
+    def status(self) -> Status | Literal["other"]:
+        """The status of the run in the folder; "other" if that run has other settings."""
+        return "other" if self.mismatch else read_status(self.folder, planned_rounds=self.wanted)[0]
+
+    @property
+    def can_resume(self) -> bool:
+        return (self.folder / CHECKPOINT_FILE).exists()
 
     @property
     def wanted(self) -> int:
@@ -124,11 +128,11 @@ class PlannedRun:
     @property
     def rounds(self) -> int:
         """How many rounds have been played."""
-        return int(last["round"]) if (last := _last(self.folder / "metrics.jsonl")) else 0
+        return int(last["round"]) if (last := read_last_event(self.folder / METRICS_FILE)) else 0
 
     def reset(self) -> None:
         """Make it one that can begin anew."""
-        for name in ("diverged.txt", "checkpoint.safetensors"):
+        for name in (DIVERGED_FILE, CHECKPOINT_FILE):
             (self.folder / name).unlink(missing_ok=True)
 
 
@@ -224,16 +228,3 @@ def _same(found: str, asked: str) -> bool:
         return bool(np.array_equal(np.array(one, float), np.array(other, float)))
     except (ValueError, TypeError):
         return str(one) == str(other)
-
-
-def _last(path: Path) -> Event | None:
-    """The last whole line of a metrics file, which may have thousands."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL))
-        lines = file.read().split(b"\n")[:-1]
-    try:
-        return json.loads(lines[-1]) if lines else None
-    except ValueError:
-        return None  # of a file that is damaged

@@ -15,7 +15,7 @@ from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import describe, evaluation_gap
 from manyeyes.report.page import Section, Table
-from manyeyes.report.record import RunRecord
+from manyeyes.training.run_record import RunRecord
 
 MARK = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(on_stand-ins)?")
 HEAD = ["row", "measure", "paper", "measured", "difference", "within"]

@@ -22,7 +22,7 @@ from manyeyes.papers.plan import PlannedRun
 from manyeyes.training.processes import Train, run_parallel
 
 EXPECTED = (ValueError, DivergenceError, OSError)  # failures that say in a sentence what to do
-LEFT = ("missing", "stopped")  # states of a run that is still to be done
+LEFT = ("empty", "running", "stale", "stopped", "failed")  # states of a run that is still to be done
 LOOK = 0.5  # seconds between looks at the first rounds
 
 
@@ -56,7 +56,7 @@ def run_all(jobs: list[PlannedRun], means: RunnerOptions, say: Callable[[str], N
         with _first_rounds(jobs, todo, means, say):
             failures |= _how(means)(todo, means, say)
     for job in jobs:
-        if job.status == "done":  # though the launcher may have complained, or another command was quicker
+        if job.status == "finished":  # though the launcher may have complained, or another command was quicker
             failures.pop(job.folder, None)
         elif job.status == "diverged":
             failures.pop(job.folder, None)
@@ -106,7 +106,7 @@ def _one_by_one(todo: list[PlannedRun], means: RunnerOptions, say: Callable[[str
         say(f"{number} of {len(todo)}: {job.folder}")
         try:
             config = compose_config([*map(quote_override, job.settings), *means.extra])
-            train_from(config, job.folder, resume=job.status == "stopped")
+            train_from(config, job.folder, resume=job.can_resume)
         except Exception as error:  # a night of runs does not end with one of them
             failures[job.folder] = error_message(error)
     return failures
@@ -151,7 +151,7 @@ def _launched(todo: list[PlannedRun], means: RunnerOptions, say: Callable[[str],
 
 def commanded(job: PlannedRun, extra: Sequence[str]) -> list[str]:
     """The words of `manyeyes run` that begin the job or go on with it."""
-    if job.status != "stopped":
+    if not job.can_resume:
         return job.overrides(extra)
     return [
         quote_override(f"resume={job.folder}"),

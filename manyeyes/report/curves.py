@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from manyeyes.report.chart import Axis, Chart, Series, short
-from manyeyes.report.record import HEADLINES, Ints, RunRecord
+from manyeyes.training.run_record import HEADLINE_METRICS, Ints, RunRecord
 
 OVER = {
     "round": "rounds",
-    "batches": "local batches of the largest client, summed over rounds",
-    "images": "images trained on",
+    "max_client_batches": "local batches of the largest client, summed over rounds",
+    "num_images": "images trained on",
     "seconds": "seconds of training",
 }
 LABELS = {
@@ -27,7 +27,7 @@ LABELS = {
     "loss": "loss on the evaluated part",
     "train_loss": "training loss",
     "update_norm": "mean length of an update",
-    "images_a_second": "images a second",
+    "images_per_second": "images a second",
     "epsilon": "epsilon spent",
     "clip": "bound on the length of an update",
     "macro_ap": "macro average precision",
@@ -35,9 +35,9 @@ LABELS = {
     "user_mean": "users' own score, mean",
     "user_worst_decile": "users' own score, mean of the worst tenth",
     "seconds": "seconds a round",
-    "batches": "local batches of the largest client",
-    "images": "images a round",
-    "clients": "clients a round",
+    "max_client_batches": "local batches of the largest client",
+    "num_images": "images a round",
+    "num_clients": "clients a round",
 }
 SHARES = ("accuracy", "precision", "recall", "_f1", "_ap", "user_")  # in names of what lies between 0 and 1
 COUNTS = (
@@ -80,8 +80,8 @@ def groups(runs: list[RunRecord]) -> list[Group]:
     found: dict[tuple[str, int], list[RunRecord]] = {}
     times: Counter[tuple[str, str]] = Counter()
     for run in runs:
-        which = (run.same(), str(run.setting("seed")))
-        found.setdefault((run.same(), times[which]), []).append(run)
+        which = (run.key_without_seed, str(run.settings.get("seed")))
+        found.setdefault((run.key_without_seed, times[which]), []).append(run)
         times[which] += 1
     names = [_shared_name(some) for some in found.values()]
     own = [name if names.count(name) == 1 else some[0].name for name, some in zip(names, found.values(), strict=True)]
@@ -155,11 +155,11 @@ def _lines(
 ) -> dict[str, Any]:
     """x of every kind and each metric as [places in x, values] or, of several seeds, [places, means, lows, highs]."""
     runs = [run for run in runs if run.events] or runs[:1]  # a seed that never began says nothing of the others
-    common = reduce(np.intersect1d, (run.rounds_completed for run in runs))
-    common = common[np.isin(common, runs[0].rounds_completed[_kept(runs[0], most)])]
+    common = reduce(np.intersect1d, (run.event_rounds for run in runs))
+    common = common[np.isin(common, runs[0].event_rounds[_kept(runs[0], most)])]
     over: dict[str, Any] = {"round": common.tolist()}
     for kind in runs[0].cumulative if embedded else ():
-        each = [run.cumulative[kind][np.searchsorted(run.rounds_completed, common)] for run in runs]
+        each = [run.cumulative[kind][np.searchsorted(run.event_rounds, common)] for run in runs]
         over[kind] = short(np.mean(each, axis=0).tolist() if len(common) else [])
     found = {}
     for metric in shown:
@@ -184,16 +184,16 @@ def _kept(run: RunRecord, most: int) -> Ints:
     count = len(run.events)
     if count <= most:
         return np.arange(count)
-    tested = [run.columns[name][0] for name in HEADLINES if name in run.columns]
-    evaluated = np.unique(np.concatenate([run.rounds_completed[:1], *tested]))
+    tested = [run.columns[name][0] for name in HEADLINE_METRICS if name in run.columns]
+    evaluated = np.unique(np.concatenate([run.event_rounds[:1], *tested]))
     kept = {
         0,
         count - 1,
-        *np.searchsorted(run.rounds_completed, evaluated)[:: max(1, 2 * len(evaluated) // most)].tolist(),
+        *np.searchsorted(run.event_rounds, evaluated)[:: max(1, 2 * len(evaluated) // most)].tolist(),
     }
-    for metric in ("train_loss", "update_norm", "images_a_second"):
+    for metric in ("train_loss", "update_norm", "images_per_second"):
         rounds, values = run.columns.get(metric, (np.zeros(0, int), np.zeros(0)))
-        at = np.searchsorted(run.rounds_completed, rounds)
+        at = np.searchsorted(run.event_rounds, rounds)
         for some in np.array_split(np.arange(len(values)), max(1, most // 12)):
             if len(some):  # of a few values, some stretches have none
                 kept |= {int(at[some[values[some].argmin()]]), int(at[some[values[some].argmax()]])}

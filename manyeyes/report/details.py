@@ -10,7 +10,7 @@ import numpy as np
 from manyeyes.report.chart import Axis, Chart, Grid, Series
 from manyeyes.report.curves import Group
 from manyeyes.report.page import Section, Table
-from manyeyes.report.users import NAMES
+from manyeyes.report.users import ADAPTED, NAMES
 
 FEW = 40  # classes that have bars and names of their own
 STEPS = 200  # points of a curve over users
@@ -20,11 +20,11 @@ def classes(groups: list[Group]) -> Section | None:
     """Each class's score against how common it is (FLAIR, figure 4)."""
     series, measures, trained = [], set(), True
     for group in groups:
-        run = next((run for run in group.runs if run.classes), None)
+        run = next((run for run in group.runs if run.class_rows), None)
         if run is None:
             continue
-        measure = "ap" if "ap" in run.classes[0] else "accuracy"
-        seen = [row for row in run.classes if int(row["examples"])]
+        measure = "ap" if "ap" in run.class_rows[0] else "accuracy"
+        seen = [row for row in run.class_rows if int(row["examples"])]
         counts = _trained(run.dataset_stats)
         trained = trained and bool(counts)
         x = [counts.get(row["class"], 0) if counts else int(row["examples"]) for row in seen]
@@ -57,8 +57,9 @@ def users(groups: list[Group]) -> Section | None:
     """Each user's own score, in order (FLAIR, figure 5)."""
     series, rows = [], []
     for group in groups:
-        run = next((run for run in group.runs if run.users), None)
-        for which, scores in (run.scored() if run else {}).items():
+        run = next((run for run in group.runs if run.user_rows), None)
+        for column, scores in (run.user_scores() if run else {}).items():
+            which = ADAPTED if column == "personalized" else ""
             values = np.sort(scores.values_U)
             place = (np.arange(len(values)) + 0.5) / max(1, len(values))
             at = np.unique(np.linspace(0, len(values) - 1, min(len(values), STEPS)).round().astype(int))

@@ -12,7 +12,7 @@ from manyeyes.config.compose import resume_command
 from manyeyes.report.chart import Grid, number
 from manyeyes.report.curves import Group, chart, groups, is_share, label
 from manyeyes.report.page import Table, escape
-from manyeyes.report.record import RunRecord, differing
+from manyeyes.training.run_record import RunRecord, differing_settings
 
 SHOWN = 6  # settings that differ, as columns of the table of runs
 WIDE = 24  # characters of one that fits there
@@ -49,10 +49,12 @@ def notes(runs: list[RunRecord]) -> Notes | None:
         if run.status == "empty":
             found.append(f"{run.name} is empty: it ended before its first evaluation, so there is nothing to draw.")
         elif run.status in ("diverged", "failed"):
-            found.append(f"{run.name} {run.status} after {run.rounds:,} of {run.planned or '?'} rounds: {run.ended}")
-        elif run.status == "unfinished":
             found.append(
-                f"{run.name} is not finished: {run.rounds:,} of {run.planned or '?'} rounds when this page was made. "
+                f"{run.name} {run.status} after {run.rounds:,} of {run.planned_rounds or '?'} rounds: {run.status_note}"
+            )
+        elif run.status in ("running", "stale", "stopped"):
+            found.append(
+                f"{run.name} is not finished: {run.rounds:,} of {run.planned_rounds or '?'} rounds when this page was made. "
                 f"It still runs, or was stopped and can go on: {resume_command(run.folder)}"
             )
         found += [f"{run.name}: {trouble}." for trouble in run.problems]
@@ -63,7 +65,7 @@ def summary(runs: list[RunRecord]) -> list[Any]:
     """Of one run cards, of several a table with the settings that differ."""
     if len(runs) == 1:
         return [Cards(_cards(runs[0]))]
-    apart = [name for name in differing(runs) if name not in ("algorithm.name", "rounds")]
+    apart = [name for name in differing_settings(runs) if name not in ("algorithm.name", "rounds")]
     named = len({run.settings.get("algorithm.name") for run in runs}) > 1
     brief_ones = [name for name in apart if all(len(format_setting(run.settings.get(name))) <= WIDE for run in runs)]
     shown = [*(["algorithm.name"] if named else []), *brief_ones][:SHOWN]
@@ -92,7 +94,7 @@ def summary(runs: list[RunRecord]) -> list[Any]:
 
 def _over_seeds(runs: list[RunRecord]) -> list[Table]:
     """Mean and standard deviation of runs that differ by their seed alone, and have come as far."""
-    finished = [(group.name, [run for run in group.runs if run.finished]) for group in groups(runs)]
+    finished = [(group.name, [run for run in group.runs if run.is_finished]) for group in groups(runs)]
     several = [(name, some) for name, some in finished if len(some) > 1]
     names = list(dict.fromkeys(run.metric for _, some in several for run in some if run.metric))
     rows = []
@@ -116,8 +118,8 @@ def _cards(run: RunRecord) -> list[tuple[str, str, str]]:
         if name and value is not None:
             best = f"best {_best(run, name)}" if is_share(name) else ""
             cards.append((label(name), _share(value, name), ", ".join(filter(None, [kept(run), best]))))
-    planned = f"of {run.planned:,}" if run.planned else ""
-    cards.append(("rounds", f"{run.rounds:,}", planned if not run.finished else run.status))
+    planned = f"of {run.planned_rounds:,}" if run.planned_rounds else ""
+    cards.append(("rounds", f"{run.rounds:,}", planned if not run.is_finished else run.status))
     pace = speed(run)
     if pace is not None:
         cards.append(("images a second", f"{pace[1]:,.0f}", f"{format_seconds(pace[0])} a round"))
@@ -145,9 +147,9 @@ def curves(together: list[Group]) -> Grid:
 
 def speed(run: RunRecord) -> tuple[float, float] | None:
     """Median seconds a round, and images a second over the whole run."""
-    played = [event for event in run.events if event.get("seconds") and "images" in event]
+    played = [event for event in run.events if event.get("seconds") and "num_images" in event]
     seconds = [float(event["seconds"]) for event in played]
-    return (float(np.median(seconds)), sum(event["images"] for event in played) / sum(seconds)) if played else None
+    return (float(np.median(seconds)), sum(event["num_images"] for event in played) / sum(seconds)) if played else None
 
 
 def duration(run: RunRecord) -> str:

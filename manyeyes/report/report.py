@@ -14,7 +14,7 @@ from manyeyes.report import sections as ledger
 from manyeyes.report.chart import Chart, Grid
 from manyeyes.report.curves import as_json, chart, explorer, groups, label, metrics, thinned
 from manyeyes.report.page import Section, page
-from manyeyes.report.record import RunRecord
+from manyeyes.training.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def sections(runs: list[RunRecord], papers: Sequence[Section] = ()) -> list[Sect
 
 def html(runs: list[RunRecord], title: str, parts: list[Section]) -> str:
     data = {"charts": {each.key: each.spec() for each in charts(parts)}, "explorer": explorer(runs)}
-    done = sum(run.finished for run in runs)
+    done = sum(run.is_finished for run in runs)
     many = f"{len(runs)} runs, {'all' if done == len(runs) else done} finished." if len(runs) > 1 else _one(runs[0])
     style = _own("charts.css") + _own("report.css")
     return page(title, many, parts, style, [_own("charts.js"), _own("report.js")], as_json(data))

@@ -11,7 +11,7 @@ from manyeyes.report.chart import Grid
 from manyeyes.report.curves import Group, chart
 from manyeyes.report.overview import duration, format_seconds, format_setting, format_value, speed
 from manyeyes.report.page import Section, Table, escape
-from manyeyes.report.record import RunRecord
+from manyeyes.training.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ def speed_section(groups: list[Group]) -> Section | None:
     for run in runs:
         found, where = speed(run), run.environment
         assert found is not None
-        engine = where.get("engine") or run.setting("engine.name") or run.setting("engine") or ""
+        engine = where.get("engine") or run.settings.get("engine.name") or ""
         times = [format_seconds(found[0]), f"{found[1]:,.0f}", duration(run)]
         machine = str(where.get("gpu") or f"{where.get('cpus', '?')} CPUs")
         device, threads = str(where.get("device", "")), str(where.get("threads", ""))
         rows.append([run.name, *times, str(engine), device, machine, threads])
     caption = "Images trained on, over the seconds of the round; evaluation is not counted."
-    pace = chart(runs, "images_a_second", "images_a_second", "Images a second", caption, low=0)
+    pace = chart(runs, "images_per_second", "images_per_second", "Images a second", caption, low=0)
     took = chart(runs, "seconds", "seconds", "Seconds a round", "Planning, training and aggregation.", low=0)
     return Section("Speed", [Table("Training alone, without evaluation", head, rows), Grid([pace, took])])
 

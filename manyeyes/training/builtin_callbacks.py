@@ -18,7 +18,8 @@ from manyeyes.engines.evaluation import Evaluator, Score
 from manyeyes.metrics import MultiLabelScores, result_info
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.result import Result
-from manyeyes.training.run_folder import Event, RunFolder
+from manyeyes.training.run_files import Event
+from manyeyes.training.run_folder import RunFolder
 
 SELECTION_LOSS = "selection_loss"  # of the current model, in the events of evaluated rounds
 

@@ -20,7 +20,7 @@ from manyeyes.core.registry import build, describe
 from manyeyes.core.state import ServerState
 from manyeyes.engines.evaluation import Evaluator
 from manyeyes.training.config import RunConfig
-from manyeyes.training.run_folder import Event
+from manyeyes.training.run_files import Event
 
 if TYPE_CHECKING:
     from manyeyes.training.result import Result

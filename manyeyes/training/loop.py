@@ -25,7 +25,8 @@ from manyeyes.training.checkpoint import CallbackState
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.personalized_evaluation import evaluate_personalized
 from manyeyes.training.result import Scores
-from manyeyes.training.run_folder import Event, Recorder
+from manyeyes.training.run_files import Event
+from manyeyes.training.run_folder import Recorder
 from manyeyes.training.setup import TrainingSetup
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from manyeyes.training.callbacks import Callback, TrainingRun
-from manyeyes.training.run_folder import Event
+from manyeyes.training.run_files import Event
 
 MIN_SECONDS = 1e-9
 

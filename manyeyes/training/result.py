@@ -9,7 +9,7 @@ from torch import nn
 
 from manyeyes.engines.evaluation import Score
 from manyeyes.metrics import PERSONALIZED, Curve, MultiLabelScores
-from manyeyes.training.run_folder import Event
+from manyeyes.training.run_files import Event
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,23 +24,23 @@ from manyeyes.training.checkpoint import CallbackState, Checkpoint, write_tensor
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.dataset_stats import dataset_stats
 from manyeyes.training.environment import environment
-
-CONFIG_FILE = "config.yaml"  # everything that was set
-ENVIRONMENT_FILE = "environment.json"  # versions, machine, revision
-DATASET_STATS_FILE = "dataset_stats.json"
-METRICS_FILE = "metrics.jsonl"  # one event a round
-CHECKPOINT_FILE = "checkpoint.safetensors"
-CLIENT_STATES_FILE = "clients.bin"
-MODEL_FILE = "model.safetensors"  # of a finished run
-PER_CLASS_FILE = "per_class.csv"
-PER_USER_FILE = "per_user.csv"
-PRIVACY_FILE = "privacy.json"
-DIVERGED_FILE = "diverged.txt"  # why the run diverged, in one sentence
-FAILED_FILE = "failed.txt"  # why the run failed, in one sentence
-LOCK_FILE = ".lock"
-OLD_DATASET_STATS_FILE = "population.json"  # of a run folder that an older version of manyeyes wrote
-
-Event = dict[str, Any]
+from manyeyes.training.run_files import (
+    CHECKPOINT_FILE,
+    CLIENT_STATES_FILE,
+    CONFIG_FILE,
+    DATASET_STATS_FILE,
+    DIVERGED_FILE,
+    ENVIRONMENT_FILE,
+    FAILED_FILE,
+    LOCK_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    OLD_DATASET_STATS_FILE,
+    PER_CLASS_FILE,
+    PER_USER_FILE,
+    PRIVACY_FILE,
+    Event,
+)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from manyeyes.core.registry import register
 from manyeyes.training.callbacks import Callback, TrainingRun
-from manyeyes.training.run_folder import Event
+from manyeyes.training.run_files import Event
 
 
 @register("tracker", "tensorboard")

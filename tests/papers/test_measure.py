@@ -21,7 +21,7 @@ from manyeyes.papers.metric import (
     WithinBatches,
     scaled,
 )
-from manyeyes.training.run_folder import Event
+from manyeyes.training.run_files import Event
 
 # Accuracy 0.1, 0.2, 0.5, 0.4 after 0, 1, 2, 3 rounds, whose largest clients took 3, 4, 5 batches.
 EVENTS: list[Event] = [

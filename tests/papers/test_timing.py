@@ -10,7 +10,7 @@ from manyeyes.papers.comparison import ComparedNumber
 from manyeyes.papers.exhibit import PrintedValue
 from manyeyes.papers.metric import AfterRounds, Final, Metric, Multiple, Relative, RoundsTo, RunOutcome, WithinBatches
 from manyeyes.papers.timing import BeforeBudget, BetweenEvaluations, EvaluationGap, describe, evaluation_gap
-from manyeyes.training.run_folder import Event
+from manyeyes.training.run_files import Event
 
 # Evaluated after 0, 4 and 8 rounds, of 3 batches each.
 SCORES = {0: 0.0, 4: 0.2, 8: 0.6}

@@ -63,7 +63,7 @@ def made_run(tmp_path: Path) -> Callable[..., Path]:
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
         (folder / "environment.json").write_text(json.dumps({"command": ["manyeyes run", "rounds=2"], "cpus": 2}))
-        spent = {"train_loss": 1.0, "update_norm": 0.5, "images": 60, "batches": 4, "seconds": 0.5}
+        spent = {"train_loss": 1.0, "update_norm": 0.5, "num_images": 60, "max_client_batches": 4, "seconds": 0.5}
         events = [{"round": r, **(spent if r else {}), metric: value} for r, value in enumerate(values)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
         if finished:

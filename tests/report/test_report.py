@@ -16,8 +16,8 @@ from manyeyes.papers import ITEMS
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, groups
 from manyeyes.report.report import write
-from manyeyes.report.runs import find_runs, load_run
 from manyeyes.report.svg import ticks
+from manyeyes.training.run_record import find_runs, read_run
 
 Made = Callable[..., Path]
 
@@ -59,7 +59,7 @@ def test_a_real_run_has_every_part(command: Callable[..., Any], tiny: tuple[str,
     assert "the operating system" in text
     assert "reference" in text or "multiprocess" in text  # the engine that auto took
     names = {path.stem for path in Path("figures").iterdir()}
-    assert {"curves", "classes", "users", "class_counts", "user_sizes", "skew", "epsilon", "images_a_second"} <= names
+    assert {"curves", "classes", "users", "class_counts", "user_sizes", "skew", "epsilon", "images_per_second"} <= names
     for path in Path("figures").glob("*.svg"):
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
@@ -113,9 +113,14 @@ def test_groups_whose_runs_are_named_by_seed_first_have_names_of_their_own(made_
 
 
 def test_curves_can_be_drawn_over_what_was_spent(made_run: Made) -> None:
-    (line,) = explorer([load_run(made_run("a", {}, [0.1, 0.2, 0.3]))])["groups"]
-    assert line["over"] == {"round": [0, 1, 2], "batches": [0, 4, 8], "images": [0, 60, 120], "seconds": [0, 0.5, 1]}
-    assert line["metrics"]["images_a_second"] == [[1, 2], [120, 120]]
+    (line,) = explorer([read_run(made_run("a", {}, [0.1, 0.2, 0.3]))])["groups"]
+    assert line["over"] == {
+        "round": [0, 1, 2],
+        "max_client_batches": [0, 4, 8],
+        "num_images": [0, 60, 120],
+        "seconds": [0, 0.5, 1],
+    }
+    assert line["metrics"]["images_per_second"] == [[1, 2], [120, 120]]
 
 
 def test_of_many_rounds_the_spikes_stay_and_the_page_is_small(made_run: Made, tmp_path: Path) -> None:
@@ -124,14 +129,14 @@ def test_of_many_rounds_the_spikes_stay_and_the_page_is_small(made_run: Made, tm
     lines[2345] = lines[2345].replace('"train_loss": 1.0', '"train_loss": 77.0')
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     out = tmp_path / "page.html"
-    write([load_run(folder, str(number)) for number in range(20)], out)
+    write([read_run(folder, str(number)) for number in range(20)], out)
     assert out.stat().st_size < 4_000_000
     assert data(out)["charts"]["train_loss"]["series"][0]["y"].count(77) == 1
     values = [line["metrics"]["train_loss"][1] for line in data(out)["explorer"]["groups"]]
     assert all(max(some) == 77 and len(some) <= 1100 for some in values)
     few = [line if number < 9 else line.replace('"train_loss"', '"other"') for number, line in enumerate(lines)]
     (folder / "metrics.jsonl").write_text("\n".join(few) + "\n")
-    write([load_run(folder, str(number)) for number in range(20)], out)
+    write([read_run(folder, str(number)) for number in range(20)], out)
     assert len(data(out)["explorer"]["groups"][0]["metrics"]["train_loss"][1]) == 8, "fewer values than stretches"
 
 
@@ -162,17 +167,17 @@ def test_runs_that_are_not_whole_make_a_page_that_says_so(made_run: Made, shown:
         file.write('{"round": 2, "accur')
     (broken / "config.yaml").write_text("a: [")
     text = shown(broken)
-    assert "line 3 of metrics.jsonl is broken and left out" in text
+    assert "line 3 of metrics.jsonl is damaged and ignored" in text
     assert "config.yaml cannot be read" in text
     huge = "1" + "0" * 400
     lines = ('{"round": true}', f'{{"round": {huge}}}', f'{{"round": 1, "seconds": {huge}}}')
     (broken / "metrics.jsonl").write_text('{"round": 0, "accuracy": 0.5}\n' + "\n".join(lines))
-    assert "3 lines of metrics.jsonl, the first line 2, are broken and left out" in shown(broken)
+    assert "3 lines of metrics.jsonl, the first line 2, are damaged and ignored" in shown(broken)
     (broken / "metrics.jsonl").write_text('{"round": 0, "accuracy": 0.5}\n' + "?\n" * 2000)
     (broken / "config.yaml").write_text("rounds: many")
     text = shown(broken)
-    assert "2,000 lines of metrics.jsonl, the first line 2, are broken and left out" in text
-    assert text.count("broken and left out") == 1
+    assert "2,000 lines of metrics.jsonl, the first line 2, are damaged and ignored" in text
+    assert text.count("damaged and ignored") == 1
     closed = made_run("closed", {}, [0.1, 0.2])
     (closed / "metrics.jsonl").unlink()
     (closed / "metrics.jsonl").mkdir()
@@ -209,15 +214,15 @@ def test_names_and_folders_may_have_equal_signs(made_run: Made) -> None:
     folder = made_run("lr=0.1", {}, [0.1])
     words = [str(folder), f"a={folder}", f"lr=1={folder}"]
     assert [find_runs([word])[0].name for word in words] == ["lr=0.1", "a", "lr=1"]
-    with pytest.raises(ValueError, match=r"^nowhere is no folder"):
+    with pytest.raises(ValueError, match=r"^No folder nowhere"):
         find_runs(["a=nowhere"])
 
 
 def test_adapted_users_are_a_line_of_their_own(made_run: Made, tmp_path: Path) -> None:
     folder = made_run("a", {}, [0.1])
-    (folder / "per_user.csv").write_text("user,examples,accuracy,adapted\nu,1,0.5,1.0\nv,3,0.0,0.5\n")
+    (folder / "per_user.csv").write_text("user,examples,accuracy,personalized\nu,1,0.5,1.0\nv,3,0.0,0.5\n")
     out = tmp_path / "page.html"
-    write([load_run(folder)], out)
+    write([read_run(folder)], out)
     lines = data(out)["charts"]["users"]["series"]
     assert [(line["name"], line["y"], line.get("dashed")) for line in lines] == [
         ("a", [0, 0.5], None),
@@ -235,25 +240,25 @@ def test_how_many_users_were_scored_is_no_share(made_run: Made, tmp_path: Path) 
     }
     (folder / "metrics.jsonl").write_text(json.dumps({"round": 0, "accuracy": 0.1, **scores}) + "\n")
     out = tmp_path / "page.html"
-    write([load_run(folder)], out)
+    write([read_run(folder)], out)
     assert [each["key"] for each in data(out)["explorer"]["metrics"]] == ["accuracy", "adapted_user_mean"]
 
 
 def test_a_name_that_is_no_text_does_not_stop_the_figures(made_run: Made, tmp_path: Path) -> None:
-    run = load_run(made_run("a", {}, [0.125]), "run \udcff")
+    run = read_run(made_run("a", {}, [0.125]), "run \udcff")
     write([run], tmp_path / "page.html", figures=tmp_path / "f")
     assert "run \N{REPLACEMENT CHARACTER},0,0.125" in (tmp_path / "f/curves.csv").read_text(encoding="utf-8")
 
 
 def test_figures_hold_the_numbers(made_run: Made, tmp_path: Path) -> None:
     write(
-        [load_run(made_run("a", {}, [0.125, 0.5], classes=["x", "y,z"]))],
+        [read_run(made_run("a", {}, [0.125, 0.5], classes=["x", "y,z"]))],
         tmp_path / "page.html",
         figures=tmp_path / "f",
     )
     rows = list(csv.reader((tmp_path / "f/curves.csv").open()))
     assert rows == [["series", "rounds", "accuracy"], ["a", "0", "0.125"], ["a", "1", "0.5"]]
-    write([load_run(made_run("long", {}, [0.5] * 2500))], tmp_path / "page.html", figures=tmp_path / "long")
+    write([read_run(made_run("long", {}, [0.5] * 2500))], tmp_path / "page.html", figures=tmp_path / "long")
     assert len((tmp_path / "long/curves.csv").read_text().splitlines()) == 2501  # more than the page draws
     rows = list(csv.reader((tmp_path / "f/classes.csv").open()))
     assert rows[2] == ["a", "y,z", "2", "0.5"]
@@ -283,8 +288,8 @@ def test_a_paper_that_is_asked_for_stands_beside_any_run(made_run: Made, command
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "nowhere is no folder"),
-        (["hollow"], "hollow holds no run"),
+        (["nowhere"], "No folder nowhere"),
+        (["hollow"], "hollow has no run"),
         (["mine", "--out", "hollow"], "hollow is a folder"),
         (["mine", "--paper", "hsu2020.table99"], "there is no 'hsu2020.table99' in the papers"),
         ([], "required: RUN"),

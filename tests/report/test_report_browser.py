@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from manyeyes.report.report import write
-from manyeyes.report.runs import find_runs
+from manyeyes.training.run_record import find_runs
 
 FIRST = "#explorer figure"
 SERIES = f"{FIRST} path.me-line"

@@ -1,0 +1,190 @@
+"""The files of a run folder by name, and what they tell without being read in full: the status and the last event."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from manyeyes.io.tail import TailReader, read_small_file
+
+CONFIG_FILE = "config.yaml"  # everything that was set
+ENVIRONMENT_FILE = "environment.json"  # versions, machine, revision
+DATASET_STATS_FILE = "dataset_stats.json"
+METRICS_FILE = "metrics.jsonl"  # one event a round
+CHECKPOINT_FILE = "checkpoint.safetensors"
+CLIENT_STATES_FILE = "clients.bin"
+MODEL_FILE = "model.safetensors"  # of a finished run
+PER_CLASS_FILE = "per_class.csv"
+PER_USER_FILE = "per_user.csv"
+PRIVACY_FILE = "privacy.json"
+DIVERGED_FILE = "diverged.txt"  # why the run diverged, in one sentence
+FAILED_FILE = "failed.txt"  # why the run failed, in one sentence
+LOCK_FILE = ".lock"
+OLD_DATASET_STATS_FILE = "population.json"  # of a run folder that an older version of manyeyes wrote
+
+Event = dict[str, Any]  # what is recorded of a round: one line of METRICS_FILE
+Status = Literal["empty", "running", "stale", "stopped", "finished", "diverged", "failed"]
+STATUSES: tuple[Status, ...] = ("running", "stale", "finished", "stopped", "diverged", "failed", "empty")
+STALE_SECONDS = 300.0  # without a line, after which a running run is stale
+STALE_ROUNDS = 20  # the same, in rounds of the run
+TAIL_BYTES: tuple[int | None, ...] = (2**14, 2**20, None)  # of a metrics file that are searched for its last event
+MAX_ROUND = 2**53  # exact as a float
+LOCKS_FILE = "/proc/locks"
+NANOSECONDS = 1e9  # per second
+_LOCK_FIELDS = 6  # of a line of LOCKS_FILE, the last of which ends with the inode
+
+
+@dataclass(frozen=True)
+class RunSignals:
+    """What the status of a run follows from."""
+
+    has_events: bool
+    is_complete: bool = False  # its model was written after its last round
+    failure: tuple[Status, str] | None = None  # diverged or failed, and the reason
+    is_locked: bool = False  # by a process of this machine
+    is_growing: bool = False  # lines were added although no process of this machine has the run
+    silent_seconds: float = 0.0  # since its last line
+    seconds_per_round: float = 0.0
+
+
+def run_status(signals: RunSignals) -> tuple[Status, str]:
+    """Return the status of a run, and an explanation where it needs one."""
+    is_late = signals.silent_seconds > max(STALE_SECONDS, STALE_ROUNDS * signals.seconds_per_round)
+    if signals.is_locked:
+        return ("stale", "its process exists, but writes nothing") if is_late else ("running", "")
+    if signals.failure:
+        return signals.failure
+    if signals.is_complete:
+        return "finished", ""
+    if signals.is_growing:
+        return ("stale", "a process on another machine no longer writes") if is_late else ("running", "")
+    return (
+        ("stopped", "its process has ended: continue it with resume=")
+        if signals.has_events
+        else ("empty", "it ended before round 1")
+    )
+
+
+def read_status(folder: Path, last_event: Event | None = None, planned_rounds: int | None = None) -> tuple[Status, str]:
+    """Return the status of the run in a folder; what the caller has read of it already is not read again."""
+    last_event = last_event or read_last_event(folder / METRICS_FILE)
+    signals = RunSignals(
+        has_events=last_event is not None,
+        is_complete=_has_final_model(folder, last_event, planned_rounds),
+        failure=read_failure(folder),
+        is_locked=is_locked(folder / LOCK_FILE, locked_inodes()),
+        silent_seconds=_silent_seconds(folder / METRICS_FILE),
+    )
+    return run_status(signals)
+
+
+def is_final_model(model_time: int, metrics_time: int, last_round: int, planned_rounds: int | None) -> bool:
+    """Return whether a model of this time (0: no model) is that of the last round; a continued run has an old one."""
+    return model_time > 0 and (
+        model_time >= metrics_time or (planned_rounds is not None and last_round >= planned_rounds)
+    )
+
+
+def read_failure(folder: Path | str) -> tuple[Status, str] | None:
+    """Return whether a run has diverged or failed, and the reason that it gave."""
+    failures: tuple[tuple[Status, str], ...] = (("diverged", DIVERGED_FILE), ("failed", FAILED_FILE))
+    for status, file in failures:
+        try:
+            return status, read_small_file(os.path.join(folder, file)).decode(errors="replace").strip()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return status, ""
+    return None
+
+
+def read_last_event(path: Path) -> Event | None:
+    """Return the last complete event of a metrics file, which may have thousands; None if there is none."""
+    with suppress(OSError):
+        for window in TAIL_BYTES:
+            reader = TailReader(str(path), window)
+            _, lines = reader.read()
+            while window is None and (more := reader.read()[1]):
+                lines = more
+            event = next(filter(None, map(parse_event, reversed(lines))), None)
+            if event is not None or reader.is_complete:
+                return event
+    return None
+
+
+def parse_event(line: str | bytes) -> Event | None:
+    """Return the event of a line of a metrics file; None if the line is damaged."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_event = isinstance(event, dict) and type(event.get("round")) is int  # True is an int, but not a round
+    return event if is_event and 0 <= event["round"] < MAX_ROUND else None
+
+
+def finite_numbers(event: Event) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of an event by name, without its round."""
+    for name, value in event.items():
+        if name != "round" and isinstance(value, int | float):
+            with suppress(OverflowError):
+                if math.isfinite(number := float(value)):
+                    yield name, number
+
+
+def locked_inodes() -> frozenset[int] | None:
+    """Return the inodes of the files that processes of this machine hold locks on; None if the system does not say."""
+    try:
+        lines = [line.split() for line in Path(LOCKS_FILE).read_text().splitlines()]
+    except OSError:
+        return None
+    locks = [line for line in lines if len(line) >= _LOCK_FIELDS and line[1] == "FLOCK"]
+    return frozenset(int(line[_LOCK_FIELDS - 1].rsplit(":", 1)[1]) for line in locks)
+
+
+def is_locked(lock: Path | str, inodes: frozenset[int] | None) -> bool:
+    """Return whether a process has the run; taking the lock to find out could make a run that starts now fail."""
+    with suppress(OSError, ValueError):
+        if inodes is not None:
+            return os.stat(lock, follow_symlinks=False).st_ino in inodes
+        os.kill(int(read_small_file(str(lock))), 0)
+        return True
+    return False
+
+
+def _has_final_model(folder: Path, last_event: Event | None, planned_rounds: int | None) -> bool:
+    model_time, metrics_time = (_modified_time(folder / name) for name in (MODEL_FILE, METRICS_FILE))
+    if not model_time or model_time >= metrics_time or last_event is None:
+        return model_time > 0
+    planned_rounds = _planned_rounds(folder) if planned_rounds is None else planned_rounds
+    is_last_round = last_event.get("stop_reason") is not None
+    return is_last_round or is_final_model(model_time, metrics_time, last_event["round"], planned_rounds)
+
+
+def _modified_time(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _silent_seconds(metrics: Path) -> float:
+    """Return how long ago a metrics file was written; 0 if the run has none yet."""
+    written = _modified_time(metrics)
+    return time.time() - written / NANOSECONDS if written else 0.0
+
+
+def _planned_rounds(folder: Path) -> int | None:
+    try:
+        settings: Any = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        return int(settings["rounds"])
+    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError):
+        return None

@@ -1,0 +1,293 @@
+"""Read run folders: settings, events, scores and status. A damaged file is named as a problem and never an error."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from manyeyes.metrics import PerUser
+from manyeyes.training.dataset_stats import is_valid
+from manyeyes.training.run_files import (
+    CONFIG_FILE,
+    DATASET_STATS_FILE,
+    ENVIRONMENT_FILE,
+    METRICS_FILE,
+    PER_CLASS_FILE,
+    PER_USER_FILE,
+    PRIVACY_FILE,
+    Event,
+    Status,
+    finite_numbers,
+    parse_event,
+    read_status,
+)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+HEADLINE_METRICS = ("macro_ap", "accuracy")  # the metric that is shown first: the first of these that a run has
+CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
+RUN_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE)  # a folder with any of them is a run
+NOT_COMPARED = ("folder", "resume")  # settings that say where a run is, not what it is
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """The contents of a run folder; what could not be read is named in `problems`."""
+
+    name: str
+    folder: Path
+    events: list[Event]
+    settings: dict[str, Any] = field(default_factory=dict)  # flat: algorithm.lr, data.name, ...
+    environment: dict[str, Any] = field(default_factory=dict)
+    privacy: dict[str, Any] = field(default_factory=dict)
+    dataset_stats: dict[str, Any] = field(default_factory=dict)
+    class_rows: list[dict[str, str]] = field(default_factory=list)  # of per_class.csv
+    user_rows: list[dict[str, str]] = field(default_factory=list)  # of per_user.csv
+    status: Status = "empty"
+    status_note: str = ""  # such as why the run diverged or failed
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status == "finished"
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that were trained."""
+        return int(self.events[-1]["round"]) if self.events else 0
+
+    @property
+    def planned_rounds(self) -> int | None:
+        text = str(self.settings.get("rounds"))
+        return int(text) if text.isdecimal() else None
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that is shown first."""
+        return next((name for name in HEADLINE_METRICS if any(name in event for event in self.events)), None)
+
+    @property
+    def key_without_seed(self) -> str:
+        """A text that is the same for runs which differ only in their seed; unique if the settings are unknown."""
+        if not self.settings:
+            return str(self.folder)
+        shared = {name: value for name, value in self.settings.items() if name not in (*NOT_COMPARED, "seed")}
+        return json.dumps(shared, sort_keys=True, default=str)
+
+    @cached_property
+    def columns(self) -> dict[str, tuple[Ints, Floats]]:
+        """The rounds and values of each number in the events, and of `images_per_second`."""
+        points: dict[str, list[tuple[int, float]]] = {}
+        for event in self.events:
+            numbers = dict(finite_numbers(event))
+            if numbers.get("seconds", 0) > 0 and "num_images" in numbers:
+                numbers["images_per_second"] = numbers["num_images"] / numbers["seconds"]
+            for name, value in numbers.items():
+                points.setdefault(name, []).append((event["round"], value))
+        return {
+            name: (np.array([round for round, _ in pairs], np.int64), np.array([value for _, value in pairs]))
+            for name, pairs in points.items()
+        }
+
+    @cached_property
+    def cumulative(self) -> dict[str, Floats]:
+        """The sums over rounds until each event: batches of the largest clients, images and seconds."""
+        return {name: np.cumsum([float(event.get(name) or 0) for event in self.events]) for name in CUMULATIVE}
+
+    @cached_property
+    def event_rounds(self) -> Ints:
+        """The round of each event."""
+        return np.array([event["round"] for event in self.events], np.int64)
+
+    def curve(self, name: str) -> tuple[list[int], list[float]]:
+        """Return the rounds and values of a metric; empty if the run does not have it."""
+        rounds, values = self.columns.get(name, (np.zeros(0, np.int64), np.zeros(0)))
+        return rounds.tolist(), values.tolist()
+
+    def last(self, name: str) -> float | None:
+        """Return the last value of a metric, or None."""
+        values = self.curve(name)[1]
+        return values[-1] if values else None
+
+    def user_scores(self) -> dict[str, PerUser]:
+        """Return the score of each user by column of per_user.csv: of the shared model, and "personalized"."""
+        names = [name for name in self.user_rows[0] if name not in ("user", "examples")] if self.user_rows else []
+        counts = np.array([int(row["examples"]) for row in self.user_rows], np.int64)
+        return {
+            name: PerUser(np.arange(len(counts)), np.array([float(row[name]) for row in self.user_rows]), counts)
+            for name in names
+        }
+
+
+def read_run(folder: Path, name: str = "") -> RunRecord:
+    """Return everything that can be read of a run."""
+    reader = _FolderReader(folder)
+    events = reader.events()
+    settings = dict(_flat(reader.mapping(CONFIG_FILE)))
+    stats = reader.mapping(DATASET_STATS_FILE)
+    if stats and not is_valid(stats):
+        reader.problems.append(f"{DATASET_STATS_FILE} is damaged and ignored")
+        stats = {}
+    record = RunRecord(
+        name=name or folder.resolve().name,
+        folder=folder,
+        events=events,
+        settings=settings,
+        environment=reader.mapping(ENVIRONMENT_FILE),
+        privacy=reader.mapping(PRIVACY_FILE),
+        dataset_stats=stats,
+        class_rows=reader.rows(PER_CLASS_FILE),
+        user_rows=reader.rows(PER_USER_FILE),
+        problems=tuple(reader.problems),
+    )
+    status, note = read_status(folder, events[-1] if events else None, record.planned_rounds)
+    return replace(record, status=status, status_note=note)
+
+
+class _FolderReader:
+    """Reads the files of a run folder, and collects the problems."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+
+    def text(self, file: str) -> str:
+        """Return the text of a file; empty if it does not exist."""
+        try:
+            return (self.folder / file).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            self.problems.append(f"{file} cannot be read ({error.strerror})")
+            return ""
+
+    def mapping(self, file: str) -> dict[str, Any]:
+        """Return the content of a YAML or JSON file."""
+        parse = yaml.safe_load if file.endswith(".yaml") else json.loads
+        try:
+            content = parse(self.text(file) or "{}")
+        except (yaml.YAMLError, ValueError, RecursionError):
+            content = None
+        if isinstance(content, dict):
+            return content
+        self.problems.append(f"{file} cannot be read")
+        return {}
+
+    def rows(self, file: str) -> list[dict[str, str]]:
+        """Return the valid rows of a table of scores."""
+        rows = list(csv.DictReader(self.text(file).splitlines()))
+        valid_rows = [row for row in rows if _is_score(row)]
+        if num_invalid := len(rows) - len(valid_rows):
+            self.problems.append(f"{num_invalid} rows of {file} are damaged and ignored")
+        return valid_rows
+
+    def events(self) -> list[Event]:
+        """Return the events in order; damaged lines, such as the last one after a crash, are ignored."""
+        events: list[Event] = []
+        damaged_lines: list[int] = []
+        for number, line in enumerate(self.text(METRICS_FILE).splitlines(), 1):
+            event = parse_event(line)
+            if event is None or not _is_next(event, events[-1]["round"] if events else -1):
+                damaged_lines.append(number)
+            else:
+                events.append(event)
+        if len(damaged_lines) == 1:
+            self.problems.append(f"line {damaged_lines[0]} of {METRICS_FILE} is damaged and ignored")
+        elif damaged_lines:
+            count, first = len(damaged_lines), damaged_lines[0]
+            self.problems.append(f"{count:,} lines of {METRICS_FILE}, the first line {first}, are damaged and ignored")
+        return events
+
+
+def find_runs(arguments: list[str]) -> list[RunRecord]:
+    """Return the runs that a user named: folders, NAME=FOLDER, or folders of runs such as those of a sweep."""
+    given_names: dict[Path, str] = {}
+    for argument in arguments:
+        given_name, folder = _split_name(argument)
+        if not folder.is_dir():
+            raise ValueError(f"No folder {folder}: give the folders of runs, such as runs/2026-11-15_21-00-00_fedavg.")
+        run_folders = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.rglob("*/")), key=_natural_order)
+        if not run_folders:
+            raise ValueError(f"{folder} has no run: give the folder of a run, or a folder of several runs.")
+        for run_folder in run_folders:
+            relative_path = "" if run_folder == folder else str(run_folder.relative_to(folder))
+            given_names[run_folder] = " ".join(filter(None, [given_name, relative_path])) if given_name else ""
+    runs = [read_run(folder, name) for folder, name in given_names.items()]
+    names = _unique_names(runs, list(given_names.values()))
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def differing_settings(runs: list[RunRecord]) -> list[str]:
+    """Return the names of the settings that are not the same in all runs."""
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in NOT_COMPARED)
+    return [name for name in names if len({json.dumps(run.settings.get(name), default=str) for run in runs}) > 1]
+
+
+def _split_name(argument: str) -> tuple[str, Path]:
+    """Return the name and folder of FOLDER or NAME=FOLDER, both of which may contain an equals sign."""
+    equals = [match.start() for match in re.finditer("=", argument)]
+    candidates = [("", Path(argument)), *((argument[:index], Path(argument[index + 1 :])) for index in equals)]
+    return next((candidate for candidate in candidates if candidate[1].is_dir()), candidates[-1])
+
+
+def _unique_names(runs: list[RunRecord], given_names: list[str]) -> list[str]:
+    """Return a name for each run: as given, or its folder, or what differs if all folders are numbers."""
+    common = os.path.commonpath([run.folder.resolve().parent for run in runs])
+    folder_names = [str(run.folder.resolve().relative_to(common)) for run in runs]
+    differing = differing_settings(runs)
+    if differing and all(name.isdigit() for name in folder_names):
+        folder_names = [", ".join(_brief(name, run.settings.get(name)) for name in differing) for run in runs]
+    names = [given_name or name for given_name, name in zip(given_names, folder_names, strict=True)]
+    duplicates = {name for name in names if names.count(name) > 1}
+    return [f"{name} ({run.folder})" if name in duplicates else name for name, run in zip(names, runs, strict=True)]
+
+
+def _brief(name: str, value: Any) -> str:
+    return str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]} {value}"
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _is_next(event: Event, last_round: int) -> bool:
+    """Return whether an event is of a later round, and what is summed over rounds are numbers."""
+    return last_round < event["round"] and all(_is_number(event.get(name, 0)) for name in CUMULATIVE)
+
+
+def _is_score(row: dict[str, str]) -> bool:
+    """Return whether a row of a table has a name, a count and numbers."""
+    try:
+        _, count, *values = row.values()
+        return None not in row and int(count) == int(row["examples"]) and all(map(_is_number, map(float, values)))
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
+def _is_run(folder: Path) -> bool:
+    return any(os.path.isfile(folder / name) for name in RUN_FILES)  # unlike Path.is_file, False without permission
+
+
+def _natural_order(path: Path) -> list[tuple[int, str]]:
+    """Return a sort key by which run2 comes before run10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))]
