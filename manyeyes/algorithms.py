@@ -7,7 +7,8 @@ replace(fedvc(), example_weighting=ImportanceReweighting()) # any component exch
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import cache, partial
 from inspect import signature
 from typing import Any, TypeVar, get_type_hints
 
@@ -35,54 +36,55 @@ from manyeyes.components import (
     WeightByExamples,
     WeightUniformly,
 )
-from manyeyes.core.algorithm import SLOTS, Algorithm
+from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.registry import OPTIONS_ATTRIBUTE, Option, options_of, register
 
 Make = TypeVar("Make", bound=Callable[..., Algorithm])
+Source = Callable[..., Any] | tuple[Callable[..., Any], str]  # what declares an option, and under which other name
+
+NAMED_ALGORITHMS: dict[str, Callable[..., Algorithm]] = {}
 
 
-def named(*inherits: Callable[..., Any], **sources: str) -> Callable[[Make], Make]:
-    """Register a named algorithm, with the options that its `**keywords` pass on.
+def named(*passed_on: Callable[..., Any], **sources: Source) -> Callable[[Make], Make]:
+    """Register a named algorithm under the name of its function.
 
     Parameters
     ----------
-    inherits
-        The functions or components whose options the algorithm's `**keywords` are.
+    passed_on
+        The components or algorithms whose options its `**keywords` are.
     sources
-        The component option that a keyword sets, as "slot.option", where it has another name there or where two
-        components have it. Help texts come from there.
+        For each parameter, the component that declares the option that it sets, which gives its help text and bounds.
     """
 
     def decorate(make: Make) -> Make:
-        hints = get_type_hints(make)
-        own = [p for p in signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        helps = _helps(make(), sources)
-        options = [Option(p.name, hints[p.name], p.default, helps.get(p.name, "")) for p in own]
-        names = {p.name for p in own}
-        inherited = [one for factory in inherits for one in options_of(factory) if one.name not in names]
-        setattr(make, OPTIONS_ATTRIBUTE, (*options, *inherited))
+        setattr(make, OPTIONS_ATTRIBUTE, cache(partial(_options, make, passed_on, sources)))
         NAMED_ALGORITHMS[make.__name__] = make
         return register("algorithm", make.__name__)(make)
 
     return decorate
 
 
-def _helps(algorithm: Algorithm, sources: dict[str, str]) -> dict[str, str]:
-    """Return the help of every option of an algorithm's components by name, `sources` first."""
-    helps: dict[str, str] = {}
-    by_path: dict[str, str] = {}
-    for slot in SLOTS:
-        component = getattr(algorithm, slot)
-        for one in fields(component) if component is not None else ():
-            by_path[f"{slot}.{one.name}"] = one.metadata.get("help", "")
-            helps.setdefault(one.name, by_path[f"{slot}.{one.name}"])
-    return helps | {keyword: by_path[path] for keyword, path in sources.items()}
+def _options(
+    make: Callable[..., Algorithm], passed_on: tuple[Callable[..., Any], ...], sources: dict[str, Source]
+) -> tuple[Option, ...]:
+    """Return the options of a named algorithm: those of its parameters, then those that it passes on."""
+    inherited = {option.name: option for factory in passed_on for option in options_of(factory)}
+    hints = get_type_hints(make)
+    own = {}
+    for name, parameter in signature(make).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            declared = _declared(name, sources[name]) if name in sources else inherited.get(name, Option(name, Any, None))
+            own[name] = replace(declared, name=name, type=hints[name], default=parameter.default)
+    return (*own.values(), *(option for name, option in inherited.items() if name not in own))
 
 
-NAMED_ALGORITHMS: dict[str, Callable[..., Algorithm]] = {}
+def _declared(name: str, source: Source) -> Option:
+    """Return the option that a component declares."""
+    factory, declared_name = source if isinstance(source, tuple) else (source, name)
+    return next(option for option in options_of(factory) if option.name == declared_name)
 
 
-@named(EpochBatching, SGD)
+@named(EpochBatching, SGD, cohort_size=UniformSampler)
 def fedavg(cohort_size: int = 10, epochs: int = 1, batch_size: int = 64, lr: float = 0.01, **options: Any) -> Algorithm:
     """McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data"."""
     batching = {name: options.pop(name) for name in ("max_examples", "head_epochs") if name in options}
@@ -95,37 +97,37 @@ def fedavg(cohort_size: int = 10, epochs: int = 1, batch_size: int = 64, lr: flo
     )
 
 
-@named(fedavg, momentum="server_optimizer.momentum")
+@named(fedavg, momentum=ServerSGD)
 def fedavgm(momentum: float = 0.9, **fedavg_options: Any) -> Algorithm:
     """Hsu et al. 2019, "Measuring the effects of non-identical data distribution"."""
     return replace(fedavg(**fedavg_options), server_optimizer=ServerSGD(lr=1.0, momentum=momentum))
 
 
-@named(fedavg, server_lr="server_optimizer.lr")
+@named(fedavg, server_lr=(AdaptiveServer, "lr"))
 def fedadam(server_lr: float = 0.1, **fedavg_options: Any) -> Algorithm:
     """Reddi et al. 2021, "Adaptive federated optimization"; no bias correction."""
     return replace(fedavg(**fedavg_options), server_optimizer=AdaptiveServer("adam", server_lr))
 
 
-@named(fedavg, server_lr="server_optimizer.lr")
+@named(fedavg, server_lr=(AdaptiveServer, "lr"))
 def fedyogi(server_lr: float = 0.1, **fedavg_options: Any) -> Algorithm:
     """Reddi et al. 2021."""
     return replace(fedavg(**fedavg_options), server_optimizer=AdaptiveServer("yogi", server_lr))
 
 
-@named(fedavg, server_lr="server_optimizer.lr")
+@named(fedavg, server_lr=(AdaptiveServer, "lr"))
 def fedadagrad(server_lr: float = 0.1, **fedavg_options: Any) -> Algorithm:
     """Reddi et al. 2021; beta1 = 0, as there."""
     return replace(fedavg(**fedavg_options), server_optimizer=AdaptiveServer("adagrad", server_lr, beta1=0.0))
 
 
-@named(fedavg)
+@named(fedavg, target_distribution=ImportanceReweighting)
 def fedir(target_distribution: tuple[float, ...] | None = None, **fedavg_options: Any) -> Algorithm:
     """Hsu et al. 2020, section 5.2: importance reweighting; the target p(y) is the population's by default."""
     return replace(fedavg(**fedavg_options), example_weighting=ImportanceReweighting(target_distribution))
 
 
-@named(SGD)
+@named(VirtualClientBatching, SGD, cohort_size=SizeWeightedSampler)
 def fedvc(
     cohort_size: int = 10, virtual_client_size: int = 256, batch_size: int = 64, lr: float = 0.01, **sgd_options: Any
 ) -> Algorithm:
@@ -139,7 +141,7 @@ def fedvc(
     )
 
 
-@named(fedavg)
+@named(fedavg, mu=ProximalTerm)
 def fedprox(mu: float = 0.01, **fedavg_options: Any) -> Algorithm:
     """Li et al. 2020, "Federated optimization in heterogeneous networks"."""
     return replace(fedavg(**fedavg_options), correction=ProximalTerm(mu))
@@ -151,7 +153,7 @@ def scaffold(**fedavg_options: Any) -> Algorithm:
     return replace(fedavg(**fedavg_options), correction=ScaffoldCorrection(), client_weighting=WeightUniformly())
 
 
-@named(fedavg)
+@named(fedavg, alpha=FedDynCorrection)
 def feddyn(alpha: float = 0.01, **fedavg_options: Any) -> Algorithm:
     """Acar et al. 2021, "Federated learning based on dynamic regularization"; uniform client weights."""
     return replace(fedavg(**fedavg_options), correction=FedDynCorrection(alpha), client_weighting=WeightUniformly())
@@ -163,7 +165,7 @@ def fednova(**fedavg_options: Any) -> Algorithm:
     return replace(fedavg(**fedavg_options), client_weighting=FedNovaWeighting())
 
 
-@named(fedavg, mime_momentum="correction.momentum")
+@named(fedavg, mime_momentum=(MimeLiteMomentum, "momentum"))
 def mimelite(mime_momentum: float = 0.9, **fedavg_options: Any) -> Algorithm:
     """Karimireddy et al. 2021, "Breaking the centralized barrier for cross-device federated learning"; momentum."""
     return replace(
@@ -171,7 +173,7 @@ def mimelite(mime_momentum: float = 0.9, **fedavg_options: Any) -> Algorithm:
     )
 
 
-@named(SGD)
+@named(SGD, batch_size=EpochBatching)
 def centralized(
     batch_size: int = 64, lr: float = 0.01, momentum: float = 0.9, persist_state: bool = True, **sgd_options: Any
 ) -> Algorithm:
@@ -190,7 +192,7 @@ def local_only(**fedavg_options: Any) -> Algorithm:
     return replace(fedavg(**fedavg_options), sampler=AllClients(), personal_layers=MatchingLayers(("*",)))
 
 
-@named(fedavg, head_layers="personal_layers.num_layers")
+@named(fedavg, head_layers=(HeadLayers, "num_layers"))
 def fedper(head_layers: int = 2, **fedavg_options: Any) -> Algorithm:
     """Arivazhagan et al. 2019, "Federated learning with personalization layers": the head stays with the client."""
     return replace(fedavg(**fedavg_options), personal_layers=HeadLayers(head_layers))
@@ -208,13 +210,13 @@ def fedbn(**fedavg_options: Any) -> Algorithm:
     return replace(fedavg(**fedavg_options), personal_layers=NormLayers())
 
 
-@named(fedavg)
+@named(fedavg, lam=Ditto)
 def ditto(lam: float = 0.1, **fedavg_options: Any) -> Algorithm:
     """Li et al. 2021, "Ditto: fair and robust federated learning through personalization"; `lam` is lambda."""
     return replace(fedavg(**fedavg_options), personal_model=Ditto(lam))
 
 
-@named(fedavg, adapt_epochs="adaptation.epochs")
+@named(fedavg, adapt_epochs=(FineTune, "epochs"))
 def finetuned(adapt_epochs: int = 1, **fedavg_options: Any) -> Algorithm:
     """FedAvg, then local fine-tuning: Yu et al. 2020, "Salvaging federated learning by local adaptation"."""
     return replace(fedavg(**fedavg_options), adaptation=FineTune(adapt_epochs))

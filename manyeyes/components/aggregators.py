@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from manyeyes.components.numerics import l2_norms
-from manyeyes.components.validation import require_int, require_positive
 from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 
 MAX_SORTED_ELEMENTS = 2**22  # values that are sorted or compared at once
 EPS = 1e-12
@@ -46,13 +45,10 @@ class Median:
 class TrimmedMean:
     """The mean of each coordinate without its lowest and highest values (Yin et al. 2018)."""
 
-    trim_fraction: float = option(0.1, "fraction of the clients cut off at each end")
+    trim_fraction: float = option(0.1, "fraction of the clients cut off at each end", minimum=0, below=0.5)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.trim_fraction < 0.5:
-            raise ValueError(
-                f"aggregator.trim_fraction={self.trim_fraction} is cut off at both ends: choose at least 0 and below 0.5"
-            )
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _incompatibility(algorithm, "trimmed_mean")
@@ -76,12 +72,11 @@ class Krum:
     malicious; the lowest scores win.
     """
 
-    num_malicious: int = option(1, "clients of a round that may be malicious (f)")
-    num_selected: int = option(1, "updates that are averaged; above 1: multi-Krum")
+    num_malicious: int = option(1, "clients of a round that may be malicious (f)", minimum=0)
+    num_selected: int = option(1, "updates that are averaged; above 1: multi-Krum", minimum=1)
 
     def __post_init__(self) -> None:
-        require_int("aggregator.num_malicious", self.num_malicious, 0)
-        require_int("aggregator.num_selected", self.num_selected, 1)
+        check_options(self)
 
     @property
     def min_clients(self) -> int:
@@ -124,12 +119,11 @@ class CenteredClipping:
     Karimireddy et al. 2021, "Learning from history for Byzantine robust optimization", Algorithm 2.
     """
 
-    radius: float = option(10.0, "norm at which a difference from the center is clipped")
-    iterations: int = option(1, "clipping steps per round")
+    radius: float = option(10.0, "norm at which a difference from the center is clipped", above=0)
+    iterations: int = option(1, "clipping steps per round", minimum=1)
 
     def __post_init__(self) -> None:
-        require_positive("aggregator.radius", self.radius)
-        require_int("aggregator.iterations", self.iterations, 1)
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _incompatibility(algorithm, "centered_clipping")
@@ -156,12 +150,11 @@ class GeometricMedian:
     RFA, Pillutla et al. 2022, "Robust aggregation for federated learning", Algorithm 2. Clients keep their weights.
     """
 
-    iterations: int = option(8, "Weiszfeld iterations per round")
-    smoothing: float = option(1e-6, "least distance that divides a weight")
+    iterations: int = option(8, "Weiszfeld iterations per round", minimum=1)
+    smoothing: float = option(1e-6, "smallest distance that divides a weight", above=0)
 
     def __post_init__(self) -> None:
-        require_int("aggregator.iterations", self.iterations, 1)
-        require_positive("aggregator.smoothing", self.smoothing)
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _core_incompatibility(algorithm, "geometric_median")

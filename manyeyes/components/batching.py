@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from manyeyes.components.client_optimizers import SGD
-from manyeyes.components.validation import require_int
 from manyeyes.components.weighting import FedNovaWeighting
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import PERSONAL, SHARED
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 
 
 @register("batching", "epochs")
@@ -24,16 +23,13 @@ class EpochBatching:
     passes train only the personal layers first, and the `epochs` passes then train only the others (FedRep).
     """
 
-    epochs: int = option(1, "passes over a client's examples per round")
-    batch_size: int = option(64, "examples per local step")
-    max_examples: int = option(0, "at most this many of a client's examples, drawn again each round; 0: all")
-    head_epochs: int = option(0, "FedRep: passes that train only the personal layers, before the others")
+    epochs: int = option(1, "passes over a client's examples per round", minimum=1)
+    batch_size: int = option(64, "examples per local step", minimum=1)
+    max_examples: int = option(0, "at most this many of a client's examples, drawn again each round; 0: all", minimum=0)
+    head_epochs: int = option(0, "FedRep: passes that train only the personal layers, before the others", minimum=0)
 
     def __post_init__(self) -> None:
-        require_int("epochs", self.epochs, 1)
-        require_int("batch_size", self.batch_size, 1)
-        require_int("max_examples", self.max_examples, 0)
-        require_int("head_epochs", self.head_epochs, 0)
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if not self.head_epochs:
@@ -75,12 +71,11 @@ class VirtualClientBatching:
     They are drawn without replacement by clients that hold enough examples, and with replacement by the others.
     """
 
-    virtual_client_size: int = option(256, "FedVC: examples of every client per round")
-    batch_size: int = option(64, "examples per local step")
+    virtual_client_size: int = option(256, "FedVC: examples of every client per round", minimum=1)
+    batch_size: int = option(64, "examples per local step", minimum=1)
 
     def __post_init__(self) -> None:
-        require_int("virtual_client_size", self.virtual_client_size, 1)
-        require_int("batch_size", self.batch_size, 1)
+        check_options(self)
 
     def num_examples(self, num_held: int) -> int:
         return self.virtual_client_size

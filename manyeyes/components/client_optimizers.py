@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from manyeyes.components.numerics import l2_norms
-from manyeyes.components.validation import require_at_least, require_fraction, require_int, require_positive
 from manyeyes.core.algorithm import SLOTS, Algorithm, OptState
 from manyeyes.core.plan import ALL, PERSONAL
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 from manyeyes.core.state import RoundContext
 
 
@@ -25,20 +24,14 @@ class Schedule:
     The first round already learns: a warm-up over n rounds starts at 1/n, not at 0.
     """
 
-    kind: str = option("constant", "constant, polynomial or cosine")
-    rounds: int = option(0, "length of the schedule, warm-up included; 0: the whole run")
-    warmup: int = option(0, "rounds of linear warm-up")
-    final: float = option(0.0, "factor at the end of a polynomial or cosine schedule")
-    power: float = option(1.0, "power of the polynomial")
+    kind: str = option("constant", "constant, polynomial or cosine", choices=("constant", "polynomial", "cosine"))
+    rounds: int = option(0, "length of the schedule, warm-up included; 0: the whole run", minimum=0)
+    warmup: int = option(0, "rounds of linear warm-up", minimum=0)
+    final: float = option(0.0, "factor at the end of a polynomial or cosine schedule", minimum=0, maximum=1)
+    power: float = option(1.0, "power of the polynomial", above=0)
 
     def __post_init__(self) -> None:
-        if self.kind not in ("constant", "polynomial", "cosine"):
-            raise ValueError(f"schedule.kind={self.kind!r} is unknown: choose constant, polynomial or cosine")
-        require_int("schedule.rounds", self.rounds, 0)
-        require_int("schedule.warmup", self.warmup, 0)
-        require_positive("schedule.power", self.power)
-        if self.final != 1:
-            require_fraction("schedule.final", self.final)
+        check_options(self, "schedule")
         if self.kind != "constant" and self.rounds and self.rounds <= self.warmup:
             raise ValueError(
                 f"schedule.rounds={self.rounds} of a {self.kind} schedule does not outlast schedule.warmup="
@@ -83,16 +76,15 @@ SCHEDULE_HELP = "local learning rate over rounds"
 class SGD:
     """theta <- theta - lr v, with v <- momentum v + g + weight_decay theta."""
 
-    lr: float = option(0.01, LR_HELP)
-    momentum: float = option(0.0, "local momentum")
-    weight_decay: float = option(0.0, WEIGHT_DECAY_HELP)
-    max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP)
+    lr: float = option(0.01, LR_HELP, above=0)
+    momentum: float = option(0.0, "local momentum", minimum=0, below=1)
+    weight_decay: float = option(0.0, WEIGHT_DECAY_HELP, minimum=0)
+    max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP, minimum=0)
     persist_state: bool = option(False, PERSIST_STATE_HELP)
     schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
-        _check_common(self.lr, self.weight_decay, self.max_grad_norm)
-        require_fraction("momentum", self.momentum)
+        check_options(self)
 
     def learning_rate(self, round: int) -> float:
         return self.lr * self.schedule.factor(round)
@@ -114,20 +106,17 @@ class SGD:
 class Adam:
     """Adam with bias correction (Kingma and Ba 2015)."""
 
-    lr: float = option(0.001, LR_HELP)
-    beta1: float = option(0.9, "decay of the mean of gradients")
-    beta2: float = option(0.999, "decay of the mean of squared gradients")
-    eps: float = option(1e-8, "added to the root of the squared mean")
-    weight_decay: float = option(0.0, WEIGHT_DECAY_HELP)
-    max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP)
+    lr: float = option(0.001, LR_HELP, above=0)
+    beta1: float = option(0.9, "decay of the mean of gradients", minimum=0, below=1)
+    beta2: float = option(0.999, "decay of the mean of squared gradients", minimum=0, below=1)
+    eps: float = option(1e-8, "added to the root of the squared mean", above=0)
+    weight_decay: float = option(0.0, WEIGHT_DECAY_HELP, minimum=0)
+    max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP, minimum=0)
     persist_state: bool = option(False, PERSIST_STATE_HELP)
     schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
-        _check_common(self.lr, self.weight_decay, self.max_grad_norm)
-        require_fraction("beta1", self.beta1)
-        require_fraction("beta2", self.beta2)
-        require_positive("eps", self.eps)
+        check_options(self)
 
     def learning_rate(self, round: int) -> float:
         return self.lr * self.schedule.factor(round)
@@ -204,9 +193,3 @@ def corrected_grad(
 def _bias_correction(beta: float, count: Tensor) -> Tensor:
     """Return 1 - beta^count, exact in float32 also where beta is near 1."""
     return -torch.expm1(count * (math.log(beta) if beta else -math.inf))
-
-
-def _check_common(lr: float, weight_decay: float, max_grad_norm: float) -> None:
-    require_positive("lr", lr)
-    require_at_least("weight_decay", weight_decay, 0)
-    require_at_least("max_grad_norm", max_grad_norm, 0)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manyeyes.components.validation import require_int
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 
 INT8_STEPS = 127  # on each side of 0
 
@@ -41,11 +40,11 @@ class Int8:
     Unbiased, as QSGD (Alistarh et al. 2017): x = s (l + f) becomes s (l + 1) with probability f, else s l.
     """
 
-    block_size: int = option(1024, "values that share a float32 scale")
+    block_size: int = option(1024, "values that share a float32 scale", minimum=1)
     error_feedback = False
 
     def __post_init__(self) -> None:
-        require_int("compressor.block_size", self.block_size, 1)
+        check_options(self)
 
     def num_bytes(self, num_elements: int) -> int:
         return num_elements + 4 * math.ceil(num_elements / self.block_size)
@@ -72,12 +71,11 @@ class TopK:
     Error feedback (Stich et al. 2018, "Sparsified SGD with memory"): the residual stays with the client.
     """
 
-    fraction: float = option(0.01, "fraction of the values that is sent")
+    fraction: float = option(0.01, "fraction of the values that is sent", above=0, maximum=1)
     error_feedback = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"compressor.fraction is {self.fraction}: it must be above 0 and at most 1")
+        check_options(self)
 
     def _num_sent(self, num_elements: int) -> int:
         return math.ceil(self.fraction * num_elements)

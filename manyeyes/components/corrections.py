@@ -9,11 +9,10 @@ from torch import Tensor
 
 from manyeyes.components.client_optimizers import SGD
 from manyeyes.components.server_optimizers import ServerSGD
-from manyeyes.components.validation import require_fraction, require_positive
 from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm, ServerStep
 from manyeyes.core.population import Population
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 
 
 @register("correction", "proximal")
@@ -21,14 +20,14 @@ from manyeyes.core.registry import option, register
 class ProximalTerm:
     """FedProx: a pull of strength mu back to the server's weights (Li et al. 2020)."""
 
-    mu: float = option(0.01, "strength of the proximal term (FedProx)")
+    mu: float = option(0.01, "strength of the proximal term (FedProx)", above=0)
     gradient_scale = 1.0
     needs_full_gradient = False
     uploads = False
     downloads = False
 
     def __post_init__(self) -> None:
-        require_positive("correction.mu", self.mu)
+        check_options(self)
 
     @property
     def proximal_strength(self) -> float:
@@ -108,14 +107,14 @@ class MimeLiteMomentum:
     2021, "Breaking the centralized barrier", Algorithm 1).
     """
 
-    momentum: float = option(0.9, "Mime-lite's momentum (beta)")
+    momentum: float = option(0.9, "Mime-lite's momentum (beta)", minimum=0, below=1)
     proximal_strength = 0.0
     needs_full_gradient = True
     uploads = True
     downloads = True
 
     def __post_init__(self) -> None:
-        require_fraction("correction.momentum", self.momentum)
+        check_options(self)
 
     @property
     def gradient_scale(self) -> float:
@@ -164,14 +163,14 @@ class FedDynCorrection:
     theta_k - theta_t, and steps to the mean of theta_k - h / alpha.
     """
 
-    alpha: float = option(0.01, "strength of FedDyn's regularization")
+    alpha: float = option(0.01, "strength of FedDyn's regularization", above=0)
     gradient_scale = 1.0
     needs_full_gradient = False
     uploads = False
     downloads = False
 
     def __post_init__(self) -> None:
-        require_positive("correction.alpha", self.alpha)
+        check_options(self)
 
     @property
     def proximal_strength(self) -> float:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manyeyes.components.validation import require_at_least, require_fraction
 from manyeyes.core.algorithm import Algorithm, Loss
 from manyeyes.core.population import Population
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 
 EPS = 1e-12  # smallest base of the focal factor, whose slope is infinite at 0 for a gamma below 1
 
@@ -60,10 +59,10 @@ class LabelSmoothing:
     With several labels per image each class is smoothed by itself: (1 - s) y + s / 2.
     """
 
-    smoothing: float = option(0.1, "share of the target that is spread evenly over the classes, in [0, 1)")
+    smoothing: float = option(0.1, "fraction of the target that is spread evenly over the classes", minimum=0, below=1)
 
     def __post_init__(self) -> None:
-        require_fraction("loss.smoothing", self.smoothing)
+        check_options(self)
 
     def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
         if targets.dim() == 1:
@@ -81,10 +80,10 @@ class Focal:
     `example_weighting` weights classes.
     """
 
-    gamma: float = option(2.0, "focus on hard examples; 0 is cross-entropy")
+    gamma: float = option(2.0, "focus on hard examples; 0 is cross-entropy", minimum=0)
 
     def __post_init__(self) -> None:
-        require_at_least("loss.gamma", self.gamma, 0)
+        check_options(self)
 
     def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
         if targets.dim() == 1:

@@ -13,11 +13,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from manyeyes.components.batching import EpochBatching
 from manyeyes.components.corrections import ProximalTerm
 from manyeyes.components.samplers import Centralized
-from manyeyes.components.validation import require_int, require_positive
 from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 
 
 @register("personal_layers", "matching")
@@ -56,10 +55,10 @@ class HeadLayers:
     A model lists its layers in its attribute `head`, from the classifier backwards.
     """
 
-    num_layers: int = option(1, "layers of the head, the classifier first")
+    num_layers: int = option(1, "layers of the head, the classifier first", minimum=1)
 
     def __post_init__(self) -> None:
-        require_int("personal_layers.num_layers", self.num_layers, 1)
+        check_options(self)
 
     def parameter_names(self, module: nn.Module) -> set[str]:
         name = type(module).__name__
@@ -116,11 +115,11 @@ ALL_LAYERS = MatchingLayers(("*",))
 class Ditto:
     """v_k <- v_k - lr (g(v_k) + lam (v_k - theta_t)); v_k is never sent (Li et al. 2021, Algorithm 1)."""
 
-    lam: float = option(0.1, "Ditto's lambda: how strongly a personal model is tied to the server's")
+    lam: float = option(0.1, "Ditto's lambda: how strongly a personal model is tied to the server's", above=0)
     personal_layers = ALL_LAYERS
 
     def __post_init__(self) -> None:
-        require_positive("personal_model.lam", self.lam)
+        check_options(self)
 
     @property
     def correction(self) -> ProximalTerm:
@@ -141,10 +140,10 @@ class Ditto:
 class FineTune:
     """Epochs over the client's own training examples, with its local optimizer, before each evaluation."""
 
-    epochs: int = option(1, "epochs of fine-tuning before the model is evaluated")
+    epochs: int = option(1, "epochs of fine-tuning before the model is evaluated", minimum=1)
 
     def __post_init__(self) -> None:
-        require_int("adaptation.epochs", self.epochs, 1)
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if isinstance(algorithm.sampler, Centralized):

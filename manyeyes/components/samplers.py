@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyeyes.components.validation import require_int
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 
 MAX_PASSES = 64  # of random images before the rest of a size-weighted cohort is drawn exactly
 COHORT_SIZE_HELP = "clients per round"
@@ -20,10 +19,10 @@ COHORT_SIZE_HELP = "clients per round"
 class UniformSampler:
     """A fixed number of users, each equally likely, without replacement."""
 
-    cohort_size: int = option(10, COHORT_SIZE_HELP)
+    cohort_size: int = option(10, COHORT_SIZE_HELP, minimum=1)
 
     def __post_init__(self) -> None:
-        require_int("cohort_size", self.cohort_size, 1)
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _too_many(self.cohort_size, population)
@@ -37,10 +36,10 @@ class UniformSampler:
 class PoissonSampler:
     """Each user independently, with the probability that gives `cohort_size` clients on average."""
 
-    cohort_size: int = option(10, "clients per round, on average")
+    cohort_size: int = option(10, "clients per round, on average", minimum=1)
 
     def __post_init__(self) -> None:
-        require_int("cohort_size", self.cohort_size, 1)
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _too_many(self.cohort_size, population)
@@ -58,10 +57,10 @@ class SizeWeightedSampler:
     FedVC (Hsu et al. 2020): the users of images picked at random, until there are `cohort_size` different ones.
     """
 
-    cohort_size: int = option(10, COHORT_SIZE_HELP)
+    cohort_size: int = option(10, COHORT_SIZE_HELP, minimum=1)
 
     def __post_init__(self) -> None:
-        require_int("cohort_size", self.cohort_size, 1)
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         return _too_many(self.cohort_size, population)

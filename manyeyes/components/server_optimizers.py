@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import Schedule
-from manyeyes.components.validation import require_fraction, require_positive
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 
 OptState = dict[str, Tensor]
 LR_HELP = "server learning rate"
@@ -21,13 +20,12 @@ SCHEDULE_HELP = "server learning rate over rounds"
 class ServerSGD:
     """v <- momentum v + g, theta <- theta - lr v: FedAvg, and with momentum FedAvgM (Hsu et al. 2020, section 5.1)."""
 
-    lr: float = option(1.0, LR_HELP)
-    momentum: float = option(0.0, "server momentum (FedAvgM)")
+    lr: float = option(1.0, LR_HELP, above=0)
+    momentum: float = option(0.0, "server momentum (FedAvgM)", minimum=0, below=1)
     schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
-        require_positive("server_optimizer.lr", self.lr)
-        require_fraction("server_optimizer.momentum", self.momentum)
+        check_options(self)
 
     def init(self, theta: Tensor) -> OptState:
         return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
@@ -51,21 +49,16 @@ class AdaptiveServer:
     divided by 1 - beta^t, as in Adam and in the released code of FLAIR.
     """
 
-    variant: str = option("adam", "how v follows g^2: adam, yogi or adagrad")
-    lr: float = option(0.1, LR_HELP)
-    beta1: float = option(0.9, "decay of the mean of updates")
-    beta2: float = option(0.99, "decay of the mean of squared updates")
-    tau: float = option(1e-3, "added to the root of the squared mean")
+    variant: str = option("adam", "how v follows g^2: adam, yogi or adagrad", choices=("adam", "yogi", "adagrad"))
+    lr: float = option(0.1, LR_HELP, above=0)
+    beta1: float = option(0.9, "decay of the mean of updates", minimum=0, below=1)
+    beta2: float = option(0.99, "decay of the mean of squared updates", minimum=0, below=1)
+    tau: float = option(1e-3, "added to the root of the squared mean", above=0)
     bias_correction: bool = option(False, "correct for bias as Adam does; Reddi et al. do not")
     schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
-        if self.variant not in ("adam", "yogi", "adagrad"):
-            raise ValueError(f"server_optimizer.variant={self.variant!r} is unknown: choose adam, yogi or adagrad")
-        require_positive("server_optimizer.lr", self.lr)
-        require_fraction("server_optimizer.beta1", self.beta1)
-        require_fraction("server_optimizer.beta2", self.beta2)
-        require_positive("server_optimizer.tau", self.tau)
+        check_options(self)
         if self.bias_correction and self.variant == "adagrad":
             raise ValueError("server_optimizer=adagrad keeps a sum, which has no bias: set bias_correction=false")
 

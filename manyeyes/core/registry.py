@@ -1,4 +1,4 @@
-"""The registry: components by slot and name, and how a component is described as plain data and built from it.
+"""The registry: components by slot and name, the options that they declare, and components as plain data.
 
 A component is a class (usually a frozen dataclass) or a function that returns one. Built-in components register
 themselves with `@register(slot, name)`; a user's own are found by import path, `"package.module:Name"`.
@@ -9,21 +9,70 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
+from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import numpy as np
 
 T = TypeVar("T")
+UNKNOWN = (
+    "???"  # stands in a description for an option that a component does not keep; OmegaConf requires a value there
+)
+OPTIONS_ATTRIBUTE = "__manyeyes_options__"  # of a factory whose signature does not show its options: a function of none
+DESCRIPTION_ATTRIBUTE = "__manyeyes_description__"  # of a component that is no dataclass: what it was built from
+SETTINGS = {"dataset": "data", "callback": "callbacks", "metric": "metrics", "tracker": "trackers"}  # of other slots
+SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool, np.bool_), "true or false"),
+    int: ((Integral,), "a whole number"),
+    float: ((Real,), "a number"),
+    str: ((str,), "text"),
+}
 
 
-def option(default: Any = MISSING, help: str = "") -> Any:
-    """Return a dataclass field with one line of help; mutable defaults are copied for every instance."""
-    if isinstance(default, list | dict):
-        return field(default_factory=default.copy, metadata={"help": help})
-    return field(default=default, metadata={"help": help})
+@dataclass(frozen=True)
+class Bounds:
+    """The values that an option accepts, beyond those that its type excludes."""
+
+    minimum: float = -math.inf
+    above: float = -math.inf
+    maximum: float = math.inf
+    below: float = math.inf
+    choices: tuple[str, ...] = ()
+
+    def __contains__(self, value: Any) -> bool:
+        if not isinstance(value, Real):
+            return not self.choices or value in self.choices
+        is_within = self.minimum <= value <= self.maximum and self.above < value < self.below
+        return bool(is_within and math.isfinite(value))
+
+    def describe(self) -> str:
+        """Return the bounds in words, such as `of at least 0 and below 1`; empty without bounds."""
+        if self.choices:
+            return " or ".join(filter(None, (", ".join(self.choices[:-1]), self.choices[-1])))
+        limits = {"of at least": self.minimum, "above": self.above, "at most": self.maximum, "below": self.below}
+        return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if math.isfinite(limit))
+
+
+NO_BOUNDS = Bounds()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a component, as declared by it."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str = ""
+    bounds: Bounds = NO_BOUNDS
 
 
 @dataclass(frozen=True)
@@ -35,19 +84,81 @@ class Registration:
     factory: Callable[..., Any]
     preset: Mapping[str, Any] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class Option:
-    """One option of a component, as declared by it."""
-
-    name: str
-    type: Any
-    default: Any = MISSING
-    help: str = ""
+    @property
+    def setting(self) -> str:
+        """The setting that chooses the component, and under which its options are: `aggregator`, `metrics.top_k`."""
+        setting = SETTINGS.get(self.slot, self.slot)
+        return f"{setting}.{self.name.rpartition(':')[2]}" if setting == f"{self.slot}s" else setting
 
 
 _REGISTRY: dict[str, dict[str, Registration]] = {}
-OPTIONS_ATTRIBUTE = "__manyeyes_options__"  # of a factory whose signature does not show its options
+
+
+def option(default: Any = MISSING, help: str = "", **bounds: Any) -> Any:
+    """Declare an option: a dataclass field with one line of help, and the `Bounds` that its values must have.
+
+    Mutable defaults are copied for every instance.
+    """
+    metadata = {"help": help, "bounds": Bounds(**bounds)}
+    if isinstance(default, list | dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def check_options(component: Any, setting: str | None = None) -> None:
+    """Raise ValueError unless every option of a dataclass has its declared type and bounds: its `__post_init__`.
+
+    Parameters
+    ----------
+    setting
+        The setting that the message puts before an option's name; by default where the class is registered.
+    """
+    kind = type(component)
+    if setting is None:
+        registrations = (known for slot in _REGISTRY.values() for known in slot.values())
+        setting = next((known.setting for known in registrations if known.factory is kind), kind.__name__)
+    for declared in options_of(kind):
+        name = f"{setting}.{declared.name}" if setting else declared.name
+        check_value(name, getattr(component, declared.name), declared.type, declared.bounds)
+
+
+def check_value(setting: str, value: Any, kind: Any, bounds: Bounds = NO_BOUNDS) -> None:
+    """Raise ValueError unless a value has the type and the bounds of its setting; a number must be finite."""
+    alternatives = [one for one in get_args(kind) if one is not NoneType]
+    if NoneType in get_args(kind) and len(alternatives) == 1:
+        kind = Any if value is None else alternatives[0]
+    if kind not in SCALARS:
+        return
+    types, words = SCALARS[kind]
+    is_of_kind = isinstance(value, types) and (kind is bool or not isinstance(value, bool))
+    if is_of_kind and value in bounds:
+        return
+    fix = bounds.describe() if bounds.choices else f"{words} {bounds.describe()}".rstrip()
+    raise ValueError(f"{setting} is {repr(value) if isinstance(value, str) else value}: set it to {fix}")
+
+
+def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
+    """Return the options of a component: its dataclass fields, or the parameters that it is called with."""
+    if hasattr(factory, OPTIONS_ATTRIBUTE):
+        return tuple(getattr(factory, OPTIONS_ATTRIBUTE)())
+    hints = _hints(factory)
+    if is_dataclass(factory):
+        return tuple(
+            Option(
+                declared.name,
+                hints.get(declared.name, Any),
+                declared.default if declared.default_factory is MISSING else declared.default_factory(),
+                declared.metadata.get("help", ""),
+                declared.metadata.get("bounds", NO_BOUNDS),
+            )
+            for declared in fields(factory)
+            if declared.init and declared.repr
+        )
+    return tuple(
+        _parameter_option(parameter, hints.get(parameter.name, Any))
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    )
 
 
 def register(slot: str, name: str, **preset: Any) -> Callable[[T], T]:
@@ -68,58 +179,38 @@ def names(slot: str) -> tuple[str, ...]:
 
 def lookup(slot: str, name: str) -> Registration:
     """Find a component by its registered name or its import path."""
+    setting = SETTINGS.get(slot, slot)
     if ":" in name:
-        return Registration(slot, name, import_object(name, slot))
+        return Registration(slot, name, import_object(name, setting))
     known = _REGISTRY.get(slot, {})
     if name not in known:
         raise ValueError(
-            f"Unknown {slot} {name!r}{suggestion(name, known)}: choose {', '.join(known)}, or package.module:Name"
+            f"Unknown {setting} {name!r}{suggestion(name, known)}: choose {', '.join(known)}, or package.module:Name"
         )
     return known[name]
 
 
 def import_object(path: str, subject: str = "component") -> Any:
-    """Import `package.module:Name`; the working directory counts as a place of modules, as with `python -m`."""
+    """Import `package.module:Name`; modules are also searched in the working directory, as with `python -m`."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise ValueError(f"{subject}={path!r} is not an import path: write package.module:Name")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(
-            f"{subject}={path}: cannot import {module_name!r} ({error}); is its folder on PYTHONPATH?"
-        ) from None
-    found = module
-    for part in name.split("."):
-        if not hasattr(found, part):
+        imported = module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may do anything
+        is_missing = isinstance(error, ModuleNotFoundError) and module_name.startswith(error.name or "?")
+        fix = "add its folder to PYTHONPATH" if is_missing else "correct the module"
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{subject}={path}: cannot import {module_name} ({reason}): {fix}") from error
+    for attribute in name.split("."):
+        if not hasattr(imported, attribute):
             raise ValueError(f"{subject}={path}: {module_name} has no {name!r}{suggestion(name, vars(module))}")
-        found = getattr(found, part)
-    return found
-
-
-def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
-    """Return the options of a component: its dataclass fields, or the parameters that it is called with."""
-    if hasattr(factory, OPTIONS_ATTRIBUTE):
-        return tuple(getattr(factory, OPTIONS_ATTRIBUTE))
-    hints = _hints(factory)
-    if is_dataclass(factory):
-        return tuple(
-            Option(
-                one.name,
-                hints.get(one.name, Any),
-                one.default_factory() if one.default_factory is not MISSING else one.default,
-                one.metadata.get("help", ""),
-            )
-            for one in fields(factory)
-            if one.init and one.repr
-        )
-    return tuple(
-        _parameter_option(p, hints.get(p.name, Any))
-        for p in inspect.signature(factory).parameters.values()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    )
+        imported = getattr(imported, attribute)
+    if not callable(imported):
+        raise ValueError(f"{subject}={path} is of type {type(imported).__name__}: name a class or a function")
+    return imported
 
 
 def build(slot: str, config: Mapping[str, Any]) -> Any:
@@ -129,28 +220,30 @@ def build(slot: str, config: Mapping[str, Any]) -> Any:
 
 def instantiate(registration: Registration, options: Mapping[str, Any]) -> Any:
     """Make a component from its options; an unknown or a missing option is refused."""
-    slot = registration.slot
-    given = {**registration.preset, **options}
-    known = {one.name: one for one in options_of(registration.factory)}
-    for key in given:
-        if key not in known:
-            raise ValueError(
-                f"{slot}.{key} is not an option of {slot}={registration.name}{suggestion(key, known)}: "
-                f"it has {', '.join(known) or 'none'}"
-            )
-    missing = [one.name for one in known.values() if one.default is MISSING and one.name not in given]
-    if missing:
-        raise ValueError(f"{slot}={registration.name} needs {slot}.{missing[0]}: set it")
-    return registration.factory(**{key: _as_declared(known[key], value) for key, value in given.items()})
+    label = f"{SETTINGS.get(registration.slot, registration.slot)}={registration.name}"
+    component = _call(registration.factory, {**registration.preset, **options}, registration.setting, label)
+    if (
+        ":" in registration.name
+        and not is_dataclass(component)
+        and isinstance(getattr(component, "__dict__", None), dict)
+    ):
+        defaults = {declared.name: declared.default for declared in options_of(registration.factory)}
+        vars(component)[DESCRIPTION_ATTRIBUTE] = {"name": registration.name, **defaults, **options}
+    return component
 
 
 def describe(slot: str, component: Any) -> dict[str, Any]:
-    """Return the description that `build` makes the component from: its name or import path, and its options."""
-    kind = type(component) if not isinstance(component, type) else component
-    options = {
-        one.name: _as_data(getattr(component, one.name)) for one in options_of(kind) if hasattr(component, one.name)
-    }
-    return {"name": _name_of(slot, kind, options), **options}
+    """Return the description that `build` makes the component from: its name or import path, and its options.
+
+    A plain class that was not built from a description must keep each option in an attribute of the same name (or
+    with an underscore before it): the value of another option is unknown, and is written as `???`.
+    """
+    if DESCRIPTION_ATTRIBUTE in getattr(component, "__dict__", {}):
+        return dict(getattr(component, DESCRIPTION_ATTRIBUTE))
+    if isinstance(component, type) or inspect.isfunction(component):
+        return {"name": _registered_name(slot, component, {})}
+    options = {declared.name: _option_value(component, declared.name) for declared in options_of(type(component))}
+    return {"name": _registered_name(slot, type(component), options), **options}
 
 
 def import_path(component: Any) -> str:
@@ -169,19 +262,49 @@ def source_hash(component: Any) -> str | None:
         return None
 
 
-def suggestion(name: str, known: Any) -> str:
-    """Return " (did you mean 'x'?)" for the nearest known name, or nothing."""
-    close = get_close_matches(name, [str(one) for one in known], 1)
+def suggestion(name: str, known: Iterable[Any]) -> str:
+    """Return " (did you mean 'x'?)" for the nearest known name, or an empty string."""
+    close = get_close_matches(name, map(str, known), 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _name_of(slot: str, kind: type, options: Mapping[str, Any]) -> str:
+def _call(factory: Callable[..., Any], options: Mapping[str, Any], setting: str, label: str) -> Any:
+    """Call a factory with options as plain data, checked against what it declares."""
+    known = {declared.name: declared for declared in options_of(factory)}
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"{setting}.{name} is not an option of {label}{suggestion(name, known)}: "
+                f"it has {', '.join(known) or 'none'}"
+            )
+    for declared in known.values():
+        value = options.get(declared.name, declared.default)
+        if value is MISSING or (isinstance(value, str) and value == UNKNOWN):
+            raise ValueError(f"{label} needs {setting}.{declared.name}: set it")
+    return factory(**{name: _as_declared(known[name], value, f"{setting}.{name}") for name, value in options.items()})
+
+
+def _as_declared(declared: Option, value: Any, setting: str) -> Any:
+    """Return a plain value as its option declares it: a mapping as a nested component, a list as a tuple."""
+    if isinstance(value, Mapping):
+        nested = type(declared.default) if is_dataclass(declared.default) else declared.type
+        return _call(nested, value, setting, setting) if is_dataclass(nested) else dict(value)
+    check_value(setting, value, declared.type, declared.bounds)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _registered_name(slot: str, factory: Any, options: Mapping[str, Any]) -> str:
     """Return the registered name whose preset the options agree with, else the import path."""
-    matches = [one for one in _REGISTRY.get(slot, {}).values() if one.factory is kind]
-    for one in sorted(matches, key=lambda one: -len(one.preset)):
-        if all(options.get(key) == value for key, value in one.preset.items()):
-            return one.name
-    return matches[0].name if matches else import_path(kind)
+    matches = [known for known in _REGISTRY.get(slot, {}).values() if known.factory is factory]
+    for known in sorted(matches, key=lambda known: -len(known.preset)):
+        if all(options.get(key) == value for key, value in known.preset.items()):
+            return known.name
+    return matches[0].name if matches else import_path(factory)
+
+
+def _option_value(component: Any, name: str) -> Any:
+    """Return the value of an option as plain data; it may be kept under a private name, or not at all."""
+    return _as_data(getattr(component, name, getattr(component, f"_{name}", UNKNOWN)))
 
 
 def _as_data(value: Any) -> Any:
@@ -189,25 +312,18 @@ def _as_data(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: _as_data(getattr(value, one.name)) for one in fields(value) if one.init and one.repr}
     if isinstance(value, tuple | list):
-        return [_as_data(one) for one in value]
+        return [_as_data(item) for item in value]
     return value
 
 
-def _as_declared(one: Option, value: Any) -> Any:
-    """Return a plain value as the option declares it: a mapping as a nested dataclass, a list as a tuple."""
-    if isinstance(value, Mapping):
-        kind = type(one.default) if is_dataclass(one.default) else one.type
-        return kind(**value) if is_dataclass(kind) else dict(value)
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _parameter_option(parameter: inspect.Parameter, hint: Any) -> Option:
-    """Return the option of a parameter; the help text of one is the string in `Annotated[type, "help"]`."""
+    """Return the option of a parameter; the help text of `Annotated[type, "help"]` is its string."""
     default = MISSING if parameter.default is parameter.empty else parameter.default
-    texts = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, str)]
+    texts = [text for text in getattr(hint, "__metadata__", ()) if isinstance(text, str)]
     return Option(parameter.name, getattr(hint, "__origin__", hint) if texts else hint, default, "".join(texts[:1]))
 
 
+@cache
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
     subject = factory.__init__ if isinstance(factory, type) and not is_dataclass(factory) else factory  # type: ignore[misc]
     try:
