@@ -73,7 +73,9 @@ def _options(
     own = {}
     for name, parameter in signature(make).parameters.items():
         if parameter.kind is not parameter.VAR_KEYWORD:
-            declared = _declared(name, sources[name]) if name in sources else inherited.get(name, Option(name, Any, None))
+            declared = inherited.get(name, Option(name, Any, None))
+            if name in sources:
+                declared = _declared(name, sources[name])
             own[name] = replace(declared, name=name, type=hints[name], default=parameter.default)
     return (*own.values(), *(option for name, option in inherited.items() if name not in own))
 

@@ -50,8 +50,9 @@ class Bounds:
     def __contains__(self, value: Any) -> bool:
         if not isinstance(value, Real):
             return not self.choices or value in self.choices
-        is_within = self.minimum <= value <= self.maximum and self.above < value < self.below
-        return bool(is_within and math.isfinite(value))
+        number = float(value)
+        is_within = self.minimum <= number <= self.maximum and self.above < number < self.below
+        return is_within and math.isfinite(number)
 
     def describe(self) -> str:
         """Return the bounds in words, such as `of at least 0 and below 1`; empty without bounds."""
