@@ -70,7 +70,7 @@ function draw(ids) {
   for (const name of names) {
     const series = ids.filter((id) => found.get(id)?.curves[name]).map((id) => {
       const [x, y] = found.get(id).curves[name];
-      return {name: named.get(id), x, y, colour: board.chosen.get(id)};
+      return {name: named.get(id), x, y, color: board.chosen.get(id)};
     });
     const share = isShare(name);
     const spec = {title: title(name), height: 280, x: {label: LABELS[board.axis]}, y: {log: board.log && !share, percent: share}, series};

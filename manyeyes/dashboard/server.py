@@ -24,7 +24,7 @@ from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.live_run import LiveRun
 from manyeyes.dashboard.settings import shown
 from manyeyes.io.tail import read_small_file
-from manyeyes.report.page import STYLE
+from manyeyes.report.page import page_style
 
 TOGETHER = 64  # runs in one answer
 # A report has its script and style within. It is put into a world of its own, where it can ask nothing of the board.
@@ -91,7 +91,9 @@ def application(index: RunIndex, name: str, port: int, token: str | None = None)
 
     answers = {"/api/runs": runs, "/api/curves": curves, "/api/run": one, "/report": reports}
     routes = [Route(path, _fixed(file.read_bytes(), kind)) for path, (file, kind) in FILES.items()]
-    routes.append(Route("/page.css", _fixed(STYLE.encode(), "text/css")))  # what reports look like, and the board too
+    routes.append(
+        Route("/page.css", _fixed(page_style().encode(), "text/css"))
+    )  # what reports look like, and the board too
     routes += [Route(path, _in_a_thread(answer)) for path, answer in answers.items()]
     guard = Middleware(AuthMiddleware, port=port, token=token)
     return Starlette(routes=routes, middleware=[guard, Middleware(GZipMiddleware, compresslevel=1)])

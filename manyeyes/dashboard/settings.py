@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from manyeyes.io.tail import read_small_file
-from manyeyes.report.page import printable
+from manyeyes.report.text import printable
 
 MOST = 1000  # settings of a run
 LONGEST = 300  # letters of a value

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from manyeyes.core.population import Population
 from manyeyes.papers.comparison import ExhibitResults
 from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow
-from manyeyes.report.chart import Axis, Chart, Series
+from manyeyes.report.chart import Axis, Chart, Mark, Series
 from manyeyes.report.population import PixelSkew, cumulative_share, pixel_skew
 from manyeyes.training.dataset_stats import split_stats
 
@@ -70,7 +69,7 @@ def label_counts(found: ExhibitResults, populations: Populations) -> list[Chart]
         few = len(order) <= NAMED
         x = Axis("" if few else "labels, the most common first", names=_names(people, order) if few else ())
         places = list(range(len(order)))
-        counts = Series("images", places, one.labels_C[order].tolist(), kind="bars" if few else "line")
+        counts = Series("images", places, one.labels_C[order].tolist(), kind="bars" if few else "steps")
         share = Series("users", places, (one.holders_C[order] / len(people.user_ids)).tolist(), color=1)
         y = Axis("images with the label", log=not few)
         charts.append(chart(found, f"{name} labels, images", x, y, [counts]))
@@ -119,7 +118,7 @@ def chart(
     x: Axis,
     y: Axis,
     series: Sequence[Series],
-    marks: Sequence[dict[str, Any]] = (),
+    marks: Sequence[Mark] = (),
     also: str = "",
 ) -> Chart:
     """A chart of the item, which says where it is not of the paper's own runs."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
-from manyeyes.io.files import write_bytes, write_text
+from manyeyes.io.files import write_text
 from manyeyes.papers.comparison import ComparedNumber, ExhibitResults
 from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.numbers import table
 from manyeyes.papers.plan import ReproduceOptions, dataset_run, jobs
-from manyeyes.papers.png import png
 from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report import report
-from manyeyes.report.chart import Chart, Grid
-from manyeyes.report.curves import as_json
-from manyeyes.report.page import Section, Table, escape, page
+from manyeyes.report.chart import Chart
+from manyeyes.report.export import write_charts
+from manyeyes.report.page import ChartGrid, Section, page
+from manyeyes.report.table import Table
+from manyeyes.report.text import escape
 from manyeyes.training.run_record import read_run
 
 HEAD = ("row", "measure", "paper", "measured", "difference", "within")
@@ -35,11 +35,7 @@ def write(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart
     """All files; returns the Markdown's path."""
     place = stem(found.item, found.options)
     place.parent.mkdir(parents=True, exist_ok=True)
-    for chart in charts:
-        path = place.with_name(f"{place.name}_{chart.key}")
-        write_text(path.with_name(f"{path.name}.csv"), chart.csv())
-        write_text(path.with_name(f"{path.name}.svg"), chart.svg())
-        write_bytes(path.with_name(f"{path.name}.png"), png(chart))
+    write_charts(charts, place.parent, prefix=f"{place.name}_")
     write_text(place.with_name(f"{place.name}.csv"), table(lines, found.options.tag))
     write_text(place.with_name(f"{place.name}.html"), html(found, lines, charts))
     path = place.with_name(f"{place.name}.md")
@@ -53,17 +49,15 @@ def html(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]
     title = f"{item.key}: {item.title}" + (f" ({how.tag})" if how.tag else "")
     heads = [f"measured ({how.tag})" if how.tag and name == "measured" else name for name in HEAD]
     about = [f"The paper: {item.claim}", how.disclaimer or RULE_TEXT, " ".join(changes(item, how)), item.note]
-    numbers = Table("The paper's numbers and ours", heads, [list(line.cells()) for line in lines], words=True)
-    first = Section("Paper and measured", [*filter(None, about), Grid(charts), numbers])
+    numbers = Table("The paper's numbers and ours", heads, [list(line.cells()) for line in lines], is_prose=True)
+    first = Section("Paper and measured", [*filter(None, about), ChartGrid(charts), numbers])
     folders = [job.folder for job in jobs(item, how) if (job.folder / "metrics.jsonl").exists()]
     again = Section("Again", [f"This page: {command(item, how)}", Commands(commands(item, how))])
     if 0 < len(folders) <= MOST_RUNS:
         runs = [read_run(folder, _called(folder, how)) for folder in folders]
         return report.html(runs, title, [first, again, *report.sections(runs)])
-    data = {"charts": {chart.key: chart.spec() for chart in charts}, "explorer": None}
     lead = f"{len(folders):,} runs." if folders else "Data alone, without a run."
-    scripts = [_own("charts.js"), _own("report.js")]
-    return page(title, lead, [first, again], _own("charts.css") + _own("report.css"), scripts, as_json(data))
+    return page(title, lead, [first, again])
 
 
 def _called(folder: Path, how: ReproduceOptions) -> str:
@@ -84,10 +78,6 @@ class Commands:
         return f"<details><summary>The runs</summary><pre>{text}</pre></details>"
 
 
-def _own(name: str) -> str:
-    return files("manyeyes.report").joinpath(name).read_text(encoding="utf-8")
-
-
 def markdown(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]) -> str:
     """What is not the paper's own run says so in its head, and nothing of it is compared."""
     item, how = found.item, found.options
@@ -97,7 +87,7 @@ def markdown(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Ch
     text += f"**{how.disclaimer}**\n\n" if how.disclaimer else f"{RULE_TEXT}\n\n"
     text += f"    {command(item, how)}\n\n"
     text += f"{' '.join(changes(item, how))}\n\n" if changes(item, how) else ""
-    text += "".join(f"![{one.title}]({stem(item, how).name}_{one.key}.svg)\n\n" for one in charts)
+    text += "".join(f"![{one.title}]({stem(item, how).name}_{one.name}.svg)\n\n" for one in charts)
     heads = [measured if name == "measured" else name for name in HEAD]
     text += f"| {' | '.join(heads)} |\n|---|---|{'---:|' * 4}\n"
     text += "".join(f"| {' | '.join(line.cells())} |\n" for line in lines)

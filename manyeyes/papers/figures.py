@@ -16,7 +16,7 @@ from manyeyes.papers.data_figures import chart, classes_of_clients, label_counts
 from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Final, Metric, Relative, RoundsTo, RunOutcome
 from manyeyes.papers.timing import describe
-from manyeyes.report.chart import Axis, Chart, Series
+from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series
 
 SCORES = {"accuracy": "accuracy", "macro_ap": "per-class AP", "user_mean": "mean accuracy of the clients"}
 Populations = Mapping[DatasetRecipe, Population]
@@ -27,7 +27,7 @@ def figures(found: ExhibitResults, populations: Populations) -> list[Chart]:
     """The charts of an item that have something to show."""
     charts = FIGURES[found.item.key](found, populations) if found.item.key in FIGURES else []
     seen = [one for one in charts if any(y is not None for s in one.series if "paper" not in s.name for y in s.y)]
-    return [replace(one, key=f"chart-{number}") for number, one in enumerate(seen, 1)]
+    return [replace(one, name=f"chart-{number}") for number, one in enumerate(seen, 1)]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Curves:
             series = [one for place, row in enumerate(some) for one in self._of(found, row, place)]
             y = Axis(f"relative {self.metric}" if self.relative else SCORES[self.metric], percent=True)
             bounds = [b for row in some[:1] if (b := found.centralized_baseline(row, 0)) is not None]
-            level = [{"y": 1.0 if self.relative else bounds[0], "label": "centralised"}] if bounds else []
+            level = [Mark("centralized", y=1.0 if self.relative else bounds[0])] if bounds else []
             charts.append(chart(found, title, Axis("rounds"), y, series, level))
         return charts
 
@@ -93,7 +93,7 @@ class Bars:
                 printed = [number.plain if (number := row.expected[self.measure]) else None for row in some]
                 series.append(Series("paper", places, printed, kind="points", dashed=True, color=1))
             bound = found.centralized_baseline(some[0], 0)
-            level = [] if bound is None else [{"y": bound, "label": "centralised"}]
+            level = [] if bound is None else [Mark("centralized", y=bound)]
             x = Axis("", names=tuple(row.name for row in some))
             y = Axis(self.y or str(found.options.measure(self.measure)), percent=True)
             charts.append(chart(found, title, x, y, series, level, _evaluated(found, some, self.measure)))
@@ -119,7 +119,7 @@ class Against:
                 points = [(self.at(found, row), list(found.values(row, self.measure))) for row in line]
                 known = sorted((x, values) for x, values in points if values and math.isfinite(x))
                 series.append(_series(name, [x for x, _ in known], [v for _, v in known], place))
-            level = [{"y": 1.0, "label": "centralised"}]
+            level = [Mark("centralized", y=1.0)]
             y = Axis("relative accuracy", percent=True)
             late = _evaluated(found, some, self.measure)
             charts.append(chart(found, title, Axis(self.x, log=self.log), y, series, level, late))
@@ -180,7 +180,9 @@ def _points(outcome: RunOutcome, metric: str, relative: bool) -> dict[int, float
     return dict(zip(curve.rounds_E.tolist(), (curve.values_E / over).tolist(), strict=True))
 
 
-def _series(name: str, x: list[float] | list[int], values: list[list[float]], place: int, kind: str = "line") -> Series:
+def _series(
+    name: str, x: list[float] | list[int], values: list[list[float]], place: int, kind: Kind = "line"
+) -> Series:
     """Means over seeds, and a deviation to either side where there are several."""
     means = [fmean(some) if some and math.isfinite(fmean(some)) else None for some in values]
     spread: list[float] = [stdev(some) if len(some) > 1 else 0.0 for some in values]

@@ -14,7 +14,8 @@ from manyeyes.papers.metric import Metric, RunOutcome
 from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import describe, evaluation_gap
-from manyeyes.report.page import Section, Table
+from manyeyes.report.page import Section
+from manyeyes.report.table import Table
 from manyeyes.training.run_record import RunRecord
 
 MARK = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(on_stand-ins)?")
@@ -72,7 +73,7 @@ def _compared(one: Exhibit, how: ReproduceOptions, names: set[str]) -> Iterable[
     if lines:
         said = [how.disclaimer] if how.disclaimer else []
         head = [*HEAD[:3], f"measured ({how.tag})", *HEAD[4:]] if how.tag else HEAD
-        table = Table(f"{one.key}: {one.title}", head, [list(cells) for cells in lines], words=True)
+        table = Table(f"{one.key}: {one.title}", head, [list(cells) for cells in lines], is_prose=True)
         yield Section(f"Paper: {one.key}", [one.claim, *said, table])
 
 
@@ -88,13 +89,13 @@ def _own(one: Exhibit, runs: list[RunRecord]) -> Section:
         one.claim,
         "These runs were not made by manyeyes reproduce, so their settings may not be the paper's: which row a run "
         "answers to is the reader's to say.",
-        Table(f"{one.key}: {one.title}, as printed", HEAD[:3], printed, words=True),
+        Table(f"{one.key}: {one.title}, as printed", HEAD[:3], printed, is_prose=True),
     ]
     measures = dict.fromkeys(m for row in one.rows for m in row.expected if not isinstance(m, Statistic))
     rows = [[str(measure), *(_measured(measure, run) for run in runs)] for measure in measures]
     rows = [cells for cells in rows if any(cells[1:])]
     if rows:
-        content.append(Table("The same of these runs", ["", *(run.name for run in runs)], rows, words=True))
+        content.append(Table("The same of these runs", ["", *(run.name for run in runs)], rows, is_prose=True))
     return Section(f"Paper: {one.key}", content)
 
 

@@ -1,4 +1,4 @@
-"""A chart: lines, points or bars as plain data, for the browser to draw, for a file of numbers and for a table."""
+"""A chart as data: what is drawn on a page and in a picture, and written as CSV and as a table."""
 
 from __future__ import annotations
 
@@ -6,170 +6,167 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from manyeyes.report.page import Table, escape, printable
-from manyeyes.report.svg import render_svg
+from manyeyes.report.downsample import downsample_minmax
+from manyeyes.report.table import Table
+from manyeyes.report.text import format_number, format_percent, printable
 
-Numbers = Sequence[float | None]
-MOST_ROWS = 40  # of the table below a chart
-MOST_POINTS = 6000  # of all lines of a chart that is drawn; its CSV has all
-LEAST_POINTS = 200  # of one
+Numbers = Sequence[float | None]  # None where a curve has a gap
+Kind = Literal["line", "steps", "points", "bars"]
+MAX_TABLE_ROWS = 40
+MAX_POINTS = 4000  # of all lines of a chart that is drawn; its CSV file has all points
+MIN_LINE_POINTS = 200
+EPS = 1e-9  # what cannot be drawn on a logarithmic axis counts as
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What is measured along x or y; `names`: x counts from 0 and each number has a name."""
+    """What is measured along x or y."""
 
-    label: str
+    label: str = ""
     log: bool = False
-    percent: bool = False
-    low: float | None = None
+    percent: bool = False  # whether fractions are shown as percentages
+    low: float | None = None  # where the axis starts, if not at the smallest value
     high: float | None = None
-    names: tuple[str, ...] = ()
-
-    def spec(self) -> dict[str, Any]:
-        found = {"label": self.label, "log": self.log, "percent": self.percent, "min": self.low, "max": self.high}
-        return {
-            k: v
-            for k, v in (found | {"names": list(self.names)}).items()
-            if v is not None and v is not False and v != []
-        }
+    ticks: tuple[float, ...] = ()  # instead of round values
+    names: tuple[str, ...] = ()  # of x = 0, 1, 2, ...
 
     def format(self, value: float | None) -> str:
         if value is None:
             return ""
         if self.names:
-            return self.names[round(value)]
-        return f"{100 * value:.1f} %" if self.percent else number(value)
+            return printable(self.names[round(value)])
+        return format_percent(value) if self.percent else format_number(value)
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line, cloud of points or row of bars; `colour` counts from 0, and `labels` name its points."""
+    """One line, cloud of points or row of bars. `steps` are a line that is level up to the next x."""
 
     name: str
     x: Sequence[float]
     y: Numbers
-    low: Numbers = ()
+    low: Numbers = ()  # of a band around a line, or of the whisker of a bar
     high: Numbers = ()
-    kind: str = "line"
-    dashed: bool = False
-    color: int = 0
-    labels: Sequence[str] = ()
+    kind: Kind = "line"
+    dashed: bool = False  # of points: hollow
+    color: int = 0  # index into the palette
+    labels: Sequence[str] = ()  # of its points
 
-    def spec(self, most: int) -> dict[str, Any]:
-        lists: dict[str, Numbers] = {"x": self.x, "y": self.y, "low": self.low, "high": self.high}
-        at = _extremes(self.y, most) if self.kind == "line" else range(len(self.x))
-        found: dict[str, Any] = {name: short(some[i] for i in at) if some else [] for name, some in lists.items()}
-        found |= {"labels": [printable(self.labels[i]) for i in at] if self.labels else [], "dashed": self.dashed}
-        some = {k: v for k, v in found.items() if v not in ([], False)}
-        return {"name": printable(self.name), "kind": self.kind, "colour": self.color, "x": [], "y": [], **some}
+    @property
+    def is_line(self) -> bool:
+        return self.kind in ("line", "steps")
+
+    def downsample(self, max_points: int, log_x: bool) -> Series:
+        """Return a line with few enough points to draw."""
+        if not self.is_line or len(self.x) <= max_points:
+            return self
+        positions = np.log(np.maximum(self.x, EPS)) if log_x else self.x
+        values = [math.nan if value is None else value for value in self.y]
+        kept = downsample_minmax(positions, values, max_points).tolist()
+
+        def pick(column: Sequence[T]) -> list[T]:
+            return [column[i] for i in kept] if len(column) else []
+
+        x, y, low, high = pick(self.x), pick(self.y), pick(self.low), pick(self.high)
+        return replace(self, x=x, y=y, low=low, high=high, labels=pick(self.labels))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A dashed line across the chart, at a value of y or of x."""
+
+    label: str
+    y: float | None = None
+    x: float | None = None
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure of the page: what a browser draws, or without scripts a still picture, and the numbers below it."""
+    """A figure of a page. `render_svg` draws it, `write_chart` writes it to a file."""
 
-    key: str  # its name as a file
+    name: str  # of its files
     title: str
     x: Axis
     y: Axis
     series: Sequence[Series]
-    caption: str
-    marks: Sequence[dict[str, Any]] = ()
-    height: int = 300
+    caption: str = ""
+    marks: Sequence[Mark] = ()
+    height: int = 300  # pixels, without title and legend
 
-    def spec(self) -> dict[str, Any]:
-        most = max(LEAST_POINTS, MOST_POINTS // max(1, len(self.series)))
+    def downsample(self) -> Chart:
+        max_points = max(MIN_LINE_POINTS, MAX_POINTS // max(1, len(self.series)))
+        return replace(self, series=[series.downsample(max_points, self.x.log) for series in self.series])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the script of a page draws, as plain data without defaults."""
         return {
             "title": printable(self.title),
-            "x": self.x.spec(),
-            "y": self.y.spec(),
-            "series": [one.spec(most) for one in self.series],
-            "marks": list(self.marks),
             "height": self.height,
+            "x": _plain(self.x),
+            "y": _plain(self.y),
+            "series": [_plain(series) for series in self.downsample().series],
+            "marks": [_plain(mark) for mark in self.marks],
         }
 
-    def svg(self) -> str:
-        return render_svg(self.spec())
-
     def csv(self) -> str:
+        """Return all points as CSV."""
         text = io.StringIO()
-        named, banded = self._named, any(one.low for one in self.series)
+        has_names, has_bands = self._has_names, any(series.low for series in self.series)
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["series", *["name"] * named, self.x.label, self.y.label, *["low", "high"] * banded])
-        for one in self.series:
-            for i, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
-                name = [printable(one.labels[i] if one.labels else self.x.format(x))] if named else []
-                band = [one.low[i], one.high[i]] if one.low else ["", ""] if banded else []
-                writer.writerow([printable(one.name), *name, x, y, *band])
+        writer.writerow(["series", *["name"] * has_names, self.x.label, self.y.label, *["low", "high"] * has_bands])
+        for series in self.series:
+            for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
+                band = [series.low[i], series.high[i]] if series.low else ["", ""] if has_bands else []
+                writer.writerow([printable(series.name), *self._point_name(series, i), x, y, *band])
         return text.getvalue()
 
     def table(self) -> Table:
-        head = ["", *["name"] * self._named, self.x.label, self.y.label]
-        rows = []
-        for one in self.series:
-            step = math.ceil(len(one.x) * len(self.series) / MOST_ROWS) or 1
-            for i in sorted({*range(0, len(one.x), step), len(one.x) - 1} - {-1}):
-                name = [one.labels[i] if one.labels else self.x.format(one.x[i])] if self._named else []
-                rows.append([one.name, *name, self.x.format(one.x[i]), self.y.format(one.y[i])])
-        some = len(rows) < sum(len(one.x) for one in self.series)
-        return Table(
-            f"{self.title}{' (some of the numbers: manyeyes report --figures writes all)' if some else ''}", head, rows
-        )
-
-    def html(self) -> str:
-        still = f"<noscript>{self.svg()}</noscript>"
-        numbers = f"<details><summary>Numbers</summary>{self.table().html()}</details>"
-        caption = f"<figcaption>{escape(self.caption)}</figcaption>"
-        return f'<figure class="live" data-chart="{escape(self.key)}"><div></div>{still}{caption}{numbers}</figure>'
+        """Return the points, or some of many, for a page."""
+        header = ["", *["name"] * self._has_names, self.x.label, self.y.label]
+        rows, num_points = [], sum(len(series.x) for series in self.series)
+        for series in self.series:
+            step = math.ceil(len(series.x) * len(self.series) / MAX_TABLE_ROWS) or 1
+            for i in sorted({*range(0, len(series.x), step), len(series.x) - 1} - {-1}):
+                values = [self.x.format(series.x[i]), self.y.format(series.y[i])]
+                rows.append([series.name, *self._point_name(series, i), *values])
+        note = " (a selection; the CSV file has all points)" if len(rows) < num_points else ""
+        return Table(f"{self.title}{note}", header, rows)
 
     @property
-    def _named(self) -> bool:
-        return bool(self.x.names) or any(one.labels for one in self.series)
+    def _has_names(self) -> bool:
+        return bool(self.x.names) or any(series.labels for series in self.series)
+
+    def _point_name(self, series: Series, index: int) -> list[str]:
+        if not self._has_names:
+            return []
+        return [printable(series.labels[index]) if series.labels else self.x.format(series.x[index])]
 
 
-@dataclass(frozen=True)
-class Grid:
-    """Charts side by side where there is room."""
-
-    charts: Sequence[Chart]
-
-    def html(self) -> str:
-        three = " three" if len(self.charts) == 3 else ""
-        return f'<div class="grid{three}">{"".join(chart.html() for chart in self.charts)}</div>'
+def short_numbers(values: Iterable[float | None]) -> Numbers:
+    """Return numbers for JSON: with six digits, and None for what is not finite."""
+    return [_short_number(value) if value is not None and math.isfinite(value) else None for value in values]
 
 
-def short(values: Iterable[float | None]) -> list[float | None]:
-    """Numbers for JSON: six digits, and nothing where one is not finite."""
-    return [_digits(value) if value is not None and math.isfinite(value) else None for value in values]
-
-
-def _extremes(values: Numbers, most: int) -> Sequence[int]:
-    """All places of a line, or of a long one those of each stretch's least and largest values, and both ends."""
-    count = len(values)
-    if count <= most:
-        return range(count)
-    known = np.array([math.nan if value is None else value for value in values])
-    kept = {0, count - 1}
-    for some in np.array_split(np.arange(count), most // 2):
-        there = some[np.isfinite(known[some])]
-        kept |= {int(there[known[there].argmin()]), int(there[known[there].argmax()])} if len(there) else {int(some[0])}
-    return sorted(kept)
-
-
-def number(value: float) -> str:
-    if not math.isfinite(value):
-        return "not finite"
-    if value == round(value) and abs(value) < 1e15:
-        return f"{value:,.0f}"
-    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _digits(value: float) -> float:
+def _short_number(value: float) -> float:
     rounded = float(f"{value:.6g}") if abs(value) < 1e6 else float(f"{value:.9g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def _plain(part: Axis | Series | Mark) -> dict[str, Any]:
+    """Return the fields that are not empty, with printable texts and short numbers."""
+    plain: dict[str, Any] = {}
+    for name, value in vars(part).items():
+        if isinstance(value, str):
+            plain[name] = printable(value)
+        elif value is None or value is False or isinstance(value, int | float):
+            plain |= {} if value is None or value is False else {name: value}
+        elif len(value):
+            plain[name] = list(map(printable, value)) if isinstance(value[0], str) else short_numbers(value)
+    return plain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.report.chart import Axis, Chart, Series, short
+from manyeyes.report.chart import Axis, Chart, Mark, Series, short_numbers
 from manyeyes.training.run_record import HEADLINE_METRICS, Ints, RunRecord
 
 OVER = {
@@ -109,23 +108,23 @@ def explorer(runs: list[RunRecord]) -> dict[str, Any]:
     together = groups(runs)
     several = any(len(group.runs) > 1 for group in together)
     return {
-        "metrics": [{"key": name, "label": label(name), "percent": is_share(name)} for name in shown],
-        "over": [{"key": name, "label": words} for name, words in OVER.items()],
+        "metrics": [{"name": name, "label": label(name), "percent": is_share(name)} for name in shown],
+        "axes": [{"name": name, "label": words} for name, words in OVER.items()],
         "runs": [
             _lines([run], run.name, group.color, shown, most) for group in together for run in group.runs if several
         ],
         "groups": [_lines(group.runs, group.name, group.color, shown, most) for group in together],
-        "marks": {name: found for name in shown if (found := bounds(runs, name))},
-        "seeds": several,
+        "marks": {name: list(map(vars, found)) for name in shown if (found := bounds(runs, name))},
+        "has_seeds": several,
     }
 
 
-def bounds(runs: list[RunRecord], metric: str) -> list[dict[str, Any]]:
+def bounds(runs: list[RunRecord], metric: str) -> list[Mark]:
     """What centralised training reached, as a line across the chart of those that are not."""
     central = [run for run in runs if _is_central(run) and metric in run.columns]
     if not is_share(metric) or len(central) == len(runs):
         return []
-    return [{"y": float(run.columns[metric][1][-1]), "label": run.name} for run in central]
+    return [Mark(run.name, y=float(run.columns[metric][1][-1])) for run in central]
 
 
 def _is_central(run: RunRecord) -> bool:
@@ -144,7 +143,7 @@ def chart(runs: list[RunRecord], metric: str, key: str, title: str, caption: str
         line = _lines(group.runs, group.name, group.color, [metric], sys.maxsize, embedded=False)
         at, values, *band = line["metrics"].get(metric, ([], []))
         low, high = band or ([], [])
-        x = [line["over"]["round"][i] for i in at]
+        x = [line["axes"]["round"][i] for i in at]
         series.append(Series(line["name"], x, values, low, high, color=group.color))
     y = Axis(label(metric), percent=is_share(metric), **axis)
     return Chart(key, title, Axis("rounds"), y, series, caption, bounds(runs, metric))
@@ -160,7 +159,7 @@ def _lines(
     over: dict[str, Any] = {"round": common.tolist()}
     for kind in runs[0].cumulative if embedded else ():
         each = [run.cumulative[kind][np.searchsorted(run.event_rounds, common)] for run in runs]
-        over[kind] = short(np.mean(each, axis=0).tolist() if len(common) else [])
+        over[kind] = short_numbers(np.mean(each, axis=0).tolist() if len(common) else [])
     found = {}
     for metric in shown:
         columns = [run.columns.get(metric) for run in runs]
@@ -170,13 +169,13 @@ def _lines(
         rounds = reduce(np.intersect1d, (column[0] for column in there), common)
         values_SE = np.stack([column[1][np.searchsorted(column[0], rounds)] for column in there])
         mean = values_SE.mean(axis=0)
-        tidy = short if embedded else list  # a chart of its own is thinned first
+        tidy = short_numbers if embedded else list  # a chart of its own is thinned first
         found[metric] = [np.searchsorted(common, rounds).tolist(), tidy(mean.tolist())]
         if len(runs) > 1:
             wide = values_SE.std(axis=0, ddof=1)
             found[metric] += [tidy((mean - wide).tolist()), tidy((mean + wide).tolist())]
     words = f"{name} ({len(runs)} seeds)" if len(runs) > 1 else name
-    return {"name": words, "colour": colour, "over": over, "metrics": found}
+    return {"name": words, "color": colour, "axes": over, "metrics": found}
 
 
 def _kept(run: RunRecord, most: int) -> Ints:
@@ -208,7 +207,3 @@ def _shared_name(runs: list[RunRecord]) -> str:
     same = next((n for n, some in enumerate(letters) if len(set(some)) > 1), min(len(run.name) for run in runs))
     shared = re.sub(r"[\W_]*(\b|_)s(eed)?[\W_]*$", "", runs[0].name[:same]).rstrip("_-/., ")
     return shared or str(runs[0].settings.get("algorithm.name", "runs"))
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)

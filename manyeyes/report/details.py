@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.report.chart import Axis, Chart, Grid, Series
+from manyeyes.report.chart import Axis, Chart, Mark, Series
 from manyeyes.report.curves import Group
-from manyeyes.report.page import Section, Table
+from manyeyes.report.page import ChartGrid, Section
+from manyeyes.report.table import Table
 from manyeyes.report.users import ADAPTED, NAMES
 
 FEW = 40  # classes that have bars and names of their own
@@ -39,7 +40,7 @@ def classes(groups: list[Group]) -> Section | None:
     caption = "A point is a class that the evaluated part has" + _first_seed(groups) + "."
     title = f"{score[0].upper()}{score[1:]} of each class against how common it is"
     chart = Chart("classes", title, axis, Axis(score, percent=True, low=0, high=1), series, caption, height=340)
-    return Section("Classes", [_extremes(series), Grid([chart])])
+    return Section("Classes", [_extremes(series), ChartGrid([chart])])
 
 
 def _extremes(series: list[Series]) -> str:
@@ -75,10 +76,10 @@ def users(groups: list[Group]) -> Section | None:
     x = Axis("% of users, the worst first", low=0, high=100)
     caption = "Each evaluated user's own score, users in order of it" + _first_seed(groups) + "."
     y = Axis("a user's own score", percent=True, low=0, high=1.02)
-    marks = [{"x": 10, "label": "worst tenth"}]
+    marks = [Mark("worst tenth", x=10)]
     chart = Chart("users", "How the model serves each user", x, y, series, caption, marks)
     table = Table("Users' own scores; by images: users weighted by their images", head, rows)
-    return Section("Users", [Grid([chart]), table])
+    return Section("Users", [ChartGrid([chart]), table])
 
 
 def data(groups: list[Group]) -> Section | None:
@@ -116,7 +117,7 @@ def _population(census: dict[str, Any], mark: str) -> list[Any]:
     kind = "any number of classes an image" if several else "one class an image"
     caption = f"{len(names):,} classes, {kind}, stored at {width} x {height} pixels"
     table = Table(caption, ["", *parts], rows)
-    return [table, Grid([_class_counts(names, parts, mark), _sizes(parts, mark), _skew(parts, mark)])]
+    return [table, ChartGrid([_class_counts(names, parts, mark), _sizes(parts, mark), _skew(parts, mark)])]
 
 
 def _class_counts(names: tuple[str, ...], parts: dict[str, dict[str, Any]], mark: str) -> Chart:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -16,8 +16,24 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 
 from manyeyes.io.files import atomic_write
 from manyeyes.metrics import Curve
+from manyeyes.report.page import Image
+from manyeyes.report.text import escape
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # told apart by all eyes
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Pictures with captions, next to each other where there is room."""
+
+    charts_: Sequence[tuple[Image, str]]
+
+    def html(self) -> str:
+        figures = (
+            f'<figure class="chart">{image.html()}<figcaption>{escape(caption)}</figcaption></figure>'
+            for image, caption in self.charts_
+        )
+        return f'<div class="grid">{"".join(figures)}</div>'
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from manyeyes.config.compose import resume_command
-from manyeyes.report.chart import Grid, number
 from manyeyes.report.curves import Group, chart, groups, is_share, label
-from manyeyes.report.page import Table, escape
+from manyeyes.report.page import ChartGrid
+from manyeyes.report.table import Table
+from manyeyes.report.text import escape, format_number
 from manyeyes.training.run_record import RunRecord, differing_settings
 
 SHOWN = 6  # settings that differ, as columns of the table of runs
@@ -131,12 +132,12 @@ def _cards(run: RunRecord) -> list[tuple[str, str, str]]:
     return cards
 
 
-def curves(together: list[Group]) -> Grid:
+def curves(together: list[Group]) -> ChartGrid:
     """Beside the chart that a person chooses: what training itself says."""
     runs = [run for group in together for run in group.runs]
     wanted = {"train_loss": "Training loss", "update_norm": "Length of updates"}
     words = "Of the clients of each round, before the server's step."
-    return Grid(
+    return ChartGrid(
         [
             chart(runs, name, name, title, words)
             for name, title in wanted.items()
@@ -181,7 +182,7 @@ def _best(run: RunRecord, metric: str) -> str:
 
 
 def _share(value: float | None, metric: str) -> str:
-    return "" if value is None else f"{100 * value:.1f} %" if is_share(metric) else number(value)
+    return "" if value is None else f"{100 * value:.1f} %" if is_share(metric) else format_number(value)
 
 
 def format_value(value: float | None) -> str:

@@ -16,8 +16,10 @@ from manyeyes.core import rng as chance
 from manyeyes.core.population import Ints, Population
 from manyeyes.io.files import write_bytes, write_text
 from manyeyes.report import population_figures as figures
-from manyeyes.report.figures import CaptionedFigure, render
-from manyeyes.report.page import Charts, Image, Section, Table, page, printable
+from manyeyes.report.figures import CaptionedFigure, Charts, render
+from manyeyes.report.page import Image, Section, page
+from manyeyes.report.table import Table
+from manyeyes.report.text import printable
 from manyeyes.training.dataset_stats import Doubles, SplitStats, split_stats
 
 LARGEST = 0.023  # the share of users that FLAIR's section 4.2 speaks of

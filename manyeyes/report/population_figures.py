@@ -17,7 +17,7 @@ from PIL import Image as Pillow
 from manyeyes.core import rng as chance
 from manyeyes.core.population import Population
 from manyeyes.report.figures import COLORS, CaptionedFigure, format_tick, logarithmic, new_axes, new_figure, wrap_title
-from manyeyes.report.page import Image, Strip
+from manyeyes.report.page import Image, ImageStrip
 
 Array = NDArray[Any]
 DASHES = ("-", "--", ":", "-.")  # lines are told apart without colour too
@@ -181,12 +181,12 @@ def draw_places(latitude_N: Array, longitude_N: Array, images: int) -> Captioned
     return CaptionedFigure(title, figure, "A dot for each image, on degrees of longitude and latitude.")
 
 
-def contact_sheet(population: Population, seed: int) -> list[str | Strip]:
+def contact_sheet(population: Population, seed: int) -> list[str | ImageStrip]:
     """Images of users with few, middling and many."""
     g = chance.make_rng(seed, "data show/contact sheet")
     thirds = np.array_split(np.argsort(population.num_examples, kind="stable"), 3)
     thirds[2] = thirds[2][-SHOWN_USERS:]  # of those with many, the ones with most
-    sheet: list[str | Strip] = [
+    sheet: list[str | ImageStrip] = [
         "Users drawn at random from the third with fewest images and from the middle third, and the largest ones."
     ]
     for third, amount in zip(thirds, ("few", "a middling number of", "many"), strict=True):
@@ -199,7 +199,7 @@ def contact_sheet(population: Population, seed: int) -> list[str | Strip]:
                 for example, pixels in zip(some, population.pixels(some), strict=True)
             ]
             title = f"User {called}, {amount} images: {len(some)} of {len(examples):,} shown"
-            sheet.append(Strip(title, images))
+            sheet.append(ImageStrip(title, images))
     return sheet
 
 

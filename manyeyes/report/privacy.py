@@ -16,8 +16,9 @@ from manyeyes.io.files import write_bytes, write_text
 from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant
 from manyeyes.privacy.calibration import PrivacyGuarantee, Simulation, min_noise_multiplier
 from manyeyes.report import privacy_figures as figures
-from manyeyes.report.figures import CaptionedFigure, render
-from manyeyes.report.page import Charts, Image, Section, Table, page
+from manyeyes.report.figures import CaptionedFigure, Charts, render
+from manyeyes.report.page import Image, Section, page
+from manyeyes.report.table import Table
 
 POINTS = 50  # of the line of epsilon over rounds
 CALLED = {"rdp": "Renyi (moments)", "pld": "privacy loss distributions"}
@@ -174,9 +175,9 @@ def _series(low: float, high: float) -> list[int]:
 
 
 def _printed(table: Table) -> str:
-    lines = TerminalTable(*table.head, title=table.caption, title_justify="left", show_header=any(table.head))
+    lines = TerminalTable(*table.header, title=table.caption, title_justify="left", show_header=any(table.header))
     for column in lines.columns:
-        column.justify = "right" if any(table.head) else "left"
+        column.justify = "right" if any(table.header) else "left"
     for row in table.rows:
         lines.add_row(*row)
     console = Console(file=io.StringIO(), width=100, markup=False, highlight=False)

@@ -1,39 +1,38 @@
-/* The page of a report: draws its charts, and lets a person choose what the first one shows. */
+/* The page of a report: brings its charts to life, and lets the reader choose what the explorer shows. */
 "use strict";
 (function () {
-  const data = JSON.parse(document.getElementById("data").textContent), first = document.querySelector("#explorer figure");
-  for (const figure of document.querySelectorAll("figure[data-chart]"))
-    if (figure !== first) manyeyes.chart(figure.firstElementChild, data.charts[figure.dataset.chart]);
-  if (first) explore(data.explorer, first, data.charts[first.dataset.chart]);
+  const data = JSON.parse(document.getElementById("data").textContent);
+  for (const figure of document.querySelectorAll("figure[data-chart]")) {
+    const start = figure.closest("#explorer") ? explore : manyeyes.chart;
+    start(figure.firstElementChild, data.charts[figure.dataset.chart]);
+  }
 
-  function explore(all, figure, spec) {
-    const metric = choice("metric", "Metric", all.metrics), over = choice("over", "over", all.over), controls = document.createElement("div");
-    const seeds = document.createElement("input"), each = document.createElement("label");
+  function explore(element, spec) {
+    const {metrics, axes, runs, groups, marks, has_seeds} = data.explorer;
+    const metric = choice("metric", "Metric", metrics), axis = choice("axis", "over", axes);
+    const seeds = Object.assign(document.createElement("input"), {type: "checkbox", id: "each-seed"});
+    const label = document.createElement("label"), controls = document.createElement("div");
+    label.append(seeds, " show each seed");
     controls.className = "controls";
-    seeds.type = "checkbox";
-    seeds.id = "each-seed";
-    each.append(seeds, " each seed by itself");
-    controls.append(metric.label, over.label, ...(all.seeds ? [each] : []));
-    figure.before(controls);
-    const chart = manyeyes.chart(figure.firstElementChild, {...spec, ...wanted()});
-    for (const control of [metric.select, over.select, seeds]) control.addEventListener("change", () => chart.update(wanted()));
+    controls.append(metric.label, axis.label, ...(has_seeds ? [label] : []));
+    element.parentElement.before(controls);
+    const chart = manyeyes.chart(element, {...spec, ...selected()});
+    for (const control of [metric.select, axis.select, seeds]) control.addEventListener("change", () => chart.update(selected()));
 
-    function wanted() {
-      const of = all.metrics.find((one) => one.key === metric.select.value), x = over.select.value;
-      const series = (seeds.checked ? all.runs : all.groups).map((run) => {
-        const [at, y, low, high] = run.metrics[of.key] || [[], []];
-        return {name: run.name, colour: run.colour, x: at.map((i) => run.over[x][i]), y, low, high};
+    function selected() {
+      const {name, label, percent} = metrics[metric.select.value], over = axes[axis.select.value];
+      const series = (seeds.checked ? runs : groups).map((curve) => {
+        const [indices, y, low, high] = curve.metrics[name] || [[], []];
+        return {name: curve.name, color: curve.color, x: indices.map((i) => curve.axes[over.name][i]), y, low: low || [], high: high || []};
       });
-      const words = of.label[0].toUpperCase() + of.label.slice(1);
-      return {title: words, x: {label: all.over.find((one) => one.key === x).label}, y: {label: of.label, percent: of.percent}, series, marks: all.marks[of.key] || [], height: 380};
+      return {title: label[0].toUpperCase() + label.slice(1), x: {label: over.label}, y: {label, percent}, series, marks: marks[name] || [], height: 380};
     }
   }
 
-  function choice(id, words, options) {
-    const select = document.createElement("select"), label = document.createElement("label");
-    for (const one of options) select.append(new Option(one.label, one.key));
-    select.id = id;
-    label.append(words + " ", select);
+  function choice(id, text, options) {
+    const select = Object.assign(document.createElement("select"), {id}), label = document.createElement("label");
+    options.forEach((option, i) => select.append(new Option(option.label, i)));
+    label.append(text + " ", select);
     return {select, label};
   }
 })();

@@ -7,10 +7,11 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from manyeyes.report.chart import Grid
 from manyeyes.report.curves import Group, chart
 from manyeyes.report.overview import duration, format_seconds, format_setting, format_value, speed
-from manyeyes.report.page import Section, Table, escape
+from manyeyes.report.page import ChartGrid, Section
+from manyeyes.report.table import Table
+from manyeyes.report.text import escape
 from manyeyes.training.run_record import RunRecord
 
 
@@ -61,7 +62,7 @@ def privacy_section(groups: list[Group]) -> Section | None:
     spending = chart(runs, "epsilon", "epsilon", "Epsilon spent", "At the delta of the table.", low=0)
     bound = chart(runs, "clip", "clip", "The clip", "No update that is summed is longer.")
     table = Table("What was spent; noise and clip: the deviation in clips, and the last clip", head, rows)
-    return Section("Privacy", [table, *content, Grid([spending, bound])])
+    return Section("Privacy", [table, *content, ChartGrid([spending, bound])])
 
 
 def speed_section(groups: list[Group]) -> Section | None:
@@ -91,7 +92,7 @@ def speed_section(groups: list[Group]) -> Section | None:
     caption = "Images trained on, over the seconds of the round; evaluation is not counted."
     pace = chart(runs, "images_per_second", "images_per_second", "Images a second", caption, low=0)
     took = chart(runs, "seconds", "seconds", "Seconds a round", "Planning, training and aggregation.", low=0)
-    return Section("Speed", [Table("Training alone, without evaluation", head, rows), Grid([pace, took])])
+    return Section("Speed", [Table("Training alone, without evaluation", head, rows), ChartGrid([pace, took])])
 
 
 def reproduction_section(runs: list[RunRecord]) -> Section:

@@ -1,192 +1,259 @@
-"""A chart as a still SVG: for a file, for a paper, and for a page whose scripts are off."""
+"""The one renderer of charts: a chart as SVG, for a page with a light and a dark theme, and for picture files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
-from manyeyes.report.page import escape
+from manyeyes.report.chart import Chart, Series
+from manyeyes.report.scale import POINT_MARGIN, Scale, axis_range
+from manyeyes.report.text import escape, shorten, text_width, wrap
+from manyeyes.report.theme import LIGHT, PAGE, Theme
 
-COLORS = ("#0072b2", "#d55e00", "#00855f", "#b8528f", "#9a7200", "#3f8fd0", "#30363d", "#7a5cc8")  # as charts.css
-WIDTH, LEFT, RIGHT, BOTTOM, LINE = 640, 62, 22, 42, 18
-LONGEST = 32  # letters of a name on the axis
-MOST = 600  # points of a line; each stretch keeps its least and largest
-Place = Callable[[float], float]
+WIDTH, RIGHT, BOTTOM, LINE, PADDING = 640, 16, 44, 18, 12  # pixels
+FONT_SIZE, TITLE_SIZE = 12, 14
+KEY_WIDTH, KEY_GAP = 22, 18  # of the sign before a name in the legend, and after the name
+MAX_NAME_WIDTH = 210  # of a name below the x axis
+PIXELS_PER_TICK = 60
+POINT_SIZE, DENSE_POINT_SIZE, DENSE_POINTS = 7, 3, 500  # from so many points on, they are drawn smaller
+BAR_FRACTION, MAX_BAR_WIDTH = 0.8, 60  # of the room of a bar, what it fills
+DASHES = ("", "7 3", "2 3", "9 3 2 3")  # of the first eight series, the next eight, ...
+
+Point = tuple[float, float]
 
 
-def render_svg(spec: dict[str, Any]) -> str:
-    """The SVG, in light colours on white."""
-    series = [one for one in spec["series"] if any(y is not None for y in one["y"])]
-    named = series if len(spec["series"]) > 1 else []
-    top = 46 + LINE * len(named)
-    names = [f"{name[: LONGEST - 1]}…" if len(name) > LONGEST else name for name in spec["x"].get("names", ())]
-    longest = 6.6 * max(map(len, names), default=0)
-    upwards = bool(names) and longest > (WIDTH - LEFT) / len(names) - 6  # names too long to stand side by side
-    bottom = longest + 28 if upwards else BOTTOM
-    height = round(spec["height"] + LINE * len(named) + bottom - BOTTOM)
-    x0, x1 = _range(spec["x"], [x for one in series for x in one["x"]] + [m["x"] for m in spec["marks"] if "x" in m])
-    gap = min((b - a for one in series if one["kind"] == "bars" for a, b in pairwise(one["x"])), default=0.0)
-    x0, x1 = x0 - gap / 2, x1 + gap / 2
-    seen = [y for one in series for key in ("y", "low", "high") for y in one.get(key, ()) if y is not None]
-    bars = [one for one in series if one["kind"] == "bars"]
-    y0, y1 = _range(spec["y"], seen + [m["y"] for m in spec["marks"] if "y" in m] + [0.0] * bool(bars), 0.05)
-    x = _scale(x0, x1, LEFT, WIDTH - RIGHT, "log" in spec["x"])
-    y = _scale(y0, y1, height - bottom, top, "log" in spec["y"])
-    parts = [f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>', _text(0, 18, spec["title"], bold=True)]
-    for n, one in enumerate(named):
-        parts.append(_legend_key(one, 30 + LINE * n))
-        parts.append(_text(22, 34 + LINE * n, one["name"]))
-    label = spec["y"].get("label", "")
-    parts += [
-        _text(0, top - 10, "" if label.lower() == spec["title"].lower() else label),
-        _text(WIDTH - RIGHT, height - 4, _under(spec), "end"),
+@dataclass(frozen=True)
+class Plot:
+    """Where a chart is drawn, and in which colors."""
+
+    x: Scale
+    y: Scale
+    height: int  # of the whole picture
+    bar_gap: float  # between two bars, in values of x
+    theme: Theme
+
+    @property
+    def left(self) -> float:
+        return self.x.start
+
+    @property
+    def top(self) -> float:
+        return self.y.end
+
+    @property
+    def base(self) -> float:
+        return self.y.start
+
+    def color(self, series: Series) -> str:
+        return self.theme.series[series.color % len(self.theme.series)]
+
+
+def render_svg(chart: Chart, theme: Theme = LIGHT) -> str:
+    """Return a chart as an SVG element: for a file with the theme `LIGHT` or `DARK`, for a page with `PAGE`."""
+    chart = chart.downsample()
+    chart = replace(chart, series=[series for series in chart.series if any(y is not None for y in series.y)])
+    title = wrap(chart.title, WIDTH, TITLE_SIZE)
+    legend = _legend_rows(chart.series) if len(chart.series) > 1 else []
+    plot = _layout(chart, LINE * (len(title) + len(legend)) + 34, theme)
+    bold = f'font-size="{TITLE_SIZE}" font-weight="600" fill="{theme.ink}"'
+    parts = [_text(0, 15 + LINE * row, line, extra=bold) for row, line in enumerate(title)]
+    for row, entries in enumerate(legend, len(title)):
+        y = 15 + LINE * row
+        parts += [_key(series, x, y - 4, plot) + _text(x + KEY_WIDTH, y, name) for series, name, x in entries]
+    parts += _axes(chart, plot)
+    all_bars = [series for series in chart.series if series.kind == "bars"]
+    parts += [_bars(series, all_bars, plot) if series in all_bars else _curve(series, plot) for series in chart.series]
+    parts += _marks(chart, plot)
+    return _svg(chart.title, "".join(parts), plot)
+
+
+def _svg(title: str, content: str, plot: Plot) -> str:
+    style = f'font-family="system-ui, sans-serif" font-size="{FONT_SIZE}" fill="{plot.theme.soft}"'
+    label = f'role="img" aria-label="{escape(title)}"'
+    if plot.theme == PAGE:
+        return f'<svg viewBox="0 0 {WIDTH} {plot.height}" {label} {style}>{content}</svg>'
+    left, width, height = -PADDING, WIDTH + 2 * PADDING, plot.height + 2 * PADDING
+    size = f'viewBox="{left} {left} {width} {height}" width="{width}" height="{height}"'
+    paper = f'<rect x="{left}" y="{left}" width="{width}" height="{height}" fill="{plot.theme.paper}"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label} {style}>{paper}{content}</svg>'
+
+
+def _layout(chart: Chart, top: float, theme: Theme) -> Plot:
+    """Place the plot below its header, with room for the labels of the ticks."""
+    marks, all_series = chart.marks, chart.series
+    all_bars = [series for series in all_series if series.kind == "bars"]
+    are_points = bool(all_series) and all(series.kind == "points" for series in all_series)
+    positions = [x for series in all_series for x in series.x] + _known(mark.x for mark in marks)
+    x_low, x_high = axis_range(chart.x, positions, POINT_MARGIN if are_points else 0.0)
+    gap = min((b - a for series in all_bars for a, b in pairwise(series.x)), default=1.0)
+    if all_bars:
+        x_low, x_high = min(positions) - gap / 2, max(positions) + gap / 2
+    values = [y for series in all_series for column in (series.y, series.low, series.high) for y in _known(column)]
+    values += _known(mark.y for mark in marks) + [0.0] * bool(all_bars)
+    y = Scale(chart.y, *axis_range(chart.y, values, margin=0.05), top + chart.height, top)
+    left = 16 + max((text_width(label) for _, label in y.ticks(chart.height // PIXELS_PER_TICK)), default=0.0)
+    names = [shorten(name, MAX_NAME_WIDTH) for name in chart.x.names]
+    longest = max(map(text_width, names), default=0.0)
+    is_upright = longest > (WIDTH - RIGHT - left) / max(1, len(names)) - 6
+    bottom = longest + 30 if is_upright and names else BOTTOM
+    return Plot(Scale(chart.x, x_low, x_high, left, WIDTH - RIGHT), y, round(top + chart.height + bottom), gap, theme)
+
+
+def _axes(chart: Chart, plot: Plot) -> list[str]:
+    """Draw labels, grid and ticks."""
+    y_label = "" if chart.y.label.lower() == chart.title.lower() else chart.y.label
+    x_label = chart.x.label + (" (logarithmic)" if chart.x.log and chart.x.label else "")
+    parts = [
+        _text(0, plot.top - 14, shorten(y_label, WIDTH)),
+        _text(WIDTH - RIGHT, plot.height - 5, shorten(x_label, WIDTH - RIGHT), "end"),
     ]
-    for value in ticks(y0, y1, 5, "log" in spec["y"]):
-        words = f"{100 * value:.4g} %" if spec["y"].get("percent") else f"{value:,.10g}"
-        parts.append(f'<path d="M{LEFT},{y(value):.1f}H{WIDTH - RIGHT}" stroke="#e8ecf0"/>')
-        parts.append(_text(LEFT - 8, y(value) + 4, words, "end"))
-    base = height - bottom
-    for value in _visible_ticks(names, x0, x1) if names else ticks(x0, x1, 7, "log" in spec["x"]):
-        words = names[int(value)] if names else f"{value:,.10g}"
-        if upwards:
-            parts.append(f'<g transform="translate({x(value) + 4:.1f} {base + 8:.1f}) rotate(-90)">')
-            parts.append(f"{_text(0, 0, words, 'end')}</g>")
+    for y, label in plot.y.ticks(chart.height // PIXELS_PER_TICK):
+        parts.append(f'<path d="M{plot.left:.1f},{y:.1f}H{WIDTH - RIGHT}" stroke="{plot.theme.grid}"/>')
+        parts.append(_text(plot.left - 8, y + 4, label, "end"))
+    parts.append(f'<path d="M{plot.left:.1f},{plot.base:.1f}H{WIDTH - RIGHT}" stroke="{plot.theme.axis}"/>')
+    return parts + (_name_ticks(chart.x.names, plot) if chart.x.names else _number_ticks(plot))
+
+
+def _number_ticks(plot: Plot) -> list[str]:
+    parts = []
+    for x, label in plot.x.ticks(7):
+        parts.append(f'<path d="M{x:.1f},{plot.base:.1f}v4" stroke="{plot.theme.axis}"/>')
+        parts.append(_text(min(x, WIDTH - text_width(label) / 2), plot.base + 17, label, "middle"))
+    return parts
+
+
+def _name_ticks(names: Sequence[str], plot: Plot) -> list[str]:
+    """Write the names below their positions: upwards where they are long, and only some of very many."""
+    parts, is_upright = [], plot.height - plot.base > BOTTOM + 1
+    step = math.ceil(13 * len(names) / (WIDTH - RIGHT - plot.left))
+    for i in range(0, len(names), step):
+        name, x = shorten(names[i], MAX_NAME_WIDTH), plot.x(i)
+        if is_upright:
+            position = f"translate({x + 4:.1f} {plot.base + 8:.1f}) rotate(-90)"
+            parts.append(f'<g transform="{position}">{_text(0, 0, name, "end")}</g>')
         else:
-            parts.append(_text(x(value), base + 17, words, "middle"))
-    parts.append(f'<path d="M{LEFT},{base:.1f}H{WIDTH - RIGHT}" stroke="#8c959f"/>')
-    for one in series:
-        parts.append(_draw_bars(one, bars, x, y, y0, gap, x0) if one in bars else _draw_series(one, x, y))
-    for mark in spec["marks"]:
-        where = (
-            f"M{LEFT},{y(mark['y']):.1f}H{WIDTH - RIGHT}" if "y" in mark else f"M{x(mark['x']):.1f},{top}V{base:.1f}"
-        )
-        parts.append(f'<path d="{where}" stroke="#57606a" stroke-dasharray="4 4"/>')
-        a, b = (LEFT + 6, y(mark["y"]) - 5) if "y" in mark else (x(mark["x"]) + 5, top + 10)
-        parts.append(_text(a, b, mark.get("label", "")))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'role="img" aria-label="{escape(spec["title"])}">{"".join(parts)}</svg>'
+            parts.append(_text(x, plot.base + 17, name, "middle"))
+    return parts
+
+
+def _curve(series: Series, plot: Plot) -> str:
+    """Draw a line with its band, or points."""
+    color = plot.color(series)
+    points = [
+        (plot.x(x), plot.y(y)) if y is not None and plot.x.can_show(x) and plot.y.can_show(y) else None
+        for x, y in zip(series.x, series.y, strict=True)
+    ]
+    visible = [point for point in points if point is not None]
+    if series.kind == "points" and series.dashed:
+        rings = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in visible)
+        return f'<g fill="none" stroke="{color}" stroke-width="1.75">{rings}</g>'
+    if series.kind == "points" or len(visible) == 1:
+        dots = "".join(f"M{x:.1f},{y:.1f}h0" for x, y in visible)
+        size = POINT_SIZE if len(visible) < DENSE_POINTS else DENSE_POINT_SIZE
+        return f'<path d="{dots}" stroke="{color}" stroke-width="{size}" stroke-linecap="round" stroke-opacity=".75"/>'
+    style = f'fill="none" stroke="{color}" stroke-width="2" stroke-linejoin="round"{_dash(series)}'
+    return f'{_band(series, plot)}<path d="{_path(points, series.kind == "steps")}" {style}/>'
+
+
+def _path(points: Iterable[Point | None], has_steps: bool) -> str:
+    """Return the path of a line that is broken at gaps."""
+    path, is_drawing = [], False
+    for point in points:
+        if point is not None:
+            x, y = point
+            path.append(
+                f"M{x:.1f},{y:.1f}" if not is_drawing else f"H{x:.1f}V{y:.1f}" if has_steps else f"L{x:.1f},{y:.1f}"
+            )
+        is_drawing = point is not None
+    return "".join(path)
+
+
+def _band(series: Series, plot: Plot) -> str:
+    edges = _intervals(series, plot)
+    outline = [(x, high) for x, _, high in edges] + [(x, low) for x, low, _ in reversed(edges)]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in outline)
+    return f'<polygon points="{points}" fill="{plot.color(series)}" fill-opacity=".16"/>' if edges else ""
+
+
+def _bars(series: Series, all_bars: Sequence[Series], plot: Plot) -> str:
+    """Draw bars with their whiskers, next to the bars of other series."""
+    room = plot.x(plot.x.low + plot.bar_gap) - plot.left
+    width = min(MAX_BAR_WIDTH, max(1.0, BAR_FRACTION * room / len(all_bars)))
+    offset = (all_bars.index(series) - len(all_bars) / 2) * width
+    zero = plot.y(max(0.0, plot.y.low))
+    bars = "".join(
+        f"M{plot.x(x) + offset:.1f},{zero:.1f}V{plot.y(y):.1f}h{width:.1f}V{zero:.1f}Z"
+        for x, y in zip(series.x, series.y, strict=True)
+        if y is not None
     )
+    middle = offset + width / 2
+    whiskers = "".join(f"M{x + middle:.1f},{low:.1f}V{high:.1f}" for x, low, high in _intervals(series, plot))
+    whiskers = f'<path d="{whiskers}" stroke="{plot.theme.ink}" stroke-width="1.5"/>' if whiskers else ""
+    return f'<path d="{bars}" fill="{plot.color(series)}"/>{whiskers}'
 
 
-def ticks(low: float, high: float, count: int, log: bool = False) -> list[float]:
-    """Round values between two, about so many."""
-    if log and high / low >= 8:
-        decades = math.log10(high / low)
-        steps, jump = ([1, 2, 5] if decades < 2.5 else [1]), max(1, math.ceil(decades / count))
-        powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1, jump)
-        found = [step * 10.0**power for power in powers for step in steps]
-        return [value for value in found if low * 0.9999 <= value <= high * 1.0001]
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next((each * power for each in (1, 2, 5) if each * power >= rough), 10 * power)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
+def _intervals(series: Series, plot: Plot) -> list[tuple[float, float, float]]:
+    """Return the pixels of x, of the low and of the high end of each interval."""
+    columns = zip(series.x, series.low, series.high, strict=False)
+    return [(plot.x(x), plot.y(low), plot.y(high)) for x, low, high in columns if low is not None and high is not None]
 
 
-def _range(axis: dict[str, Any], values: list[float], spare: float = 0.0) -> tuple[float, float]:
-    if "log" in axis:
-        values = [value for value in values if value > 0]
-    low, high = (min(values), max(values)) if values else (1.0, 10.0) if "log" in axis else (0.0, 1.0)
-    if "log" in axis:
-        low, high = (low / 2, high * 2) if low == high else (low, high)
-    else:
-        room = (high - low) * spare or (0.5 if low == high else 0.0)
-        low, high = (0.0 if low == 0 or 0 < low < room else low - room), high + room
-    low, high = axis.get("min", low), axis.get("max", high)
-    return (low, high) if high > low else (low, low + 1)
+def _marks(chart: Chart, plot: Plot) -> list[str]:
+    """Draw lines across the plot; the labels of neighbors are apart."""
+    parts = []
+    for number, mark in enumerate(chart.marks):
+        if mark.y is not None:
+            y, is_left = plot.y(mark.y), number % 2 == 0
+            line, label_y = f"M{plot.left:.1f},{y:.1f}H{WIDTH - RIGHT}", y - 5
+            label_x, room = plot.left + 6 if is_left else WIDTH - RIGHT, WIDTH - RIGHT - plot.left - 6
+        else:
+            x = plot.x(mark.x or 0.0)
+            is_left = x < (plot.left + WIDTH) / 2
+            line, label_y = f"M{x:.1f},{plot.top:.1f}V{plot.base:.1f}", plot.top + 10 + 14 * number
+            label_x, room = (x + 5, WIDTH - x - 5) if is_left else (x - 5, x - plot.left)
+        halo = f'stroke="{plot.theme.paper}" stroke-width="3" paint-order="stroke"'
+        parts.append(f'<path d="{line}" stroke="{plot.theme.soft}" stroke-dasharray="4 4"/>')
+        parts.append(_text(label_x, label_y, shorten(mark.label, room), "start" if is_left else "end", halo))
+    return parts
 
 
-def _scale(low: float, high: float, start: float, end: float, log: bool) -> Place:
-    a, b = (math.log10(low), math.log10(high)) if log else (low, high)
-    return lambda value: start + ((math.log10(max(value, low)) if log else value) - a) * (end - start) / (b - a)
+def _legend_rows(all_series: Sequence[Series]) -> list[list[tuple[Series, str, float]]]:
+    """Return the entries of the legend, row by row: the series, its name and its position."""
+    rows: list[list[tuple[Series, str, float]]] = []
+    end = math.inf
+    for series in all_series:
+        name = shorten(series.name, WIDTH - KEY_WIDTH)
+        width = KEY_WIDTH + text_width(name)
+        if end + width > WIDTH:
+            rows.append([])
+            end = 0
+        rows[-1].append((series, name, end))
+        end += width + KEY_GAP
+    return rows
 
 
-def _draw_series(one: dict[str, Any], x: Place, y: Place) -> str:
-    """A line with its band, broken where there is nothing, or points."""
-    there = [(x(a), y(b)) if b is not None else None for a, b in zip(one["x"], one["y"], strict=True)]
-    if one["kind"] == "points" and one.get("dashed"):
-        rings = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5"/>' for a, b in filter(None, there))
-        return f'<g fill="none" stroke="{_colour(one)}" stroke-width="1.75">{rings}</g>'
-    if one["kind"] == "points":
-        dots = "".join(f"M{a:.1f},{b:.1f}h0" for a, b in filter(None, there))
-        return (
-            f'<path d="{dots}" stroke="{_colour(one)}" stroke-width="7" stroke-linecap="round" stroke-opacity=".75"/>'
-        )
-    shape, pen = "", "M"
-    for place in _thinned(there):
-        shape += "" if place is None else f"{pen}{place[0]:.1f},{place[1]:.1f}"
-        pen = "M" if place is None else "L"
-    dash = ' stroke-dasharray="5 4"' if _is_dashed(one) else ""
-    band = ""
-    if one.get("low"):
-        edges = [
-            (x(a), y(b), y(c)) for a, b, c in zip(one["x"], one["low"], one["high"], strict=True) if None not in (b, c)
-        ]
-        around = [(a, c) for a, _, c in edges] + [(a, b) for a, b, _ in reversed(edges)]
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in around)
-        band = f'<polygon points="{points}" fill="{_colour(one)}" fill-opacity=".16"/>'
-    return (
-        f'{band}<path d="{shape}" fill="none" stroke="{_colour(one)}" stroke-width="2" stroke-linejoin="round"{dash}/>'
-    )
+def _key(series: Series, x: float, y: float, plot: Plot) -> str:
+    """Draw the sign of a series in the legend."""
+    color = plot.color(series)
+    if series.kind == "points":
+        paint = f'fill="none" stroke="{color}" stroke-width="1.75"' if series.dashed else f'fill="{color}"'
+        return f'<circle cx="{x + 7:.1f}" cy="{y}" r="3.5" {paint}/>'
+    if series.kind == "bars":
+        return f'<rect x="{x:.1f}" y="{y - 5}" width="14" height="10" rx="2" fill="{color}"/>'
+    return f'<path d="M{x:.1f},{y}h16" stroke="{color}" stroke-width="3"{_dash(series)}/>'
 
 
-def _thinned(there: list[tuple[float, float] | None]) -> list[tuple[float, float] | None]:
-    if len(there) <= MOST:
-        return there
-    kept: list[tuple[float, float] | None] = []
-    size = math.ceil(2 * len(there) / MOST)
-    for start in range(0, len(there), size):
-        some = [place for place in there[start : start + size] if place is not None]
-        kept += sorted({min(some, key=lambda p: p[1]), max(some, key=lambda p: p[1])}) if some else [None]
-    return kept
+def _dash(series: Series) -> str:
+    dash = "5 4" if series.dashed else DASHES[series.color // len(LIGHT.series) % len(DASHES)]
+    return f' stroke-dasharray="{dash}"' if dash else ""
 
 
-def _draw_bars(one: dict[str, Any], bars: list[Any], x: Place, y: Place, y0: float, gap: float, x0: float) -> str:
-    wide = max(1.0, 0.8 * (x(x0 + gap) - x(x0) if gap else 40) / len(bars))
-    shift, zero = (bars.index(one) - len(bars) / 2) * wide, y(max(0.0, y0))
-    each = ((x(a) + shift, y(b)) for a, b in zip(one["x"], one["y"], strict=True) if b is not None)
-    shape = "".join(f"M{a:.1f},{zero:.1f}V{b:.1f}h{wide:.1f}V{zero:.1f}Z" for a, b in each)
-    bands = zip(one["x"], one.get("low", ()), one.get("high", ()), strict=False)
-    spread = "".join(f"M{x(a) + shift + wide / 2:.1f},{y(b):.1f}V{y(c):.1f}" for a, b, c in bands if None not in (b, c))
-    whiskers = f'<path d="{spread}" stroke="#1b1f24" stroke-width="1.5"/>' if spread else ""
-    return f'<path d="{shape}" fill="{_colour(one)}"/>{whiskers}'
+def _text(x: float, y: float, text: str, anchor: str = "start", extra: str = "") -> str:
+    attributes = f'x="{x:.1f}" y="{y:.1f}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
+    return f"<text {attributes} {extra}>{escape(text)}</text>" if text else ""
 
 
-def _legend_key(one: dict[str, Any], y: int) -> str:
-    """What a series looks like, before its name."""
-    if one["kind"] == "points":
-        ink = (
-            f'fill="none" stroke-width="1.75" stroke="{_colour(one)}"'
-            if one.get("dashed")
-            else f'fill="{_colour(one)}"'
-        )
-        return f'<circle cx="7" cy="{y}" r="3.5" {ink}/>'
-    dash = ' stroke-dasharray="5 4"' if _is_dashed(one) else ""
-    return f'<path d="M0,{y}h14" stroke="{_colour(one)}" stroke-width="4"{dash}/>'
-
-
-def _is_dashed(one: dict[str, Any]) -> bool:
-    return bool(one.get("dashed")) or one["colour"] >= len(COLORS)
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start", bold: bool = False) -> str:
-    look = 'font-weight="600" font-size="14" fill="#1b1f24"' if bold else 'font-size="12" fill="#57606a"'
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-family="system-ui, sans-serif"'
-    return f"<text {place} {look}>{escape(words)}</text>"
-
-
-def _under(spec: dict[str, Any]) -> str:
-    return spec["x"].get("label", "") + (" (logarithmic)" if "log" in spec["x"] else "")
-
-
-def _visible_ticks(names: list[str], x0: float, x1: float) -> list[float]:
-    """All of them, or of many as many as have room."""
-    every = math.ceil(13 * len(names) / (WIDTH - LEFT))
-    return [float(i) for i in range(0, len(names), every) if x0 <= i <= x1]
-
-
-def _colour(one: dict[str, Any]) -> str:
-    return COLORS[one["colour"] % len(COLORS)]
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

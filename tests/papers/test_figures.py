@@ -13,8 +13,9 @@ from manyeyes.papers import ITEMS, Exhibit
 from manyeyes.papers.comparison import ExhibitResults, compare
 from manyeyes.papers.figures import figures
 from manyeyes.papers.plan import ReproduceOptions, job, select_rows
-from manyeyes.papers.png import png
-from manyeyes.report.chart import Axis, Chart, Series
+from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series
+from manyeyes.report.export import render_png
+from manyeyes.report.svg import render_svg
 
 Write = Callable[..., None]
 
@@ -62,8 +63,10 @@ def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path:
     assert [line.low[2], line.high[2]] == pytest.approx([0.45 - deviation, 0.45 + deviation])
     assert (paper.name, paper.kind) == ("FedAvg + FedVC, K=10 (paper)", "points")
     assert (list(paper.x), list(paper.y)) == ([1000, 2500, 5000], pytest.approx([0.313, 0.397, 0.439]))
-    assert chart.marks == [{"y": 0.6, "label": "centralised"}]
-    assert chart.svg().count("<circle") == 3 + 1, "the paper's points are hollow, and so is the sign before their name"
+    assert chart.marks == [Mark("centralized", y=0.6)]
+    assert render_svg(chart).count("<circle") == 3 + 1, (
+        "the paper's points are hollow, and so is the sign before their name"
+    )
 
 
 def test_a_bar_has_the_papers_number_as_a_hollow_point(tmp_path: Path, write: Write) -> None:
@@ -74,7 +77,7 @@ def test_a_bar_has_the_papers_number_as_a_hollow_point(tmp_path: Path, write: Wr
         ("measured", "bars", [0.6]),
         ("paper", "points", [pytest.approx(0.579)]),
     ]
-    assert chart.svg().count("<circle") == 1 + 1
+    assert render_svg(chart).count("<circle") == 1 + 1
 
 
 def test_beside_a_stand_in_there_is_no_number_of_the_paper(tmp_path: Path, write: Write) -> None:
@@ -140,14 +143,12 @@ def test_a_figure_without_a_run_is_not_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["line", "points", "bars"])
-def test_a_png_is_one_whatever_is_in_the_chart(kind: str) -> None:
+def test_a_png_is_one_whatever_is_in_the_chart(kind: Kind) -> None:
     """Gaps, spread, names that look like mathematics, a mark and a logarithmic axis."""
     series = Series("cost: 5 $ and 6 $", [0, 1, 2], [1.0, None, 3.0], [0.5, None, 2.5], [1.5, None, 3.5], kind)
     names = Axis("x", names=("a", "b", "c"))
-    chart = Chart(
-        "chart-1", "A $ chart", names, Axis("y", log=True), [series, series], "", [{"y": 2.0, "label": "here"}]
-    )
-    assert png(chart).startswith(b"\x89PNG")
+    chart = Chart("chart-1", "A $ chart", names, Axis("y", log=True), [series, series], "", [Mark("here", y=2.0)])
+    assert render_png(chart).startswith(b"\x89PNG")
     assert len(re.findall("\n", chart.csv())) == 7
 
 

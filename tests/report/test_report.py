@@ -16,7 +16,8 @@ from manyeyes.papers import ITEMS
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, groups
 from manyeyes.report.report import write
-from manyeyes.report.svg import ticks
+from manyeyes.report.scale import ticks
+from manyeyes.report.svg import render_svg
 from manyeyes.training.run_record import find_runs, read_run
 
 Made = Callable[..., Path]
@@ -316,10 +317,10 @@ def test_a_still_picture_has_long_names_upwards_deviations_and_hollow_signs() ->
     bars = Series("measured", range(6), [0.5] * 6, [0.4] * 6, [0.6] * 6, kind="bars")
     paper = Series("paper", range(6), [0.5] * 6, kind="points", dashed=True, color=1)
     short, tall = (Chart("key", "", Axis("", names=x), Axis(""), [bars, paper], "") for x in (tuple("abcdef"), names))
-    drawn = tall.svg()
+    drawn = render_svg(tall)
     assert [name in drawn for name in names] == [True] * 6
     assert drawn.count("rotate(-90)") == 6
-    assert short.svg().count("rotate(-90)") == 0
+    assert render_svg(short).count("rotate(-90)") == 0
     assert drawn.count("<circle") == 7, "six rings, and one before the name"
     spread = re.search(r'<path d="([^"]*)" stroke="#1b1f24"', drawn)
     assert spread and spread[1].count("M") == 6

@@ -1,0 +1,33 @@
+"""Downsampling of long curves for a screen."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def downsample_minmax(x: ArrayLike, y: ArrayLike, max_points: int) -> NDArray[np.intp]:
+    """Return the indices of at most `max_points` points that look like the whole curve.
+
+    They are the two ends, and the lowest and the highest point of each of equal intervals of x, so no peak is lost.
+
+    Parameters
+    ----------
+    x
+        Positions along the axis as it is drawn (logarithms on a logarithmic axis), in ascending order.
+    y
+        Values; NaN where the curve has a gap. An interval without a value keeps one of its points.
+    max_points
+        At least 4.
+    """
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    count = len(y)
+    if count <= max_points:
+        return np.arange(count)
+    num_intervals = (max_points - 2) // 2
+    positions = (x - x[0]) / ((x[-1] - x[0]) or 1.0)
+    interval = np.minimum((positions * num_intervals).astype(np.intp), num_intervals - 1)
+    lowest_first = np.lexsort((y, interval))  # NaN comes last
+    highest_first = np.lexsort((-y, interval))
+    _, starts = np.unique(interval, return_index=True)
+    return np.unique(np.concatenate([[0, count - 1], lowest_first[starts], highest_first[starts]]))

@@ -1,0 +1,54 @@
+"""Charts as files: pictures and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from manyeyes.io.files import write_bytes, write_text
+from manyeyes.report.chart import Chart
+from manyeyes.report.svg import render_svg
+
+PNG_ZOOM = 2  # pixels per unit of the SVG
+
+
+def write_chart(chart: Chart, path: Path) -> None:
+    """Write a chart as SVG or as PNG, by the suffix of the path; PNG needs `pip install 'manyeyes[png]'`."""
+    if path.suffix == ".svg":
+        write_text(path, render_svg(chart) + "\n")
+    elif path.suffix == ".png":
+        write_bytes(path, render_png(chart))
+    else:
+        raise ValueError(f"{path} is neither .svg nor .png: charts are written as one of them")
+
+
+def write_charts(charts: Sequence[Chart], folder: Path, prefix: str = "") -> None:
+    """Write each chart as SVG and CSV, and as PNG if `resvg_py` is installed."""
+    pictures = {".svg": lambda chart: (render_svg(chart) + "\n").encode()}
+    if can_write_png():
+        pictures[".png"] = render_png
+    content = {
+        folder / f"{prefix}{chart.name}{suffix}": render(chart)
+        for chart in charts
+        for suffix, render in (pictures | {".csv": lambda chart: chart.csv().encode()}).items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, data in content.items():
+        write_bytes(path, data)
+
+
+def can_write_png() -> bool:
+    try:
+        import resvg_py  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def render_png(chart: Chart) -> bytes:
+    if not can_write_png():
+        raise ValueError("PNG files need resvg_py: pip install 'manyeyes[png]', or write .svg")
+    import resvg_py
+
+    data = resvg_py.svg_to_bytes(svg_string=render_svg(chart), zoom=PNG_ZOOM)
+    return data

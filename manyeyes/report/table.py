@@ -1,0 +1,55 @@
+"""A table, for a page, for a Markdown file and for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table as TerminalTable
+from rich.text import Text
+
+from manyeyes.report.text import escape, printable
+
+PAGE_WIDTH = 100  # characters of a terminal, at least
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text; the first cell of a row is its heading."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    is_prose: bool = False  # whether cells are text, which wraps, and not numbers, which are aligned
+
+    def html(self) -> str:
+        header = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in self.header)
+        rows = "".join(
+            f'<tr><th scope="row">{escape(heading)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+            for heading, *cells in self.rows
+        )
+        caption, style = escape(self.caption), ' class="prose"' if self.is_prose else ""
+        # A table that is wider than a phone scrolls, also with the keyboard.
+        return (
+            f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table{style}>'
+            f"<caption>{caption}</caption><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+
+    def markdown(self) -> str:
+        lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
+        return "".join(f"| {' | '.join(map(printable, cells))} |\n" for cells in lines)
+
+    def terminal(self, width: int = PAGE_WIDTH) -> str:
+        """Return the table as lines of text."""
+        has_header = any(self.header)
+        table = TerminalTable(title=Text(printable(self.caption)), title_justify="left", show_header=has_header)
+        for number, name in enumerate(self.header):
+            table.add_column(Text(printable(name)), justify="right" if number and has_header else "left")
+        for row in self.rows:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        console = Console(file=io.StringIO(), width=width)
+        with console.capture() as capture:
+            console.print(table)
+        return capture.get().rstrip("\n")
