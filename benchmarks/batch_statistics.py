@@ -20,7 +20,7 @@ from torch import nn
 from manyeyes.config.build import build_algorithm, build_model, build_population, build_preprocess
 from manyeyes.config.run import read_settings
 from manyeyes.engines.evaluation import LocalEvaluator
-from manyeyes.engines.images import load as resident
+from manyeyes.engines.images import load_to_device
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.checkpoint import load
 from manyeyes.training.client_state import ClientStateStore
@@ -42,7 +42,7 @@ def means(folder: Path, batch: int, device: torch.device) -> dict[str, float]:
     population = build_population(config)
     augment, algorithm = build_preprocess(config), build_algorithm(config)
     module = build_model(config, population).to(device)
-    test = resident(population.split(config["eval_split"]), device)
+    test = load_to_device(population.split(config["eval_split"]), device)
     found = load(RunFolder(folder).checkpoint, device)
     with closing(
         ClientStateStore.open(RunFolder(folder).client_states, found.clients, device, 2**40, writes=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from manyeyes.engines.base import arithmetic
+from manyeyes.engines.base import deterministic_kernels
 from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.training.environment import environment
@@ -90,7 +90,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("kernels are for GPUs, and there is none here")
     rows = {}
-    with arithmetic("bf16"), compiling():
+    with deterministic_kernels("bf16"), compiling():
         for name, (layer, shape, passes) in CASES.items():
             rows[name] = measured(layer(), shape, passes)
             print(f"{name:54}", *(f"{what} {time:7.1f}" for what, time in rows[name].items()), flush=True)

@@ -26,6 +26,7 @@ from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import init_state
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.reference import ReferenceEngine
@@ -54,7 +55,10 @@ def measured(name: str) -> dict[str, float]:
     people = Population.from_arrays(images, SingleLabels(labels, tuple("abcdefghij")), np.repeat(np.arange(20), 50))
     torch.manual_seed(0)
     model, algorithm = FlatModel(build_model(name, 10)), fedavg(cohort_size=4, batch_size=25)
-    engine, judge = ReferenceEngine(model, people, Preprocess(), CPU), LocalEvaluator(model, people, Preprocess(), CPU)
+    engine, judge = (
+        ReferenceEngine(EngineSetup(model, people, Preprocess(), CPU)),
+        LocalEvaluator(model, people, Preprocess(), CPU),
+    )
     state = init_state(algorithm, model.read(), model.num_trainable)
     return {
         "round": least(lambda: run_round(algorithm, state, people, engine, {}, 0)),

@@ -22,7 +22,7 @@ from manyeyes.core.plan import plan_round
 from manyeyes.engines.gpu.buffers import PlanBuffers
 from manyeyes.engines.gpu.engine import MAX_VMAP_WIDTH, VMAP_STREAMS, streams_for
 from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
-from manyeyes.engines.images import load
+from manyeyes.engines.images import load_to_device
 from manyeyes.training.environment import environment
 
 CASES = {  # work, users, clients, and whether clients run side by side
@@ -35,7 +35,7 @@ CASES = {  # work, users, clients, and whether clients run side by side
 
 def measured(name: str, users: int, clients: int, beside: bool) -> dict[str, float]:
     work = WORKS[name].resized(users, clients)
-    population, rounds = load(work.population(), torch.device("cpu")), count()
+    population, rounds = load_to_device(work.population(), torch.device("cpu")), count()
     lanes = min(VMAP_STREAMS, clients) if beside else streams_for(clients)
     width = min(MAX_VMAP_WIDTH, -(-clients // lanes)) if beside else 1
     table = PlanBuffers(population, torch.device("cpu"), lanes, width, work.batch, work.augment.num_uniforms)

@@ -19,6 +19,7 @@ from manyeyes.core.population import MultiLabels, Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import RoundMetrics, init_state
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.flat import FlatModel
 
@@ -56,7 +57,7 @@ class AlgorithmRun:
         flat = FlatModel(module)
         flat.write(torch.tensor(THETA, dtype=torch.float32))
         self.algorithm, self.population = algorithm, population
-        self.engine = ReferenceEngine(flat, population, Preprocess(), torch.device("cpu"))
+        self.engine = ReferenceEngine(EngineSetup(flat, population, Preprocess(), torch.device("cpu")))
         self.state = init_state(algorithm, flat.read(), flat.num_trainable)
         self.clients: dict[int, dict[str, torch.Tensor]] = {}
 

@@ -22,6 +22,7 @@ from manyeyes.core.state import communication_cost
 from manyeyes.cost.formulas import ModelSize, Network, Throughput, client_disk, client_memory, mean_round, server_memory
 from manyeyes.cost.measure import describe, remembered, time_clients
 from manyeyes.data.synthetic.dataset import SyntheticImages, splits, user_sizes
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.distributed.data_parallel import GroupCache
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import choose_device
@@ -53,7 +54,9 @@ def main(words: list[str]) -> int:
     check_norm_statistics(algorithm, flat)
     personal = 0
     if algorithm.personal_layers is not None:
-        personal = int(ReferenceEngine(flat, people, augment, device).personal_mask(algorithm.personal_layers).sum())
+        personal = int(
+            ReferenceEngine(EngineSetup(flat, people, augment, device)).personal_mask(algorithm.personal_layers).sum()
+        )
     host = FlatModel(build_model(config, people))
     model = describe(host, personal, augment, people.image_shape, algorithm.batching.batch_size)
     if given.images_per_second is None:

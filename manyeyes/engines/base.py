@@ -1,4 +1,4 @@
-"""What engines have in common: their options, what they are made from, and defaults for what few of them need."""
+"""What engines have in common: their options, what they are made from, and the base class that they derive from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,14 +20,15 @@ from manyeyes.core.population import Ints, Population
 from manyeyes.core.registry import option
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.distributed.data_parallel import ClientGroup
-from manyeyes.engines.distributed.process_group import all_gather_objects
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.inspection import ModuleTraits, probe
 
-DEFAULT_COHORT_SIZE = 8  # clients per round where nothing else is known
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from manyeyes.engines.distributed.data_parallel import ClientGroup
+    from manyeyes.engines.images import ImagePrefetcher
 
+T = TypeVar("T")
+DEFAULT_COHORT_SIZE = 8  # clients per round where nothing else is known
 IMAGE_STORAGES = ("auto", "gpu", "cpu")
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 
@@ -51,26 +52,27 @@ class EngineOptions:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"engine.{name} is {getattr(self, name)}: set it to at least 0.")
         if self.image_storage not in IMAGE_STORAGES:
-            raise ValueError(
-                f"engine.image_storage is {self.image_storage!r}: set it to {', '.join(IMAGE_STORAGES[:-1])} or "
-                f"{IMAGE_STORAGES[-1]}."
-            )
+            raise ValueError(f"engine.image_storage is {self.image_storage!r}: choose {', '.join(IMAGE_STORAGES)}.")
 
 
 @dataclass(frozen=True)
 class DistInfo:
-    """Which process this is, of how many."""
+    """Which of the processes of a training this one is."""
 
     rank: int = 0
-    size: int = 1
+    size: int = 1  # number of processes
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set in any process."""
-        return any(self.all_gather(flag)) if self.size > 1 else flag
+        return any(self.all_gather(flag))
 
     def all_gather(self, local: T) -> list[T]:
         """Return the objects of all processes, in the order of ranks."""
-        return [local] if self.size == 1 else all_gather_objects(local, self.size)
+        if self.size == 1:
+            return [local]
+        from manyeyes.engines.distributed.process_group import all_gather_objects
+
+        return all_gather_objects(local, self.size)
 
     def shard(self, items: Ints) -> Ints:
         """Return this process's part of the items."""
@@ -96,6 +98,7 @@ class EngineSetup:
     options: EngineOptions = EngineOptions()
     cohort_size: int = DEFAULT_COHORT_SIZE  # clients that a round is expected to have
     dist: DistInfo = ONE_PROCESS
+    prefetcher: ImagePrefetcher | None = None  # the population's images, where they are read ahead
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -118,21 +121,8 @@ class EngineSetup:
         return "float32" if self.precision == "tf32" else self.precision
 
 
-class GroupTrainer(Protocol):
-    """Trains one client on several processes: each has a part of every batch, and gradients are summed."""
-
-    def train_in_group(
-        self,
-        group: ClientGroup,
-        weights: Tensor,
-        plan: RoundPlan,
-        context: RoundContext,
-        client_states: ClientStates,
-    ) -> CohortResult: ...
-
-
 class EngineBase:
-    """Defaults for what few engines need. A subclass adds `create`, `train` and `personal_mask`.
+    """What `manyeyes run` expects of an engine. A subclass adds `train`.
 
     Register a subclass with `@register("engine", NAME)`, or choose it by import path.
     """
@@ -140,53 +130,27 @@ class EngineBase:
     name: str = "custom"
     precision: str = "float32"  # that evaluation uses too
     compiles: bool = False  # whether evaluation is compiled too
-    group_trainer: GroupTrainer | None = None
+    splits_clients: bool = False  # whether it has `in_group`
     on_device_busy: Callable[[], None] = staticmethod(lambda: None)  # called when the host waits for the device
     num_trainable: int
     num_augment_uniforms: int
 
+    def __init__(self, setup: EngineSetup) -> None:
+        self.num_trainable, self.num_augment_uniforms = setup.model.num_trainable, setup.preprocess.num_uniforms
+        self._model = setup.model
+        self._masks: dict[PersonalLayers, Tensor] = {}
+
     @classmethod
-    def supports(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
-        """Return why the engine cannot train this model with this algorithm; None where it can."""
+    def incompatibility(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
+        """Return what of this training the engine does not support; None where it supports all of it."""
         return None
 
     @classmethod
     def is_recommended(cls, setup: EngineSetup) -> bool:
-        """Return whether `engine=auto` should take the engine where it is supported."""
+        """Return whether `engine=auto` should take the engine where it is compatible."""
         return True
 
-    @classmethod
-    def create(cls, setup: EngineSetup) -> Self:
-        raise NotImplementedError(f"{cls.__name__} has no create(setup): add one that returns the engine.")
-
     def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} has no personal_mask: add one that returns a mask [W].")
-
-    def prefetch(self, plan: RoundPlan) -> None:
-        """Prepare what can be prepared for a coming round."""
-
-    def train(
-        self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
-    ) -> CohortResult:
-        raise NotImplementedError(f"{type(self).__name__} has no train: add one that returns a CohortResult.")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Release processes and device memory."""
-
-
-class PersonalMasks:
-    """The mask of each kind of personal layers of a model, computed once."""
-
-    def __init__(self, model: FlatModel) -> None:
-        self._model = model
-        self._masks: dict[PersonalLayers, Tensor] = {}
-
-    def __call__(self, personal_layers: PersonalLayers) -> Tensor:
         """Return where the weights belong to personal layers [W]; the same tensor for the same layers."""
         if personal_layers not in self._masks:
             mask = self._model.mask(personal_layers.parameter_names(self._model.module).__contains__)
@@ -197,6 +161,27 @@ class PersonalMasks:
                 )
             self._masks[personal_layers] = mask
         return self._masks[personal_layers]
+
+    def prefetch(self, plan: RoundPlan) -> None:
+        """Prepare what can be prepared for a coming round."""
+
+    def train(
+        self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
+    ) -> CohortResult:
+        """Train the clients of a round, and return the sum of their updates."""
+        raise NotImplementedError(f"{type(self).__name__} has no train: add one that returns a CohortResult.")
+
+    def in_group(self, group: ClientGroup) -> EngineBase:
+        """Return an engine that trains each client together with the other processes of a group."""
+        raise NotImplementedError(f"{type(self).__name__} has no in_group: set splits_clients to False.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release processes and device memory."""
 
 
 def choose_precision(name: str, device: torch.device) -> str:
@@ -211,12 +196,12 @@ def choose_precision(name: str, device: torch.device) -> str:
 
 
 def compute_dtype(precision: str) -> torch.dtype:
-    """Return the type that the model computes in."""
+    """Return the type that the model computes in; weights, updates and their sums are always float32."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 @contextmanager
-def arithmetic(precision: str) -> Iterator[None]:
+def deterministic_kernels(precision: str) -> Iterator[None]:
     """Use kernels of a precision that give the same bits every time."""
     allow_tf32 = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"

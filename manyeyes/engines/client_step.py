@@ -1,7 +1,4 @@
-"""What every engine does for a client: fetch a batch, weigh its losses, and send the update.
-
-An update is clipped and compressed by the client, and decompressed by the server.
-"""
+"""What every engine does for a client: fetch batches, weigh losses, send the update, and keep state between rounds."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from torch import Tensor
 
 from manyeyes.components.losses import default_loss
 from manyeyes.components.numerics import l2_norms
-from manyeyes.core.algorithm import Loss
+from manyeyes.core.algorithm import Loss, OptState
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Ints, Population, as_image_source
 from manyeyes.core.rng import make_rng
-from manyeyes.core.state import RESIDUAL, ClientState, RoundContext
+from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, RESIDUAL, ClientState, RoundContext
 
 EPS = 1e-12  # stands for a sum of weights that is 0: examples that count nothing then give no gradient
 
@@ -92,3 +89,17 @@ def decompress(arrays: dict[str, Tensor], num_elements: int, context: RoundConte
 
 def _clip(vector: Tensor, norm: float, max_norm: float) -> Tensor:
     return vector * min(1.0, max_norm / norm) if norm else vector
+
+
+def make_client_state(
+    personal_weights: Tensor | None, correction_state: Tensor | None, opt_state: OptState
+) -> ClientState:
+    """Return what a client keeps for its next round."""
+    tensors = {PERSONAL_WEIGHTS: personal_weights, CORRECTION_STATE: correction_state}
+    tensors |= {f"{OPT_STATE}{i}": tensor for i, tensor in enumerate(opt_state)}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def persisted_opt_state(client_state: ClientState) -> OptState:
+    """Return the state of the client optimizer that a client carries from round to round."""
+    return tuple(client_state[name] for name in sorted(client_state) if name.startswith(OPT_STATE))

@@ -14,9 +14,8 @@ from manyeyes.components.losses import CrossEntropy
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.state import PERSONAL_WEIGHTS, ClientStates, DivergenceError
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import ONE_PROCESS, DistInfo, arithmetic, compute_dtype
+from manyeyes.engines.base import ONE_PROCESS, DistInfo, compute_dtype, deterministic_kernels
 from manyeyes.engines.client_step import fetch
-from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.metrics import Accuracy, MultiLabelScores
 from manyeyes.metrics.arrays import as_array
 from manyeyes.metrics.base import NO_METRICS, MetricSet
@@ -72,7 +71,7 @@ class LocalEvaluator:
         is_small = max(population.image_shape[:2]) <= SMALL_IMAGE_PIXELS
         large_batch = GPU_EVAL_BATCH if is_small and device.type == "cuda" else GPU_EVAL_BATCH // 4
         self.batch_size = batch_size or large_batch
-        self._captured: CudaGraphFunction | None = None
+        self._captured: Callable[[Tensor, Tensor], Tensor] | None = None  # `_forward` as a CUDA graph
 
     def evaluate_global(self, weights: Tensor) -> Score:
         return self._merge(self._scores(weights, self.dist.shard(np.arange(len(self.population)))))
@@ -115,7 +114,7 @@ class LocalEvaluator:
         previous: tuple[Tensor, Tensor, Ints] | None = None
         for first in range(0, len(examples), self.batch_size):
             batch = examples[first : first + self.batch_size]
-            with arithmetic(self.precision):
+            with deterministic_kernels(self.precision):
                 outputs, targets = self._outputs(weights, batch)
             if previous is not None:
                 yield self._score(*previous)
@@ -142,37 +141,16 @@ class LocalEvaluator:
         if self.device.type != "cuda" or 2 * len(examples) <= self.batch_size:  # a graph would compute mostly padding
             return self._forward(weights, images), targets
         if self._captured is None:
-            forward = compiled(self._forward) if self.compile else self._forward
+            from manyeyes.engines.gpu.compiling import capture_forward
+
             full_batch = images.new_zeros(self.batch_size, *images.shape[1:])
-            with compiling("evaluation" if self.compile else ""):
-                self._captured = CudaGraphFunction(forward, weights, full_batch)
-        return self._captured(weights, images)[: len(examples)].clone(), targets
+            self._captured = capture_forward(self._forward, weights, full_batch, self.compile)
+        return self._captured(weights, images), targets
 
     def _forward(self, weights: Tensor, images: Tensor) -> Tensor:
         theta, statistics = weights[: self.model.num_trainable], weights[self.model.num_trainable :]
         inputs = self.model.to_memory_format(self.preprocess.evaluate(images)).to(self.dtype)
         return self.model(theta.to(self.dtype), statistics, inputs).float()
-
-
-class CudaGraphFunction:
-    """A function of two tensors as a CUDA graph; a smaller batch than that of the first call is padded with old rows."""
-
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], weights: Tensor, images: Tensor) -> None:
-        self._weights, self._images = weights.clone(), images.clone()
-        stream = torch.cuda.Stream(weights.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            function(self._weights, self._images)
-        torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            self._outputs = function(self._weights, self._images)
-
-    def __call__(self, weights: Tensor, images: Tensor) -> Tensor:
-        self._weights.copy_(weights)
-        self._images[: len(images)].copy_(images)
-        self._graph.replay()
-        return self._outputs
 
 
 def with_personal_weights(weights: Tensor, mask: Tensor, client_state: Mapping[str, Tensor] | None) -> Tensor:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Ints, Population, as_image_source
-from manyeyes.engines.base import IMAGE_STORAGES
 
 AUTO_MEMORY_FRACTION = 0.6  # of the free memory that `auto` fills with images: the rest is for training
 LOAD_CHUNK_BYTES = 2**28  # that are on the host at a time while images are loaded
@@ -57,8 +56,6 @@ def device_tensor(images: Any) -> Tensor | None:
 
 def place_images(populations: Sequence[Population], storage: str, device: torch.device) -> list[Population]:
     """Return the populations with their images on the `gpu`, or left on the `cpu`; `auto`: on a GPU, those that fit."""
-    if storage not in IMAGE_STORAGES:
-        raise ValueError(f"engine.image_storage is {storage!r}: choose {', '.join(IMAGE_STORAGES)}.")
     if storage == "cpu" or device.type != "cuda":  # a CPU's memory is the host's
         return list(populations)
     free_bytes, _ = torch.cuda.mem_get_info(device)
@@ -72,7 +69,7 @@ def place_images(populations: Sequence[Population], storage: str, device: torch.
     for population, size in zip(populations, sizes, strict=True):
         fits = size <= budget
         budget -= size if fits else 0
-        placed.append(load(population, device) if fits else population)
+        placed.append(load_to_device(population, device) if fits else population)
     return placed
 
 
@@ -81,7 +78,7 @@ def image_bytes(population: Population) -> int:
     return len(np.unique(population.image_indices)) * int(np.prod(population.image_shape))
 
 
-def load(population: Population, device: torch.device, chunk_bytes: int = LOAD_CHUNK_BYTES) -> Population:
+def load_to_device(population: Population, device: torch.device, chunk_bytes: int = LOAD_CHUNK_BYTES) -> Population:
     """Return the population with its own images on the device, read in the order of the source, chunk by chunk."""
     rows, image_indices = np.unique(population.image_indices, return_inverse=True)
     tensor = torch.empty((len(rows), *population.image_shape), dtype=torch.uint8, device=device)
@@ -197,14 +194,6 @@ class PlanPrefetcher:
         if self._next is None and self._round + 1 < self._rounds:
             self._next = self._plan(self._round + 1)
             self._prefetch(self._next)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._next = None
 
 
 def reads_from_disk(images: Any) -> bool:

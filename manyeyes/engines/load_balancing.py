@@ -1,4 +1,7 @@
-"""Load balancing: the most costly work first, each to the worker with the least so far, or to several together."""
+"""How a round is divided among workers by what its clients cost, and how what the workers return becomes one result.
+
+The most costly work comes first, each to the worker with the least so far, or to several workers together.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from manyeyes.core.plan import ClientPlan
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyeyes.core.plan import ClientPlan, RoundPlan
+from manyeyes.core.state import ClientState, CohortResult
 
 STEP_COST = 3.0  # of a step beyond its images, in images: 0.26 ms and 0.077 ms per image, ResNet18 on an H200
 MAX_SPLIT_TIME_FRACTION = 0.8  # a group must bring a client down to this fraction of its time
@@ -95,3 +103,27 @@ def _greedy(indices: Sequence[int], costs: Sequence[float], loads: list[float]) 
         loads[worker] += costs[index]
         assigned[worker].append(index)
     return assigned
+
+
+def merge_results(
+    weights: Tensor, plan: RoundPlan, partial_results: Sequence[tuple[list[int], CohortResult]]
+) -> CohortResult:
+    """Return the results of parts of a plan as one, in the order of the plan; a client of no part is not accepted.
+
+    Each part is the indices of its clients in the plan, and their result.
+    """
+    num_clients = len(plan.clients)
+    update_W, uploads_P, updates_KW = torch.zeros_like(weights), None, None
+    accepted_K, (loss_K, norm_K) = np.zeros(num_clients, bool), np.zeros((2, num_clients))
+    states: dict[int, ClientState] = {}
+    for indices, result in partial_results:
+        update_W += result.update_W
+        if result.uploads_P is not None:
+            uploads_P = result.uploads_P.clone() if uploads_P is None else uploads_P + result.uploads_P
+        if result.updates_KW is not None:
+            updates_KW = weights.new_zeros(num_clients, len(weights)) if updates_KW is None else updates_KW
+            updates_KW[indices] = result.updates_KW
+        accepted_K[indices], loss_K[indices], norm_K[indices] = result.accepted_K, result.loss_K, result.norm_K
+        states |= result.client_states
+    states = {client.client_id: states[client.client_id] for client in plan.clients if client.client_id in states}
+    return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, states, updates_KW)

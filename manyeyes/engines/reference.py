@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,26 +16,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import local_step, trained_mask
-from manyeyes.core.algorithm import Loss, OptState, PersonalLayers
+from manyeyes.core.algorithm import Loss, OptState
 from manyeyes.core.plan import ClientPlan, RoundPlan
-from manyeyes.core.population import Population
 from manyeyes.core.registry import register
 from manyeyes.core.rng import derive_key
 from manyeyes.core.state import (
     CORRECTION_STATE,
-    OPT_STATE,
     PERSONAL_WEIGHTS,
     ClientState,
     ClientStates,
     CohortResult,
     RoundContext,
 )
-from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import EngineBase, EngineSetup, PersonalMasks
-from manyeyes.engines.client_step import EPS, fetch, simulate_uplink, training_loss, weighted_mean
-from manyeyes.engines.distributed.data_parallel import ClientGroup
-from manyeyes.models.fast.cpu import optimize_for_cpu
-from manyeyes.models.flat import FlatModel
+from manyeyes.engines.base import EngineBase, EngineSetup, deterministic_kernels
+from manyeyes.engines.client_step import (
+    EPS,
+    fetch,
+    make_client_state,
+    persisted_opt_state,
+    simulate_uplink,
+    training_loss,
+    weighted_mean,
+)
+
+if TYPE_CHECKING:
+    from manyeyes.engines.distributed.data_parallel import ClientGroup
 
 FULL_GRADIENT_BATCH = 256  # examples per batch of the gradient over all of a client's data
 
@@ -48,43 +54,24 @@ class ClientTraining:
     client_state: ClientState  # new
     upload_P: Tensor | None  # for the correction
 
-    @property
-    def is_finite(self) -> bool:
-        return math.isfinite(self.loss) and all(
-            map(_is_finite, (self.update_W, self.upload_P, *self.client_state.values()))
-        )
-
 
 @register("engine", "reference")
 class ReferenceEngine(EngineBase):
     """Local steps exactly as planned, with exact batch sizes, and updates summed as they come."""
 
     name = "reference"
+    splits_clients = True
 
-    def __init__(
-        self,
-        model: FlatModel,
-        population: Population,
-        preprocess: Preprocess,
-        device: torch.device,
-        precision: str = "float32",
-    ) -> None:
-        self.model, self.population, self.preprocess, self.device = model, population, preprocess, device
-        self.precision = precision
-        self.num_trainable, self.num_augment_uniforms = model.num_trainable, preprocess.num_uniforms
-        self.group_trainer = self
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup)
+        self.model, self.population, self.preprocess = setup.model, setup.population, setup.preprocess
+        self.device, self.precision = setup.device, setup.exact_precision
         self._group: ClientGroup | None = None  # processes that train the same client, each a part of its batches
-        self._masks = PersonalMasks(model)
 
-    @classmethod
-    def create(cls, setup: EngineSetup) -> Self:
-        model = setup.model
-        if setup.options.engine == "auto" and setup.dist.size > 1 and setup.device.type == "cpu":
-            model = FlatModel(optimize_for_cpu(model.module))  # each process is what a worker of `multiprocess` is
-        return cls(model, setup.population, setup.preprocess, setup.device, setup.exact_precision)
-
-    def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        return self._masks(personal_layers)
+    def in_group(self, group: ClientGroup) -> ReferenceEngine:
+        engine = copy.copy(self)
+        engine._group = group
+        return engine
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
@@ -100,43 +87,24 @@ class ReferenceEngine(EngineBase):
             cohort.add(client, training, received_W, norm)
         return cohort.result()
 
-    def train_in_group(
-        self,
-        group: ClientGroup,
-        weights: Tensor,
-        plan: RoundPlan,
-        context: RoundContext,
-        client_states: ClientStates,
-    ) -> CohortResult:
-        """Train clients together with other processes."""
-        self._group = group
-        try:
-            return self.train(weights, plan, context, client_states)
-        finally:
-            self._group = None
-
     def _train_client(
         self, weights: Tensor, client: ClientPlan, context: RoundContext, client_state: ClientState
     ) -> ClientTraining:
-        start = weights.clone()
-        if context.personal_mask is not None and PERSONAL_WEIGHTS in client_state:
-            start[context.personal_mask] = client_state[PERSONAL_WEIGHTS]
-        theta, statistics = start[: self.num_trainable], start[self.num_trainable :].clone()
-        correction, correction_state = context.correction, client_state.get(CORRECTION_STATE)
-        full_gradient, offset = None, None
+        start, mask, correction = weights.clone(), context.personal_mask, context.correction
+        if mask is not None and PERSONAL_WEIGHTS in client_state:
+            start[mask] = client_state[PERSONAL_WEIGHTS]
+        theta, correction_state = start[: self.num_trainable], client_state.get(CORRECTION_STATE)
+        offset, full_gradient = None, None
         if correction is not None:
             offset = correction.offset(context.correction_state, correction_state)
             if correction.needs_full_gradient:
-                loss_function = training_loss(context, self.population)
-                full_gradient = self.full_gradient(theta, statistics, client, loss_function)
-
+                full_gradient = self.full_gradient(start, client, training_loss(context, self.population))
         opt_state = persisted_opt_state(client_state) or context.client_optimizer.init(theta)
-        end, opt_state, loss = self._local_steps(weights, client, context, theta, statistics, offset, opt_state)
+        end, opt_state, loss = self._local_steps(weights, start, client, context, offset, opt_state)
 
-        update_W, new_state, upload_P = start - end, ClientState(), None
-        if context.personal_mask is not None:
-            new_state[PERSONAL_WEIGHTS] = end[context.personal_mask]
-            update_W[context.personal_mask] = 0
+        update_W, upload_P = start - end, None
+        if mask is not None:
+            update_W[mask] = 0
         if correction is not None:
             correction_state, upload_P = correction.client_update(
                 context.correction_state,
@@ -145,30 +113,32 @@ class ReferenceEngine(EngineBase):
                 client.num_steps * float(context.lr),
                 full_gradient,
             )
-            new_state |= {} if correction_state is None else {CORRECTION_STATE: correction_state}
-        if context.client_optimizer.persist_state:
-            new_state |= {f"{OPT_STATE}{i}": tensor for i, tensor in enumerate(opt_state)}
+        new_state = make_client_state(
+            personal_weights=None if mask is None else end[mask],
+            correction_state=correction_state if correction is not None else None,
+            opt_state=opt_state if context.client_optimizer.persist_state else (),
+        )
         return ClientTraining(update_W, loss, new_state, upload_P)
 
     def _local_steps(
         self,
         weights: Tensor,
+        start: Tensor,
         client: ClientPlan,
         context: RoundContext,
-        theta: Tensor,
-        statistics: Tensor,
         offset: Tensor | None,
         opt_state: OptState,
     ) -> tuple[Tensor, OptState, float]:
         """Return the client's weights after its steps [W], the optimizer state, and the mean loss."""
-        loss_function = training_loss(context, self.population)
+        loss_function, server_theta = training_loss(context, self.population), weights[: self.num_trainable]
+        theta, statistics = start[: self.num_trainable], start[self.num_trainable :].clone()
         loss_sum = 0.0
         for step in range(client.num_steps):
             phase = None if client.phase_S is None else torch.tensor(client.phase_S[step], device=self.device)
-            statistics_before = None if phase is None else statistics.clone()
+            statistics_before = statistics if phase is None else statistics.clone()
             loss, grad = self._gradient(theta, statistics, client, step, loss_function)
-            theta, opt_state = local_step(context, theta, weights[: self.num_trainable], grad, offset, opt_state, phase)
-            if phase is not None and statistics_before is not None:
+            theta, opt_state = local_step(context, theta, server_theta, grad, offset, opt_state, phase)
+            if phase is not None:
                 moves = trained_mask(context, phase)[self.num_trainable :]
                 statistics = torch.where(moves, statistics, statistics_before)
             loss_sum += loss
@@ -208,21 +178,22 @@ class ReferenceEngine(EngineBase):
         (grad,) = torch.autograd.grad(loss, leaf)
         return float(loss.detach()), grad.to(theta.dtype)
 
-    def full_gradient(self, theta: Tensor, statistics: Tensor, client: ClientPlan, loss_function: Loss) -> Tensor:
+    def full_gradient(self, weights: Tensor, client: ClientPlan, loss_function: Loss) -> Tensor:
         """Return the gradient of the loss over all of the client's examples [P], without augmentation."""
         assert client.full_indices is not None and client.full_weights is not None, (
             "the plan was made for a correction that does not need the gradient of all of a client's examples"
         )
+        theta, statistics = weights[: self.num_trainable], weights[self.num_trainable :]
         total = torch.zeros_like(theta)
         self.model.module.eval()
         for first in range(0, len(client.full_indices), FULL_GRADIENT_BATCH):
             batch = slice(first, first + FULL_GRADIENT_BATCH)
             images, targets = fetch(self.population, client.full_indices[batch], self.device)
-            weights = torch.from_numpy(client.full_weights[batch]).to(self.device)
+            example_weights = torch.from_numpy(client.full_weights[batch]).to(self.device)
             leaf = self._to_compute_dtype(theta.detach()).requires_grad_()
             inputs = self._to_compute_dtype(self.model.to_memory_format(self.preprocess.evaluate(images)))
             outputs = self.model(leaf, statistics, inputs).to(theta.dtype)
-            total += torch.autograd.grad((loss_function(outputs, targets) * weights).sum(), leaf)[0]
+            total += torch.autograd.grad((loss_function(outputs, targets) * example_weights).sum(), leaf)[0]
         return total / max(float(client.full_weights.sum()), EPS)
 
     def _to_compute_dtype(self, tensor: Tensor) -> Tensor:
@@ -243,7 +214,8 @@ class _CohortSum:
 
     def add(self, client: ClientPlan, training: ClientTraining, received_W: Tensor, norm: float) -> None:
         """Add the next client of the plan: its statistics and, if all of it is finite, what the server received."""
-        index, is_accepted = len(self._accepted_K), training.is_finite and _is_finite(received_W)
+        tensors = (received_W, training.update_W, training.upload_P, *training.client_state.values())
+        index, is_accepted = len(self._accepted_K), math.isfinite(training.loss) and all(map(_is_finite, tensors))
         self._accepted_K.append(is_accepted)
         self._loss_K.append(training.loss)
         self._norm_K.append(norm)
@@ -270,11 +242,6 @@ class _CohortSum:
         )
 
 
-def persisted_opt_state(client_state: ClientState) -> OptState:
-    """Return the state of the client optimizer that a client carries from round to round."""
-    return tuple(client_state[name] for name in sorted(client_state) if name.startswith(OPT_STATE))
-
-
 def _is_finite(tensor: Tensor | None) -> bool:
     return tensor is None or math.isfinite(torch.linalg.vector_norm(tensor))
 
@@ -282,10 +249,7 @@ def _is_finite(tensor: Tensor | None) -> bool:
 @contextmanager
 def _reproducible_modules(seed: int, device: torch.device) -> Iterator[None]:
     """Use full float32, deterministic kernels, and a random generator of this client for modules that draw."""
-    with (
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
-        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
-    ):
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), deterministic_kernels("float32"):
         torch.default_generator.manual_seed(seed % 2**63)
         if device.type == "cuda":
             torch.cuda.manual_seed(seed % 2**63)

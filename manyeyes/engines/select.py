@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -11,11 +12,13 @@ import manyeyes.engines.gpu.engine
 import manyeyes.engines.multiprocess.engine
 import manyeyes.engines.reference  # noqa: F401  (engines register themselves)
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.registry import lookup, names
+from manyeyes.core.registry import lookup, names, suggestion
 from manyeyes.engines.base import EngineBase, EngineSetup
-from manyeyes.engines.multiprocess.worker import cores, unavailable_reason
+from manyeyes.engines.multiprocess.worker import cores, unsupported_machine
+from manyeyes.models.fast.cpu import optimize_for_cpu
+from manyeyes.models.flat import FlatModel
 
-AUTO_ORDER: dict[str, tuple[str, ...]] = {  # of each device: the first that is recommended and supported is taken
+AUTO_ORDER: dict[str, tuple[str, ...]] = {  # of each device: the first that is recommended and compatible is taken
     "cuda": ("vmap", "cuda_graphs", "reference"),
     "cpu": ("multiprocess", "reference"),
 }
@@ -30,26 +33,13 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"engine.device is {name!r}: choose auto, cpu or cuda.") from error
+        raise ValueError(f"engine.device is {name!r}: choose auto, cpu, cuda or cuda:N.") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("engine.device=cuda needs a GPU that PyTorch can use, and there is none: choose cpu.")
     if device == torch.device("cuda") and "LOCAL_RANK" in os.environ:  # each process of torchrun has its own
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     return device
-
-
-def choose_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
-    """Return the engine that `setup.options` name, or with `auto` the fastest that can train the algorithm."""
-    name = setup.options.engine
-    if name == "auto":
-        candidates = [_engine_class(candidate) for candidate in AUTO_ORDER.get(setup.device.type, ("reference",))]
-        fitting = (c for c in candidates if c.is_recommended(setup) and c.supports(algorithm, setup) is None)
-        return next(fitting, candidates[-1]).create(setup)
-    engine_class = _engine_class(name)
-    if reason := engine_class.supports(algorithm, setup):
-        raise ValueError(f"engine={name} cannot train this: {reason}. Choose another engine, or engine=auto.")
-    return engine_class.create(setup)
 
 
 def make_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
@@ -62,14 +52,39 @@ def make_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
     return DistributedEngine(engine, setup)
 
 
+def choose_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
+    """Return the engine that `setup.options` name, or with `auto` the fastest that can train the algorithm."""
+    name = setup.options.engine
+    if name == "auto":
+        candidates = [_engine_class(candidate) for candidate in AUTO_ORDER.get(setup.device.type, ("reference",))]
+        compatible = (c for c in candidates if c.is_recommended(setup) and c.incompatibility(algorithm, setup) is None)
+        if setup.dist.size > 1 and setup.device.type == "cpu":  # each process is what a worker of `multiprocess` is
+            setup = replace(setup, model=FlatModel(optimize_for_cpu(setup.model.module)))
+        return next(compatible, candidates[-1])(setup)
+    engine_class = _engine_class(name)
+    if reason := engine_class.incompatibility(algorithm, setup):
+        others = [other for other in names("engine") if not _engine_class(other).incompatibility(algorithm, setup)]
+        alternatives = ["auto", *others]
+        raise ValueError(
+            f"engine={name} does not support {reason}: use engine={', '.join(alternatives[:-1])} or {alternatives[-1]}."
+        )
+    return engine_class(setup)
+
+
 def _engine_class(name: str) -> type[EngineBase]:
     if ":" not in name and name not in names("engine"):
-        raise ValueError(f"Unknown engine {name!r}: choose auto, {', '.join(names('engine'))}, or package.module:Name.")
-    return cast(type[EngineBase], lookup("engine", name).factory)
+        known = ("auto", *names("engine"))
+        raise ValueError(
+            f"Unknown engine {name!r}{suggestion(name, known)}: choose {', '.join(known)}, or package.module:Name."
+        )
+    engine_class = lookup("engine", name).factory
+    if not hasattr(engine_class, "incompatibility"):
+        raise ValueError(f"engine={name} is not an engine: derive it from manyeyes.engines.base.EngineBase.")
+    return cast(type[EngineBase], engine_class)
 
 
 def describe_engine(device: torch.device) -> str:
     """Return what `auto` takes first on a device, for a reader."""
     if device.type == "cuda":
         return "vmap (small models) or cuda_graphs"
-    return f"multiprocess, {cores()} workers" if unavailable_reason() is None else "reference"
+    return f"multiprocess, {cores()} workers" if unsupported_machine(device) is None else "reference"

@@ -19,6 +19,7 @@ from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.state import ClientState, RoundContext
 from manyeyes.data.store.reader import open_population
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.client_step import compress
 from manyeyes.engines.evaluation import LocalEvaluator, with_personal_weights
 from manyeyes.engines.malloc import retained_memory
@@ -67,7 +68,7 @@ class ClientContext:
         return from_record(message.content["arrays"], specs, self.model.device)
 
     def engine(self, population: Population) -> ReferenceEngine:
-        return ReferenceEngine(self.model.flat, population, self.spec.preprocess, self.model.device)
+        return ReferenceEngine(EngineSetup(self.model.flat, population, self.spec.preprocess, self.model.device))
 
 
 def build_client() -> ClientApp:

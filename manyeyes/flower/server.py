@@ -16,6 +16,7 @@ from manyeyes.config.build import build_run_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
 from manyeyes.data.store.reader import open_population
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.flower.config import FederationConfig
@@ -58,7 +59,7 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
     algorithm, run_config = limit_to_budget(algorithm, population, build_run_config(spec.config))
 
     model = make_model(spec, population)
-    reference = ReferenceEngine(model.flat, population, spec.preprocess, model.device)
+    reference = ReferenceEngine(EngineSetup(model.flat, population, spec.preprocess, model.device))
     run_id = f"{derive_key(spec.seed, repr(algorithm)):032x}"  # of the client states, so that runs do not share them
     engine = GridEngine(grid, registry, config, reference, population, run_id, target_distribution)
     if algorithm.personal_layers is not None:

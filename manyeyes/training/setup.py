@@ -158,7 +158,7 @@ def make_setup(
         images = ImagePrefetcher(train, planner, config.rounds, options.prefetch_mib * MIB)
         train = replace(train, images=images)
     cohort_size = getattr(algorithm.sampler, "cohort_size", len(splits.train.user_ids))
-    engine_setup = EngineSetup(model.flat, train, preprocess, device, options, cohort_size, dist_info())
+    engine_setup = EngineSetup(model.flat, train, preprocess, device, options, cohort_size, dist_info(), images)
     engine = make_engine(algorithm, engine_setup)
     if algorithm.personal_layers is not None:
         engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer before a folder exists

@@ -31,6 +31,7 @@ from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext, init_state
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
@@ -165,12 +166,12 @@ TEN = Population.from_arrays(PIXELS.astype(np.uint8), SingleLabels(LABELS, tuple
 
 def loss_after(algorithm: Algorithm, attackers: set[int], rounds: int = 8) -> float:
     model = FlatModel(build_model("linear", 3, size=8, seed=0))
-    engine = Attacked(ReferenceEngine(model, TEN, Preprocess(), CPU), attackers)
+    engine = Attacked(ReferenceEngine(EngineSetup(model, TEN, Preprocess(), CPU)), attackers)
     state = init_state(algorithm, model.read(), model.num_trainable)
     for _ in range(rounds):
         state, _ = run_round(algorithm, state, TEN, engine, {}, seed=0)
     honest, work = (
-        ReferenceEngine(model, TEN, Preprocess(), CPU),
+        ReferenceEngine(EngineSetup(model, TEN, Preprocess(), CPU)),
         RoundContext(algorithm.client_optimizer, 0.0, None, None, None),
     )
     return float(honest.train(state.weights, plan_round(algorithm, TEN, 0, 0), work, {}).loss_K.mean())
@@ -195,7 +196,7 @@ def test_two_attackers_of_ten_spoil_the_mean_and_nothing_else() -> None:
 
 def test_without_attackers_an_untrimmed_mean_is_the_sum_by_equal_weights() -> None:
     model = FlatModel(build_model("linear", 3, size=8, seed=0))
-    engine = ReferenceEngine(model, TEN, Preprocess(), CPU)
+    engine = ReferenceEngine(EngineSetup(model, TEN, Preprocess(), CPU))
     state = init_state(FEDAVG, model.read(), model.num_trainable)
     plain, _ = run_round(FEDAVG, state, TEN, engine, {}, seed=0)
     apart, _ = run_round(replace(FEDAVG, aggregator=TrimmedMean(0.0)), state, TEN, engine, {}, seed=0)
@@ -230,7 +231,7 @@ def test_the_geometric_median_minimizes_the_weighted_sum_of_distances() -> None:
 def test_a_new_aggregator_keeps_its_state_from_round_to_round() -> None:
     algorithm = replace(FEDAVG, aggregator=CenteredClipping(radius=0.01))
     model = FlatModel(build_model("linear", 3, size=8, seed=0))
-    engine = ReferenceEngine(model, TEN, Preprocess(), CPU)
+    engine = ReferenceEngine(EngineSetup(model, TEN, Preprocess(), CPU))
     state = init_state(algorithm, model.read(), model.num_trainable)
     norms = []
     for _ in range(3):

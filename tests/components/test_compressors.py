@@ -21,6 +21,7 @@ from manyeyes.core.rng import make_rng
 from manyeyes.core.round import run_round
 from manyeyes.core.state import RoundContext, RoundMetrics, ServerState, communication_cost, init_state
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
@@ -98,7 +99,7 @@ N = MODEL.num_shared
 def run(
     algorithm: Algorithm, population: Population, rounds: int = 1
 ) -> tuple[ServerState, dict[int, Any], RoundMetrics]:
-    engine = ReferenceEngine(MODEL, population, Preprocess(), CPU)
+    engine = ReferenceEngine(EngineSetup(MODEL, population, Preprocess(), CPU))
     state, clients = init_state(algorithm, MODEL.read(), MODEL.num_trainable), dict[int, Any]()
     for _ in range(rounds):
         state, metrics = run_round(algorithm, state, population, engine, clients, seed=0)
@@ -107,7 +108,10 @@ def run(
 
 def sent(population: Population, weights: Tensor, round: int = 0) -> list[Tensor]:
     """The update of each client by itself, unpacked."""
-    engine, plan = ReferenceEngine(MODEL, population, Preprocess(), CPU), plan_round(FEDAVG, population, 0, round)
+    engine, plan = (
+        ReferenceEngine(EngineSetup(MODEL, population, Preprocess(), CPU)),
+        plan_round(FEDAVG, population, 0, round),
+    )
     work = RoundContext(FEDAVG.client_optimizer, 0.1, None, None, None)
     return [engine.train(weights, replace(plan, clients=(client,)), work, {}).update_W for client in plan.clients]
 
@@ -150,7 +154,7 @@ def test_int8_draws_from_seed_round_and_user_alone(population: Population) -> No
 @pytest.mark.parametrize("part", [BF16(), Int8(), Int8(100_000), TopK(0.2)], ids=repr)
 def test_no_packed_update_counts_for_more_than_the_bound(population: Population, part: Compressor) -> None:
     """Of one client; rounding up would lengthen its update, so what is unpacked is bounded once more."""
-    engine = ReferenceEngine(MODEL, population, Preprocess(), CPU)
+    engine = ReferenceEngine(EngineSetup(MODEL, population, Preprocess(), CPU))
     plan = plan_round(replace(FEDAVG, sampler=UniformSampler(1)), population, 0, 0)
     work = RoundContext(FEDAVG.client_optimizer, 0.1, None, None, None, clipping_norm=0.01, compressor=part)
     actual = engine.train(MODEL.read(), plan, work, {plan.clients[0].client_id: {"owed": torch.full((N,), 3.0)}})
@@ -164,7 +168,7 @@ def test_no_packed_update_counts_for_more_than_the_bound(population: Population,
 def test_personal_layers_are_neither_packed_nor_counted(population: Population, part: Compressor) -> None:
     model = FlatModel(build_model("lenet", 3, size=8, width=4, seed=0))
     algorithm = replace(fedper(head_layers=1, batch_size=3), sampler=AllClients(), compressor=part)
-    engine = ReferenceEngine(model, population, Preprocess(), CPU)
+    engine = ReferenceEngine(EngineSetup(model, population, Preprocess(), CPU))
     assert algorithm.personal_layers is not None
     mask = engine.personal_mask(algorithm.personal_layers)
     clients: dict[int, Any] = {}

@@ -52,6 +52,7 @@ from manyeyes.core.population import MultiLabels, Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, ServerState, init_state
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.mechanisms import CentralDP
@@ -81,7 +82,7 @@ class Brittle(nn.Module):
 
 
 def engine(population: Population) -> ReferenceEngine:
-    return ReferenceEngine(FlatModel(Brittle()), population, Preprocess(), torch.device("cpu"))
+    return ReferenceEngine(EngineSetup(FlatModel(Brittle()), population, Preprocess(), torch.device("cpu")))
 
 
 def run_rounds(

@@ -31,6 +31,7 @@ from manyeyes.cost.formulas import (
 )
 from manyeyes.cost.measure import activation_bytes, blank_population, describe, remembered, time_clients
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.load_balancing import ClientCost
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models import build_model
@@ -162,7 +163,7 @@ def test_predicted_seconds_are_within_a_factor_of_two_of_rounds_that_were_played
     assert min(pace.client, pace.step, pace.image) >= 0
     predicted = mean_round(algorithm, users, pace, describe(model, 0, Preprocess(), (8, 8, 3), 8), 1, NETWORK).seconds
     engine, state = (
-        ReferenceEngine(model, users, Preprocess(), CPU),
+        ReferenceEngine(EngineSetup(model, users, Preprocess(), CPU)),
         init_state(algorithm, model.read(), model.num_trainable),
     )
     seconds = []

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.engines.base import arithmetic
+from manyeyes.engines.base import deterministic_kernels
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.fast.depthwise import DepthConv2d
 
@@ -40,6 +40,6 @@ def test_values_and_gradients(
     assert type(fast[0]) is DepthConv2d
     images = torch.linspace(0, 50, 3 * channels * size[0] * size[1]).cos().view(3, channels, *size).to(device)
     images = images.contiguous(memory_format=torch.channels_last)
-    with arithmetic("float32"):
+    with deterministic_kernels("float32"):
         for found, wanted in zip(slopes(fast, images), slopes(model, images), strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from manyeyes.engines.base import arithmetic
+from manyeyes.engines.base import deterministic_kernels
 from manyeyes.models import build_model
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.fast.group_norm import FusedGroupNorm
@@ -71,7 +71,7 @@ def test_whole_models(name: str, device: str) -> None:
     images = images.contiguous(memory_format=torch.channels_last)
     double = copy.deepcopy(plain).double()
     wanted = slopes(double(images.double()), *double.parameters())
-    with arithmetic("float32"):
+    with deterministic_kernels("float32"):
         own, other = (slopes(model(images), *model.parameters()) for model in (fast, plain))
     for found, usual, exact in zip(own, other, wanted, strict=True):
         error, allowed = (float((each.double() - exact).norm()) for each in (found, usual))

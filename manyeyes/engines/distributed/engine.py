@@ -7,7 +7,7 @@ round, and the statistics of each client.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -16,38 +16,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.core.algorithm import PersonalLayers
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext, empty_result
-from manyeyes.engines.base import EngineBase, EngineSetup, GroupTrainer
+from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
+from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.distributed.data_parallel import ClientGroup, GroupCache
 from manyeyes.engines.distributed.process_group import all_reduce, init_process_group, peer_errors
-from manyeyes.engines.load_balancing import Assignment, ClientCost, balance_with_groups
+from manyeyes.engines.load_balancing import Assignment, ClientCost, balance_with_groups, merge_results
 
-
-@dataclass(frozen=True, eq=False)
-class _Partial:
-    """The result of some clients of the plan."""
-
-    client_indices: list[int]
-    result: CohortResult
+PartialResult = tuple[list[int], CohortResult]  # the result of the clients with these indices in the plan
 
 
 class DistributedEngine(EngineBase):
     """An engine whose clients train on all processes; equal to the engine alone up to the order of its sums."""
 
     def __init__(self, engine: EngineBase, setup: EngineSetup) -> None:
+        super().__init__(setup)
         self.engine, self.dist, self._device = engine, setup.dist, setup.device
         self.name, self.precision, self.compiles = engine.name, engine.precision, engine.compiles
-        self.num_trainable, self.num_augment_uniforms = engine.num_trainable, engine.num_augment_uniforms
         engine.on_device_busy = lambda: self.on_device_busy()
-        self._groups: GroupCache | None = None
-        if engine.group_trainer is not None:
-            # of the model as it was given: groups must be the same on all processes, whichever layers each exchanged
-            self._groups = GroupCache(setup.model, setup.image_size)
-
-    def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        return self.engine.personal_mask(personal_layers)
+        # of the model as it was given: groups must be the same on all processes, whichever layers each replaced
+        self._groups = GroupCache(setup.model, setup.image_size) if engine.splits_clients else None
 
     def prefetch(self, plan: RoundPlan) -> None:
         self.engine.prefetch(self.shard(plan))
@@ -64,91 +52,69 @@ class DistributedEngine(EngineBase):
 
     def shard(self, plan: RoundPlan) -> RoundPlan:
         """Return the clients that this process trains where none is trained by several."""
-        indices = self._assign(plan, math.inf).unsplit[self.dist.rank]
-        return replace(plan, clients=tuple(plan.clients[index] for index in indices))
+        return _subset(plan, self._assign(plan, math.inf).unsplit[self.dist.rank])
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
-        local = self._train_local(weights, plan, context, client_states)
+        local = merge_results(weights, plan, self._train_local(weights, plan, context, client_states))
+        uploads = [weights.new_zeros(self.num_trainable) if local.uploads_P is None else local.uploads_P]
         has_uploads = context.correction is not None and context.correction.uploads
-        sums = [local.result.update_W]
-        if has_uploads:
-            uploads = local.result.uploads_P
-            sums.append(torch.zeros_like(weights[: self.num_trainable]) if uploads is None else uploads)
-        total = all_reduce(torch.cat(sums))
-        statistics = self._gather_statistics(plan, local)
+        total = all_reduce(torch.cat([local.update_W, *(uploads if has_uploads else [])]))
+        statistics_K3 = np.stack([local.accepted_K, local.loss_K, local.norm_K], 1)
+        statistics_K3 = np.sum(self.dist.all_gather(statistics_K3), axis=0)
         return CohortResult(
             update_W=total[: len(weights)],
             uploads_P=total[len(weights) :] if has_uploads else None,
-            accepted_K=statistics[:, 0] > 0,
-            loss_K=statistics[:, 1],
-            norm_K=statistics[:, 2],
+            accepted_K=statistics_K3[:, 0] > 0,
+            loss_K=statistics_K3[:, 1],
+            norm_K=statistics_K3[:, 2],
             client_states=self._gather_client_states(plan, local, weights.device),
             updates_KW=self._gather_updates(weights, plan, local) if context.keep_client_updates else None,
         )
 
     def _train_local(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
-    ) -> _Partial:
-        """Train the clients that this process answers for."""
-        cannot_split = self._groups is None or (
-            context.correction is not None and context.correction.needs_full_gradient
-        )
-        allreduce_cost = math.inf if cannot_split or self._groups is None else self._groups.allreduce_cost
-        assignment = self._assign(plan, allreduce_cost)
-        partials = [
-            self._train_split(weights, plan, context, client_states, index, members)
-            for index, members in assignment.groups
-        ]
+    ) -> list[PartialResult]:
+        """Return the results of the clients that this process answers for."""
+        needs_full_gradient = context.correction is not None and context.correction.needs_full_gradient
+        can_split = self._groups is not None and not needs_full_gradient
+        assignment = self._assign(plan, self._groups.allreduce_cost if self._groups and can_split else math.inf)
+        results = []
+        for index, members in assignment.groups:
+            engine = self._engine_in_group(members)
+            if engine is not None:
+                result = engine.train(weights, _subset(plan, [index]), context, client_states)
+                results += [([index], result)] if self.dist.rank == members[0] else []
         indices = assignment.unsplit[self.dist.rank]
         if indices:
-            shard = replace(plan, clients=tuple(plan.clients[index] for index in indices))
-            partials.append(_Partial(indices, self.engine.train(weights, shard, context, client_states)))
-        return _join([partial for partial in partials if partial is not None], weights)
+            results.append((indices, self.engine.train(weights, _subset(plan, indices), context, client_states)))
+        return results
 
     def _assign(self, plan: RoundPlan, allreduce_cost: float) -> Assignment:
         costs = [ClientCost.from_client(client) for client in plan.clients]
         return balance_with_groups(costs, self.dist.size, allreduce_cost)
 
-    def _train_split(
-        self,
-        weights: Tensor,
-        plan: RoundPlan,
-        context: RoundContext,
-        client_states: ClientStates,
-        index: int,
-        members: list[int],
-    ) -> _Partial | None:
-        """Train a client on several processes, of which the first answers for it."""
-        trainer: GroupTrainer | None = self.engine.group_trainer
-        assert trainer is not None and self._groups is not None, "this engine cannot train one client on several ranks"
+    def _engine_in_group(self, members: list[int]) -> EngineBase | None:
+        """Return the engine that trains together with other ranks; None if this rank is not a member."""
+        assert self._groups is not None, "this engine cannot train one client on several ranks"
         with peer_errors():
             process_group = self._groups.group(members)
         if self.dist.rank not in members:
             return None
-        group = ClientGroup(members.index(self.dist.rank), len(members), partial(all_reduce, group=process_group))
-        client = replace(plan, clients=(plan.clients[index],))
-        result = trainer.train_in_group(group, weights, client, context, client_states)
-        return _Partial([index], result) if self.dist.rank == members[0] else None
+        sum_over_members = partial(all_reduce, group=process_group)
+        return self.engine.in_group(ClientGroup(members.index(self.dist.rank), len(members), sum_over_members))
 
-    def _gather_statistics(self, plan: RoundPlan, local: _Partial) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """Return whether each client is accepted, its loss and its norm [K, 3]."""
-        statistics = np.zeros((len(plan.clients), 3))
-        result = local.result
-        statistics[local.client_indices] = np.stack([result.accepted_K, result.loss_K, result.norm_K], 1)
-        return np.asarray(np.sum(self.dist.all_gather(statistics), axis=0))
+    def _gather_updates(self, weights: Tensor, plan: RoundPlan, local: CohortResult) -> Tensor:
+        updates_KW = local.updates_KW
+        return all_reduce(weights.new_zeros(len(plan.clients), len(weights)) if updates_KW is None else updates_KW)
 
-    def _gather_updates(self, weights: Tensor, plan: RoundPlan, local: _Partial) -> Tensor:
-        updates_KW = weights.new_zeros(len(plan.clients), len(weights))
-        if local.result.updates_KW is not None:
-            updates_KW[local.client_indices] = local.result.updates_KW
-        return all_reduce(updates_KW)
-
-    def _gather_client_states(self, plan: RoundPlan, local: _Partial, device: torch.device) -> dict[int, ClientState]:
+    def _gather_client_states(
+        self, plan: RoundPlan, local: CohortResult, device: torch.device
+    ) -> dict[int, ClientState]:
         on_host = {
             client_id: {name: tensor.cpu() for name, tensor in client_state.items()}
-            for client_id, client_state in local.result.client_states.items()
+            for client_id, client_state in local.client_states.items()
         }
         states = {client_id: state for shard in self.dist.all_gather(on_host) for client_id, state in shard.items()}
         return {
@@ -158,22 +124,6 @@ class DistributedEngine(EngineBase):
         }
 
 
-def _join(partials: list[_Partial], weights: Tensor) -> _Partial:
-    """Return several results as one."""
-    if len(partials) == 1:
-        return partials[0]
-    results = [one.result for one in partials]
-    if not results:
-        return _Partial([], empty_result(weights))
-    uploads = [result.uploads_P for result in results if result.uploads_P is not None]
-    updates = [result.updates_KW for result in results if result.updates_KW is not None]
-    joined = CohortResult(
-        update_W=torch.stack([result.update_W for result in results]).sum(0),
-        uploads_P=torch.stack(uploads).sum(0) if uploads else None,
-        accepted_K=np.concatenate([result.accepted_K for result in results]),
-        loss_K=np.concatenate([result.loss_K for result in results]),
-        norm_K=np.concatenate([result.norm_K for result in results]),
-        client_states={client_id: state for result in results for client_id, state in result.client_states.items()},
-        updates_KW=torch.cat(updates) if updates else None,
-    )
-    return _Partial([index for one in partials for index in one.client_indices], joined)
+def _subset(plan: RoundPlan, indices: list[int]) -> RoundPlan:
+    """Return the plan of some of its clients."""
+    return replace(plan, clients=tuple(plan.clients[index] for index in indices))

@@ -92,7 +92,7 @@ class PlanBuffers:
     def pack(self, plan: RoundPlan, step_ranges: Sequence[list[StepRange]]) -> PlanChunk:
         """Return the arrays of one chunk; padding repeats the first example of its batch and has weight 0."""
         num_steps = max(sum(r.last - r.first for r in stream) for stream in step_ranges)
-        layout = _ChunkLayout.of(plan, step_ranges, (num_steps, self.num_streams, self.width))
+        layout = _ChunkLayout.from_plan(plan, step_ranges, (num_steps, self.num_streams, self.width))
         clients = layout.clients
         arrays: dict[str, NDArray[Any]] = {
             "weights": layout.fill(np.float32, [c.example_weights_SB[s] for c, s in clients], self.batch_size),
@@ -158,6 +158,13 @@ class PlanBuffers:
             self.columns["images"][first : first + len(chunk.arrays["images"])] += first_image
             self.images[first_image : first_image + len(chunk.pixels)].copy_(chunk.pixels, non_blocking=True)
 
+    def statistics(self, chunk: PlanChunk, half: int) -> Tensor:
+        """Return a copy of the statistics of the clients that ended in a chunk, stream by stream [groups, K, 3]."""
+        first = half * self.max_steps
+        num_ended = [sum(step_range.ends for step_range in stream) for stream in chunk.step_ranges]
+        results = self.results[first : first + max(num_ended)].transpose(0, 1)
+        return torch.cat([results[stream, :count] for stream, count in enumerate(num_ended)])
+
     def _to_pinned(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
@@ -173,7 +180,7 @@ class _ChunkLayout:
     client_weights: NDArray[np.float32]  # by the order in which groups end [R, L, K]
 
     @staticmethod
-    def of(plan: RoundPlan, step_ranges: Sequence[list[StepRange]], shape: tuple[int, int, int]) -> _ChunkLayout:
+    def from_plan(plan: RoundPlan, step_ranges: Sequence[list[StepRange]], shape: tuple[int, int, int]) -> _ChunkLayout:
         all_cells = np.arange(np.prod(shape)).reshape(shape)
         client_weights = np.zeros(shape, np.float32)
         clients, cells = list[tuple[ClientPlan, slice]](), list[Ints]()

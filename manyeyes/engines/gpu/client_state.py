@@ -1,4 +1,4 @@
-"""What clients bring to a round and keep from it, in the stream where they train."""
+"""What clients keep between rounds, on its way into the streams where they train and out of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import Loss
 from manyeyes.core.plan import ClientPlan
-from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, ClientState, ClientStates, RoundContext
+from manyeyes.core.state import CORRECTION_STATE, PERSONAL_WEIGHTS, ClientState, ClientStates, RoundContext
+from manyeyes.engines.client_step import make_client_state, persisted_opt_state
 from manyeyes.engines.gpu.stream import RoundBuffers, Stream
 from manyeyes.engines.reference import ReferenceEngine
 
@@ -28,10 +29,9 @@ class ClientStateTransfer:
         self.reference, self.buffers, self.context, self.old_states = reference, buffers, context, client_states
         self.loss_function = loss_function
         self.new_states: dict[int, ClientState] = {}
+        self._persists_opt_state = context.client_optimizer.persist_state
         self._is_needed = (
-            context.personal_mask is not None
-            or context.correction is not None
-            or context.client_optimizer.persist_state
+            context.personal_mask is not None or context.correction is not None or self._persists_opt_state
         )
         self._full_gradients: dict[int, Tensor] = {}
 
@@ -41,32 +41,55 @@ class ClientStateTransfer:
             return
         correction = self.context.correction
         for k, client in enumerate(clients):
-            stream.load_client_state(k, self.old_states.get(client.client_id, {}))
+            state = self.old_states.get(client.client_id, {})
+            if PERSONAL_WEIGHTS in state:
+                self._load_personal_weights(stream, k, state[PERSONAL_WEIGHTS])
+            if CORRECTION_STATE in state:
+                self._load_offset(stream, k, state[CORRECTION_STATE])
+            for tensor, persisted in zip(stream.opt_state, persisted_opt_state(state), strict=False):
+                tensor[k] = persisted
             if correction is not None and correction.needs_full_gradient:
                 weights = self.buffers.weights if stream.start is None else stream.start[k]
-                theta, statistics = weights.split(
-                    [self.buffers.num_trainable, len(weights) - self.buffers.num_trainable]
-                )
-                self._full_gradients[client.client_id] = self.reference.full_gradient(
-                    theta, statistics, client, self.loss_function
-                )
+                full_gradient = self.reference.full_gradient(weights, client, self.loss_function)
+                self._full_gradients[client.client_id] = full_gradient
+
+    def _load_personal_weights(self, stream: Stream, k: int, personal_weights: Tensor) -> None:
+        assert stream.start is not None and self.buffers.personal_indices is not None, (
+            "a client has personal weights and the round has no personal layers"
+        )
+        num_trainable = self.buffers.num_trainable
+        stream.start[k, self.buffers.personal_indices] = personal_weights
+        stream.theta[k], stream.statistics[k] = stream.start[k, :num_trainable], stream.start[k, num_trainable:]
+        if stream.compute_theta is not stream.theta:
+            stream.compute_theta[k] = stream.theta[k]
+
+    def _load_offset(self, stream: Stream, k: int, correction_state: Tensor) -> None:
+        correction = self.context.correction
+        assert correction is not None, "a client has the state of a correction and the round has no correction"
+        offset = correction.offset(self.buffers.correction_state, correction_state)
+        if stream.offset is not None:
+            stream.offset[k] = 0 if offset is None else offset
+        elif offset is not None:
+            name = type(correction).__name__
+            raise ValueError(
+                f"{name}.offset returns a tensor now and returned None both for a new client and for the client state "
+                f"that {name}.client_update makes of an update of ones, so this engine has no memory for it: return "
+                "zeros there, or use engine=reference."
+            )
 
     def store(self, stream: Stream, clients: Sequence[ClientPlan]) -> None:
         """Store the clients' new states and add up their uploads, where they are finite."""
         if not self._is_needed:
             return
         weights_KW, update_KW = stream.weights(len(clients)), stream.update(len(clients))
-        mask = self.buffers.shared_mask
-        sent_KW = update_KW if mask is None else update_KW * mask
+        sent_KW, personal_indices = self.buffers.sent(update_KW), self.buffers.personal_indices
         for k, client in enumerate(clients):
-            state, upload = ClientState(), None
-            if self.buffers.personal_indices is not None:
-                state[PERSONAL_WEIGHTS] = weights_KW[k].index_select(0, self.buffers.personal_indices)
-            if self.context.correction is not None:
-                correction_state, upload = self._update_correction(client, sent_KW[k])
-                state |= {} if correction_state is None else {CORRECTION_STATE: correction_state}
-            if self.context.client_optimizer.persist_state:
-                state |= {f"{OPT_STATE}{i}": tensor[k].clone() for i, tensor in enumerate(stream.opt_state)}
+            correction_state, upload = self._update_correction(client, sent_KW[k])
+            state = make_client_state(
+                personal_weights=None if personal_indices is None else weights_KW[k].index_select(0, personal_indices),
+                correction_state=correction_state,
+                opt_state=tuple(tensor[k].clone() for tensor in stream.opt_state) if self._persists_opt_state else (),
+            )
             tensors = [update_KW[k], *state.values(), *(() if upload is None else (upload,))]
             is_finite = torch.stack([torch.isfinite(torch.linalg.vector_norm(tensor)) for tensor in tensors]).all()
             is_finite &= torch.isfinite(stream.losses[k])
@@ -79,7 +102,8 @@ class ClientStateTransfer:
 
     def _update_correction(self, client: ClientPlan, sent_W: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the new state of a client's correction, and its upload."""
-        assert self.context.correction is not None, "the round has no correction"
+        if self.context.correction is None:
+            return None, None
         return self.context.correction.client_update(
             self.context.correction_state,  # not the copy in the buffers, which the next round overwrites
             self.old_states.get(client.client_id, {}).get(CORRECTION_STATE),

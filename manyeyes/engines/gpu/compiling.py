@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 RTOL_FACTOR = 3.0  # how much further than the uncompiled gradient a compiled one may be from that in float32
 RTOL_FLOOR = 1e-3  # of the norm of the parameter's gradient, or of the mean over all parameters
 RECOMPILE_LIMIT = 64  # shapes of one function
@@ -52,6 +53,38 @@ def compiling(subject: str = "") -> Iterator[None]:
         print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 
+def capture_graph(
+    function: Callable[[], T], stream: torch.cuda.Stream, pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, T]:
+    """Call a function, which compiles it, and return a second call as a CUDA graph, with what that call returned."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        result = function()
+    return graph, result
+
+
+def capture_forward(
+    forward: Callable[[Tensor, Tensor], Tensor], weights: Tensor, images: Tensor, compile: bool
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the forward pass of a model as a CUDA graph; batches of fewer images are padded with old ones."""
+    weights, images = weights.clone(), images.clone()
+    function = compiled(forward) if compile else forward
+    with compiling("evaluation" if compile else ""):
+        graph, outputs = capture_graph(lambda: function(weights, images), torch.cuda.Stream(weights.device))
+
+    def replay(new_weights: Tensor, new_images: Tensor) -> Tensor:
+        weights.copy_(new_weights)
+        images[: len(new_images)].copy_(new_images)
+        graph.replay()
+        return outputs[: len(new_images)].clone()
+
+    return replay
+
+
 def cache_folder() -> Path:
     """Return the folder of compiled code."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "manyeyes" / "compiled"
@@ -65,12 +98,12 @@ def first_bad_gradient(
     `sizes` are the parameters' numbers of elements, by name. The distance from the float32 gradient is compared with
     that of the same precision without compiling.
     """
-    lengths = list(sizes.values())
+    num_elements = list(sizes.values())
     compiled_error, plain_error, exact_norm = (
-        torch.stack([torch.linalg.vector_norm(piece.double()) for piece in grads.split(lengths, dim=-1)])
+        torch.stack([torch.linalg.vector_norm(piece.double()) for piece in grads.split(num_elements, dim=-1)])
         for grads in (compiled_KP - exact_KP, plain_KP - exact_KP, exact_KP)
     )
-    counts = torch.tensor(lengths, device=exact_norm.device).double()
+    counts = torch.tensor(num_elements, device=exact_norm.device).double()
     typical_norm = (exact_norm.square().sum() / counts.sum()).sqrt() * counts.sqrt()
     tolerance = RTOL_FACTOR * plain_error + RTOL_FLOOR * torch.maximum(exact_norm, typical_norm)
     excess = compiled_error / tolerance.clamp_min(MIN_TOLERANCE)

@@ -1,4 +1,4 @@
-"""The GPU engine: clients in streams that run at the same time, and side by side within a stream.
+"""The GPU engines: clients train in CUDA streams that run at the same time, and side by side within a stream.
 
 `cuda_graphs` is several streams of one client each, for models that fill a good part of a GPU; `vmap` is two streams of
 many clients through `torch.func.vmap`, for small models. A round is planned by the host, uploaded once, and then only
@@ -9,25 +9,22 @@ code runs without streams and graphs.
 from __future__ import annotations
 
 import copy
-from typing import Self
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from manyeyes.components.client_optimizers import SGD, Adam
-from manyeyes.core.algorithm import Algorithm, PersonalLayers
+from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.population import Population
 from manyeyes.core.registry import register
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
-from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineBase, EngineSetup
-from manyeyes.engines.gpu.trainer import GpuResources, StreamTrainer, WorkKind
+from manyeyes.engines.gpu.trainer import CaptureKey, StreamTrainer
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.flat import FlatModel
-from manyeyes.models.inspection import probe
 
 MAX_VMAP_WIDTH = 64  # clients side by side
 VMAP_STREAMS = 2  # one works while the other starts a kernel or ends one
@@ -39,62 +36,28 @@ VMAP_MAX_PARAMETERS, VMAP_MAX_PIXELS = 2_000_000, 64  # per model and per side, 
 class GpuEngine(EngineBase):
     """Streams of at most `width` clients side by side; agrees with the reference up to rounding."""
 
-    def __init__(
-        self,
-        model: FlatModel,
-        population: Population,
-        preprocess: Preprocess,
-        device: torch.device,
-        *,
-        num_streams: int,
-        width: int,
-        precision: str,
-        compile: bool,
-    ) -> None:
-        reference = ReferenceEngine(model, population, preprocess, device)
-        self.num_trainable, self.num_augment_uniforms = model.num_trainable, preprocess.num_uniforms
-        self.precision, self.compiles = precision, compile
-        exact_batches = probe(model, *preprocess.shape(*population.image_shape[:2])).mixes_batch
-        assert not (exact_batches and width > 1), "examples of clients side by side would share their statistics"
-        plain_model = FlatModel(copy.deepcopy(model.module))
-        self.resources = GpuResources(
-            reference=reference,
-            model=FlatModel(optimize_for_cuda(model.module, width > 1)) if device.type == "cuda" else plain_model,
-            plain_model=plain_model,
-            population=population,
-            preprocess=preprocess,
-            device=device,
-            num_streams=num_streams,
-            width=width,
-            precision=precision,
-            compile=compile,
-            exact_batches=exact_batches,
-        )
+    def __init__(self, setup: EngineSetup, num_streams: int, width: int) -> None:
+        super().__init__(setup)
+        self.setup, self.num_streams, self.width = setup, num_streams, width
+        self.precision, self.compiles = setup.precision, setup.options.compile and setup.device.type == "cuda"
+        self.exact_batches = setup.traits.mixes_batch  # without padding
+        assert not (self.exact_batches and width > 1), "examples of clients side by side would share their statistics"
+        self.reference = ReferenceEngine(replace(setup, options=replace(setup.options, precision="float32")))
+        self.plain_model = FlatModel(copy.deepcopy(setup.model.module))
+        self.model = self.plain_model  # with layers that are fast on the device
+        if setup.device.type == "cuda":
+            self.model = FlatModel(optimize_for_cuda(setup.model.module, width > 1))
         self._trainers: list[StreamTrainer] = []  # the first is that of the run's rounds, which are prefetched
 
     @classmethod
-    def supports(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
-        if algorithm.compressor is not None or algorithm.aggregator is not None:
-            return "it sums updates where they are made, and compressor and aggregator need each client's update"
+    def incompatibility(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
+        if algorithm.compressor is not None:
+            return "compression"
+        if algorithm.aggregator is not None:
+            return f"aggregator={type(algorithm.aggregator).__name__}, which compares the clients' updates"
         if setup.traits.uses_rng:
-            return "the model draws random numbers of its own, which cannot be drawn for each client"
-        return _loss_reason(algorithm, setup)
-
-    @classmethod
-    def _from_setup(cls, setup: EngineSetup, num_streams: int, width: int) -> Self:
-        return cls(
-            setup.model,
-            setup.population,
-            setup.preprocess,
-            setup.device,
-            num_streams=num_streams,
-            width=width,
-            precision=setup.precision,
-            compile=setup.options.compile and setup.device.type == "cuda",
-        )
-
-    def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        return self.resources.reference.personal_mask(personal_layers)
+            return "a model that draws random numbers, which cannot be drawn for each client"
+        return _incompatible_loss(algorithm, setup)
 
     def prefetch(self, plan: RoundPlan) -> None:
         if self._trainers and plan.clients:
@@ -103,13 +66,12 @@ class GpuEngine(EngineBase):
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
-        kind = WorkKind.of(plan, context)
-        trainer = next((one for one in self._trainers if one.kind == kind), None)
+        key = CaptureKey.from_round(plan, context)
+        trainer = next((trainer for trainer in self._trainers if trainer.key == key), None)
         if trainer is None:
-            trainer = StreamTrainer(self.resources, weights, kind, context)
+            trainer = StreamTrainer(self, weights, key, context)
             self._trainers.append(trainer)
-        is_first = trainer is self._trainers[0]
-        on_device_busy = self.on_device_busy if is_first else lambda: None
+        on_device_busy = self.on_device_busy if trainer is self._trainers[0] else lambda: None
         return trainer.train(weights, plan, context, client_states, on_device_busy)
 
 
@@ -119,27 +81,26 @@ class VmapEngine(GpuEngine):
 
     name = "vmap"
 
+    def __init__(self, setup: EngineSetup) -> None:
+        num_streams = setup.options.num_streams or min(VMAP_STREAMS, setup.cohort_size)
+        super().__init__(setup, num_streams, width_for(setup.cohort_size, num_streams))
+
     @classmethod
-    def supports(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
-        if reason := super().supports(algorithm, setup):
+    def incompatibility(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
+        if reason := super().incompatibility(algorithm, setup):
             return reason
         if setup.traits.mixes_batch:
-            return "it pads batches, and a model that mixes the examples of a batch would count the padding"
+            return "a model that mixes the examples of a batch, because it pads batches"
         if algorithm.privacy is not None and type(algorithm.client_optimizer) not in (SGD, Adam):
             return (
-                "it steps several clients at once, and privacy has no guarantee that "
-                f"client_optimizer={type(algorithm.client_optimizer).__name__} keeps them apart"
+                f"privacy with client_optimizer={type(algorithm.client_optimizer).__name__}, which nothing guarantees to "
+                "keep the clients apart that are stepped at once"
             )
         return None
 
     @classmethod
     def is_recommended(cls, setup: EngineSetup) -> bool:
         return setup.model.num_trainable <= VMAP_MAX_PARAMETERS and max(setup.image_size) <= VMAP_MAX_PIXELS
-
-    @classmethod
-    def create(cls, setup: EngineSetup) -> Self:
-        num_streams = setup.options.num_streams or min(VMAP_STREAMS, setup.cohort_size)
-        return cls._from_setup(setup, num_streams, width_for(setup.cohort_size, num_streams))
 
 
 @register("engine", "cuda_graphs")
@@ -148,9 +109,8 @@ class CudaGraphsEngine(GpuEngine):
 
     name = "cuda_graphs"
 
-    @classmethod
-    def create(cls, setup: EngineSetup) -> Self:
-        return cls._from_setup(setup, setup.options.num_streams or streams_for(setup.cohort_size), width=1)
+    def __init__(self, setup: EngineSetup) -> None:
+        super().__init__(setup, setup.options.num_streams or streams_for(setup.cohort_size), width=1)
 
 
 def streams_for(num_clients: int) -> int:
@@ -166,7 +126,7 @@ def width_for(num_clients: int, num_streams: int) -> int:
     return -(-num_clients // (-(-num_clients // MAX_VMAP_WIDTH) if fills_gpu else num_streams))
 
 
-def _loss_reason(algorithm: Algorithm, setup: EngineSetup) -> str | None:
+def _incompatible_loss(algorithm: Algorithm, setup: EngineSetup) -> str | None:
     """Return why the loss cannot be vectorized and captured; None where it can."""
     if algorithm.loss is None:
         return None
@@ -176,6 +136,6 @@ def _loss_reason(algorithm: Algorithm, setup: EngineSetup) -> str | None:
     try:
         vmap(algorithm.loss)(outputs, targets)
     except Exception as error:  # a loss of a user's own may raise anything
-        sentence = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        return f"torch.func.vmap cannot vectorize loss={type(algorithm.loss).__name__} ({sentence})"
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return f"loss={type(algorithm.loss).__name__}, which torch.func.vmap cannot vectorize ({reason})"
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,14 +14,16 @@ from torch.func import vmap
 
 from manyeyes.core.algorithm import Loss
 from manyeyes.core.plan import ClientPlan, RoundPlan
-from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import arithmetic
+from manyeyes.engines.base import compute_dtype, deterministic_kernels
 from manyeyes.engines.client_step import weighted_mean
 from manyeyes.engines.gpu.buffers import PlanBuffers
 from manyeyes.engines.gpu.compiling import compiled, compiling, first_bad_gradient
 from manyeyes.engines.gpu.scheduling import Group, StepRange
 from manyeyes.engines.gpu.stream import Stream
 from manyeyes.models.flat import FlatModel
+
+if TYPE_CHECKING:
+    from manyeyes.engines.gpu.engine import GpuEngine
 
 StepShape = tuple[int, int]  # clients side by side, examples of each
 ThetaPieces = tuple[Tensor, ...]  # trainable values of clients side by side, in `FlatModel.pieces`
@@ -36,21 +39,16 @@ class StepFunctions:
 
 @dataclass(frozen=True, eq=False)
 class StepCompiler:
-    """Makes steps of every shape for one kind of work."""
+    """Makes the steps of every shape for rounds of one capture key."""
 
-    model: FlatModel  # with layers that are fast on this device
-    plain_model: FlatModel  # as it was given: the same function
-    preprocess: Preprocess
+    engine: GpuEngine
     buffers: PlanBuffers
     loss_function: Loss
-    dtype: torch.dtype  # that the model computes in
-    compile: bool
-    only_batch_size: int = 0  # compile only batches of this size; 0: of every size
 
     def gradient(self, stream: Stream, shape: StepShape, functions: StepFunctions) -> tuple[Tensor, ThetaPieces]:
         """Return the loss of each client's next batch [K], and its gradient in pieces [K, ...]."""
-        width = shape[0]
-        sizes = [sum(lengths) for lengths in self.model.pieces] if width > 1 else [self.model.num_trainable]
+        width, model = shape[0], self.engine.model
+        sizes = [sum(numels) for numels in model.pieces] if width > 1 else [model.num_trainable]
         theta = tuple(piece.detach().requires_grad_() for piece in stream.compute_theta[:width].split(sizes, 1))
         columns = {name: column[:, stream.number] for name, column in self.buffers.columns.items()}
         images = functions.preprocess(stream.step_index, self.buffers.images, columns)
@@ -59,11 +57,13 @@ class StepCompiler:
 
     def make(self, shape: StepShape, stream: Stream) -> StepFunctions:
         """Return the compiled step if every parameter's gradient is that of the plain model; else the plain step."""
-        fast = self._functions(shape, self.model, self.dtype)
-        if not self.compile or self.only_batch_size not in (0, shape[1]):
+        dtype = compute_dtype(self.engine.precision)
+        fast = self._functions(shape, self.engine.model, dtype)
+        is_partial = self.engine.exact_batches and shape[1] != self.buffers.batch_size  # the last batch of a client
+        if not self.engine.compiles or is_partial:
             return fast
         fast = StepFunctions(compiled(fast.preprocess), compiled(fast.loss))
-        plain = self._functions(shape, self.plain_model, self.dtype)
+        plain = self._functions(shape, self.engine.plain_model, dtype)
         self._load_trial(stream, shape)
         statistics = stream.statistics.clone()
         try:
@@ -76,7 +76,7 @@ class StepCompiler:
         plain_KP = self._full_gradient(stream, shape, plain)
         exact_KP = self._exact_gradient(stream, shape)
         stream.statistics.copy_(statistics)
-        sizes = {name: int(np.prod(size)) for name, size in self.model.trained_shapes.items()}
+        sizes = {name: int(np.prod(size)) for name, size in self.engine.model.trained_shapes.items()}
         bad = first_bad_gradient(sizes, fast_KP, plain_KP, exact_KP)
         if bad is None:
             return fast
@@ -91,6 +91,7 @@ class StepCompiler:
         """Return the images and the losses of K batches, as functions of the buffers at a step."""
         width, batch_size = shape
         is_multi = self.buffers.population.labels.multi
+        augment = self.engine.setup.preprocess.augment
 
         def at(step_index: Tensor, column: Tensor) -> Tensor:
             return column.index_select(0, step_index)[0, :width]
@@ -99,7 +100,7 @@ class StepCompiler:
             rows, uniforms = (
                 at(step_index, columns[name])[:, :batch_size].flatten(0, 1) for name in ("images", "augment_uniforms")
             )
-            augmented = self.preprocess.augment(images[rows], uniforms if uniforms.shape[-1] else None)
+            augmented = augment(images[rows], uniforms if uniforms.shape[-1] else None)
             return model.to_memory_format(augmented).to(dtype).unflatten(0, (width, batch_size))
 
         def loss_of_client(
@@ -136,9 +137,10 @@ class StepCompiler:
     def _exact_gradient(self, stream: Stream, shape: StepShape) -> Tensor:
         """Return the gradient of the plain model in full float32, uncompiled."""
         compute_theta, stream.compute_theta = stream.compute_theta, stream.theta
+        functions = self._functions(shape, self.engine.plain_model, torch.float32)
         try:
-            with arithmetic("float32"):
-                return self._full_gradient(stream, shape, self._functions(shape, self.plain_model, torch.float32))
+            with deterministic_kernels("float32"):
+                return self._full_gradient(stream, shape, functions)
         finally:
             stream.compute_theta = compute_theta
 
@@ -154,7 +156,7 @@ class StepCompiler:
         no_steps: list[list[StepRange]] = [[] for _ in range(self.buffers.num_streams - 1)]
         self.buffers.upload(self.buffers.pack(plan, [[step], *no_steps]), half=0)
         weights = stream.buffers.weights.clone()
-        stream.buffers.weights.copy_(self.model.read())
+        stream.buffers.weights.copy_(self.engine.model.read())
         stream.reset(width)
         stream.buffers.weights.copy_(weights)
         stream.step_index.zero_()

@@ -7,7 +7,7 @@ be captured once as a CUDA graph and replayed. Axes: K clients side by side, P t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor
 from manyeyes.components.client_optimizers import local_step, trained_mask
 from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import Correction
-from manyeyes.core.state import CORRECTION_STATE, PERSONAL_WEIGHTS, ClientState, RoundContext
-from manyeyes.engines.reference import persisted_opt_state
+from manyeyes.core.state import RoundContext
+from manyeyes.engines.gpu.compiling import capture_graph
 
 ROW_ALIGNMENT = 64  # values: where each client's weights begin, so that matrix products are fast for all of them
 
@@ -35,7 +35,7 @@ class RoundBuffers:
     personal_indices: Tensor | None  # of the values that stay with the client
 
     @staticmethod
-    def of(weights: Tensor, num_trainable: int, context: RoundContext) -> RoundBuffers:
+    def allocate(weights: Tensor, num_trainable: int, context: RoundContext) -> RoundBuffers:
         state, mask = context.correction_state, context.personal_mask
         return RoundBuffers(
             weights=weights.clone(),
@@ -55,6 +55,10 @@ class RoundBuffers:
         if self.correction_state is not None:
             assert context.correction_state is not None, "the buffers were made for a correction with server state"
             self.correction_state.copy_(context.correction_state)
+
+    def sent(self, updates_KW: Tensor) -> Tensor:
+        """Return what clients send of their updates: all but their personal layers."""
+        return updates_KW if self.shared_mask is None else updates_KW * self.shared_mask
 
 
 class Stream:
@@ -87,7 +91,7 @@ class Stream:
         self.total = torch.zeros_like(weights)
         self.uploads: Tensor | None = None  # sum of what the corrections of clients upload [P]
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._functions: dict[Hashable, Callable[[], None]] = {}
+        self.functions: dict[Hashable, Callable[[], None]] = {}  # what it can run, by the names given to `capture`
         self._pool = None if self.stream is None else torch.cuda.graph_pool_handle()
 
     def reset(self, width: int) -> None:
@@ -107,39 +111,6 @@ class Stream:
             assert self.context.correction is not None, "there is memory for an offset and no correction that makes one"
             offset = self.context.correction.offset(self.buffers.correction_state, None)
             self.offset[:width] = 0 if offset is None else offset
-
-    def load_client_state(self, k: int, client_state: ClientState) -> None:
-        """Load what one client has kept from the last round that it took part in."""
-        if PERSONAL_WEIGHTS in client_state:
-            self._load_personal_weights(k, client_state[PERSONAL_WEIGHTS])
-        if CORRECTION_STATE in client_state:
-            self._load_correction_state(k, client_state[CORRECTION_STATE])
-        for tensor, persisted in zip(self.opt_state, persisted_opt_state(client_state), strict=False):
-            tensor[k] = persisted
-
-    def _load_personal_weights(self, k: int, personal_weights: Tensor) -> None:
-        assert self.start is not None and self.buffers.personal_indices is not None, (
-            "a client has personal weights and the round has no personal layers"
-        )
-        num_trainable = self.buffers.num_trainable
-        self.start[k, self.buffers.personal_indices] = personal_weights
-        self.theta[k], self.statistics[k] = self.start[k, :num_trainable], self.start[k, num_trainable:]
-        if self.compute_theta is not self.theta:
-            self.compute_theta[k] = self.theta[k]
-
-    def _load_correction_state(self, k: int, correction_state: Tensor) -> None:
-        correction = self.context.correction
-        assert correction is not None, "a client has the state of a correction and the round has no correction"
-        offset = correction.offset(self.buffers.correction_state, correction_state)
-        if self.offset is not None:
-            self.offset[k] = 0 if offset is None else offset
-        elif offset is not None:
-            name = type(correction).__name__
-            raise ValueError(
-                f"{name}.offset returns a tensor now and returned None both for a new client and for the client state "
-                f"that {name}.client_update makes of an update of ones, so this engine has no memory for it: return "
-                "zeros there, or use engine=reference."
-            )
 
     def step(
         self,
@@ -190,9 +161,8 @@ class Stream:
         """Add the clipped updates of the finite clients to the stream's sum, and write each client's statistics."""
         update_KW = self.update(width)
         full_norm_K = l2_norms(update_KW)
-        mask = self.buffers.shared_mask
-        sent_KW = update_KW if mask is None else update_KW * mask
-        norm_K = full_norm_K if mask is None else l2_norms(sent_KW)
+        sent_KW = self.buffers.sent(update_KW)
+        norm_K = full_norm_K if self.buffers.shared_mask is None else l2_norms(sent_KW)
         accepted_K = torch.isfinite(full_norm_K) & torch.isfinite(self.losses[:width]) & self.finite[:width]
         clip_factor_K = (self.buffers.clipping_norm / norm_K).clamp_max(1)
         weight_K = client_weights.index_select(0, self.group_index)[0, :width] * clip_factor_K
@@ -212,30 +182,20 @@ class Stream:
         if self.stream is not None and stream is not None:
             stream.wait_stream(self.stream)
 
-    def run(self, name: Hashable) -> None:
-        """Call a function that `capture` prepared."""
-        self._functions[name]()
-
     def capture(self, name: Hashable, function: Callable[[], None]) -> None:
-        """Prepare a function: compiled by a first call and, on a GPU, captured as a graph that is replayed.
+        """Add a function by name: compiled by a first call and, on a GPU, captured as a graph that is replayed.
 
-        What that call did to the stream is undone when a group begins.
+        What that call does to the stream is undone when a group begins.
         """
-        if name in self._functions:
+        if name in self.functions:
             return
-        if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream())
-        with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
-            self.cursors.zero_()
-            function()
-        self._functions[name] = function
+        self.cursors.zero_()
         if self.stream is None:
-            return
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
             function()
-        self._functions[name] = graph.replay
+            self.functions[name] = function
+        else:
+            graph, _ = capture_graph(function, self.stream, self._pool)
+            self.functions[name] = graph.replay
 
 
 def has_offset(correction: Correction, correction_state: Tensor | None, theta: Tensor) -> bool:

@@ -1,11 +1,11 @@
-"""Rounds of one kind of work: streams, buffers and captured steps are made once, and a round is only launched."""
+"""Rounds that share captured steps: streams, buffers and graphs are made once, and a round is only launched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,10 +13,8 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import ClientOptimizer, Correction, Loss
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.population import Population
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
-from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import arithmetic, compute_dtype
+from manyeyes.engines.base import compute_dtype, deterministic_kernels
 from manyeyes.engines.client_step import training_loss
 from manyeyes.engines.gpu.buffers import PlanBuffers, PlanChunk
 from manyeyes.engines.gpu.client_state import ClientStateTransfer
@@ -24,15 +22,14 @@ from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
 from manyeyes.engines.gpu.step import StepCompiler, StepFunctions, StepShape
 from manyeyes.engines.gpu.stream import RoundBuffers, Stream, stream_switcher
-from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.models.flat import FlatModel
 
-PlanKey = tuple[int, int, tuple[int, ...]]  # a plan by its seed, its round and its clients
+if TYPE_CHECKING:
+    from manyeyes.engines.gpu.engine import GpuEngine
 
 
 @dataclass(frozen=True)
-class WorkKind:
-    """What streams and captured steps are made for; a round of another kind needs others."""
+class CaptureKey:
+    """What buffers and captured steps depend on; rounds with another key need others."""
 
     client_optimizer: ClientOptimizer
     correction: Correction | None
@@ -44,8 +41,8 @@ class WorkKind:
     loss: Loss | None
 
     @staticmethod
-    def of(plan: RoundPlan, context: RoundContext) -> WorkKind:
-        return WorkKind(
+    def from_round(plan: RoundPlan, context: RoundContext) -> CaptureKey:
+        return CaptureKey(
             client_optimizer=context.client_optimizer,
             correction=context.correction,
             has_correction_state=context.correction_state is not None,
@@ -57,62 +54,32 @@ class WorkKind:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class GpuResources:
-    """What the trainers of all kinds of work share."""
-
-    reference: ReferenceEngine
-    model: FlatModel  # with layers that are fast on this device
-    plain_model: FlatModel
-    population: Population
-    preprocess: Preprocess
-    device: torch.device
-    num_streams: int
-    width: int  # clients side by side in a stream
-    precision: str
-    compile: bool
-    exact_batches: bool  # without padding
-
-
 class StreamTrainer:
-    """Trains rounds of one kind of work.
+    """Trains rounds of one capture key.
 
     Nothing depends on the round that it is made for: the first round of a resumed run must group clients as any other.
     """
 
-    def __init__(self, resources: GpuResources, weights: Tensor, kind: WorkKind, context: RoundContext) -> None:
-        self.resources, self.kind = resources, kind
-        for model in (resources.model, resources.plain_model):
+    def __init__(self, engine: GpuEngine, weights: Tensor, key: CaptureKey, context: RoundContext) -> None:
+        self.engine, self.key, self.device = engine, key, engine.setup.device
+        for model in (engine.model, engine.plain_model):
             model.module.train()
-        num_trainable, num_uniforms = resources.model.num_trainable, resources.preprocess.num_uniforms
-        num_streams, width, dtype = resources.num_streams, resources.width, compute_dtype(resources.precision)
-        self.round_buffers = RoundBuffers.of(weights, num_trainable, context)
-        self.streams = [Stream(self.round_buffers, context, n, width, dtype) for n in range(num_streams)]
-        self.plan_buffers = PlanBuffers(
-            resources.population, resources.device, num_streams, width, kind.batch_size, num_uniforms
-        )
-        self.loss_function = training_loss(context, resources.population)
-        self.steps = StepCompiler(
-            resources.model,
-            resources.plain_model,
-            resources.preprocess,
-            self.plan_buffers,
-            self.loss_function,
-            dtype,
-            resources.compile,
-            # the last of a client's exact batches has any size
-            only_batch_size=kind.batch_size if resources.exact_batches else 0,
-        )
+        population, num_uniforms = engine.setup.population, engine.num_augment_uniforms
+        num_streams, width, dtype = engine.num_streams, engine.width, compute_dtype(engine.precision)
+        self.round_buffers = RoundBuffers.allocate(weights, engine.num_trainable, context)
+        self.streams = [Stream(self.round_buffers, context, number, width, dtype) for number in range(num_streams)]
+        self.plan_buffers = PlanBuffers(population, self.device, num_streams, width, key.batch_size, num_uniforms)
+        self.loss_function = training_loss(context, population)
+        self.steps = StepCompiler(engine, self.plan_buffers, self.loss_function)
         self._step_functions: dict[StepShape, StepFunctions] = {}
-        self._captured = [set[StepShape]() for _ in self.streams]
-        self._prefetched: dict[PlanKey, tuple[Schedule, list[PlanChunk]]] = {}  # the next round
+        self._prefetched: tuple[RoundPlan, Schedule, list[PlanChunk]] | None = None
 
     def prefetch(self, plan: RoundPlan) -> None:
         """Pack a plan before its round, and send its first chunk to the device."""
-        schedule = self._schedule(plan)
-        chunks = [self.plan_buffers.pack(plan, step_ranges) for step_ranges in schedule]
-        self.plan_buffers.send(chunks[0])
-        self._prefetched = {_plan_key(plan): (schedule, chunks)}
+        schedule, chunks = self._schedule(plan)
+        packed = list(chunks)
+        self.plan_buffers.send(packed[0])
+        self._prefetched = plan, schedule, packed
 
     def train(
         self,
@@ -123,64 +90,54 @@ class StreamTrainer:
         on_device_busy: Callable[[], None],
     ) -> CohortResult:
         """Launch a round, call `on_device_busy` while the device works, and return the result."""
-        schedule, packed = self._prefetched.pop(_plan_key(plan), (None, list[PlanChunk]()))
-        schedule = schedule or self._schedule(plan)
-        # each chunk is packed while the one before it runs
-        chunks = iter(packed or (self.plan_buffers.pack(plan, step_ranges) for step_ranges in schedule))
+        schedule, chunks = self._take_prefetched(plan) or self._schedule(plan)
         self.round_buffers.update(weights, context)
-        with arithmetic(self.resources.precision):
+        with deterministic_kernels(self.engine.precision):
             first = next(chunks)
-            self._prepare(schedule, first)
-            transfer = ClientStateTransfer(
-                self.resources.reference, self.round_buffers, context, client_states, self.loss_function
-            )
-            results = self._launch(plan, chain([first], chunks), transfer)
+            self._capture_missing(schedule, first)
+            for stream in self.streams:
+                stream.total.zero_()
+                stream.uploads = None
+            reference = self.engine.reference
+            transfer = ClientStateTransfer(reference, self.round_buffers, context, client_states, self.loss_function)
+            statistics = self._launch(plan, chain([first], chunks), transfer)
             on_device_busy()
-        return self._gather(plan, schedule, results, transfer)
+        return self._gather(plan, schedule, statistics, transfer)
 
-    def _schedule(self, plan: RoundPlan) -> Schedule:
-        resources = self.resources
-        return make_schedule(
-            plan, resources.num_streams, resources.width, resources.exact_batches, self.plan_buffers.max_steps
-        )
+    def _schedule(self, plan: RoundPlan) -> tuple[Schedule, Iterator[PlanChunk]]:
+        """Return the schedule of a plan, and its chunks, each packed while the one before it runs."""
+        engine, max_steps = self.engine, self.plan_buffers.max_steps
+        schedule = make_schedule(plan, engine.num_streams, engine.width, engine.exact_batches, max_steps)
+        return schedule, (self.plan_buffers.pack(plan, step_ranges) for step_ranges in schedule)
 
-    def _prepare(self, schedule: Schedule, first: PlanChunk) -> None:
-        """Compile, check and capture every shape that the round needs and no earlier round needed."""
-        needed = [
-            {
-                (step_range.group.width, size)
-                for chunk in schedule
-                for step_range in chunk[stream.number]
-                for size in step_range.group.batch_sizes
-            }
-            for stream in self.streams
-        ]
-        missing = [shapes - captured for shapes, captured in zip(needed, self._captured, strict=True)]
-        if any(missing):
-            self._capture(missing, first)
-        for stream in self.streams:
-            stream.total.zero_()
-            stream.uploads = None
+    def _take_prefetched(self, plan: RoundPlan) -> tuple[Schedule, Iterator[PlanChunk]] | None:
+        """Return the schedule and the chunks of a plan that was prefetched; None for another plan."""
+        if self._prefetched is None or self._prefetched[0].clients != plan.clients:
+            return None
+        (_, schedule, packed), self._prefetched = self._prefetched, None
+        return schedule, iter(packed)
 
-    def _capture(self, missing: list[set[StepShape]], first: PlanChunk) -> None:
-        """Make the missing shapes of each stream."""
+    def _capture_missing(self, schedule: Schedule, first: PlanChunk) -> None:
+        """Compile, check and capture the steps that the round needs and no earlier round needed."""
+        missing = {stream: _shapes_of(schedule, stream) - stream.functions.keys() for stream in self.streams}
+        if not any(missing.values()):
+            return
         if self.plan_buffers.stream is not None:  # it may be copying the first chunk
-            torch.cuda.current_stream(self.resources.device).wait_stream(self.plan_buffers.stream)
-        for shape in sorted(set().union(*missing) - set(self._step_functions), reverse=True):
+            torch.cuda.current_stream(self.device).wait_stream(self.plan_buffers.stream)
+        for shape in sorted(set().union(*missing.values()) - self._step_functions.keys(), reverse=True):
             self._step_functions[shape] = self.steps.make(shape, self.streams[0])
         self.plan_buffers.upload(first, 0)  # over the examples that steps were tried with
         with compiling():
-            for stream, shapes in zip(self.streams, missing, strict=True):
+            for stream, shapes in missing.items():
                 for shape in sorted(shapes, reverse=True):
                     for name, function in self._functions(stream, shape).items():
                         stream.capture(name, function)
-                self._captured[stream.number] |= shapes
 
-    def _functions(self, stream: Stream, shape: StepShape) -> dict[Any, Callable[[], None]]:
+    def _functions(self, stream: Stream, shape: StepShape) -> dict[Hashable, Callable[[], None]]:
         """Return what a stream runs, by name: a step of each shape, and the begin and end of groups of each width."""
         width, functions = shape[0], self._step_functions[shape]
         prepare: Callable[[Callable[..., Any]], Callable[..., Any]] = (
-            compiled if self.resources.compile else lambda function: function
+            compiled if self.engine.compiles else lambda function: function
         )
         take_step, accumulate = prepare(stream.step), prepare(stream.accumulate)
         reset = prepare(stream.reset) if width > 1 else stream.reset
@@ -191,7 +148,7 @@ class StreamTrainer:
 
         def step() -> None:
             partial: tuple[Tensor, ...] = ()
-            if self.kind.has_phases:
+            if self.key.has_phases:
                 phases_K = phases.index_select(0, stream.step_index)[0, :width]
                 partial = phases_K, stream.statistics[:width].clone()
             loss_K, gradient = self.steps.gradient(stream, shape, functions)
@@ -208,9 +165,8 @@ class StreamTrainer:
 
         A chunk is uploaded while the one before it runs; nothing waits for the device.
         """
-        results: list[Tensor] = []
-        device = self.resources.device
-        main = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        statistics: list[Tensor] = []
+        main = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         for stream in self.streams:
             stream.wait_for(main)
         for chunk in chunks:
@@ -220,14 +176,14 @@ class StreamTrainer:
             self._launch_chunk(plan, chunk, half, transfer)
             for stream in self.streams:
                 stream.signal(main)
-            results.append(self._results(chunk, half))
+            statistics.append(self.plan_buffers.statistics(chunk, half))
             self.plan_buffers.free_events[half] = None if main is None else main.record_event()
-        return results
+        return statistics
 
     def _launch_chunk(self, plan: RoundPlan, chunk: PlanChunk, half: int, transfer: ClientStateTransfer) -> None:
         """Launch one chunk, a step of each stream in turn."""
         launches = {stream: self._launches(stream, plan, chunk, half, transfer) for stream in self.streams}
-        with stream_switcher(self.resources.device) as switch_to:
+        with stream_switcher(self.device) as switch_to:
             while launches:
                 for stream, launch in list(launches.items()):
                     switch_to(stream)
@@ -243,49 +199,38 @@ class StreamTrainer:
             group = step_range.group
             clients = [plan.clients[index] for index in group.client_indices]
             if step_range.begins:
-                stream.run(("begin", group.width))
+                stream.functions["begin", group.width]()
                 transfer.load(stream, clients)
             for size in group.batch_sizes[step_range.first : step_range.last]:
-                stream.run((group.width, size))
+                stream.functions[group.width, size]()
                 yield
             if step_range.ends:
                 transfer.store(stream, clients)
-                stream.run(("end", group.width))
-
-    def _results(self, chunk: PlanChunk, half: int) -> Tensor:
-        """Return a copy of the statistics of the clients that ended in a chunk, stream by stream [groups, K, 3]."""
-        first = half * self.plan_buffers.max_steps
-        num_ended = [sum(step_range.ends for step_range in stream) for stream in chunk.step_ranges]
-        results = self.plan_buffers.results[first : first + max(num_ended)].transpose(0, 1)
-        return torch.cat([results[stream, :count] for stream, count in enumerate(num_ended)])
+                stream.functions["end", group.width]()
 
     def _gather(
-        self, plan: RoundPlan, schedule: Schedule, results: list[Tensor], transfer: ClientStateTransfer
+        self, plan: RoundPlan, schedule: Schedule, statistics: list[Tensor], transfer: ClientStateTransfer
     ) -> CohortResult:
         """Return the sums of the streams and each client's statistics, with the one wait of a round."""
         update_W = torch.stack([stream.total for stream in self.streams]).sum(0)
         uploads = [stream.uploads for stream in self.streams if stream.uploads is not None]
         groups = [r.group for chunk in schedule for stream in chunk for r in stream if r.ends]
-        statistics_GK3 = torch.cat(results).cpu().numpy()
-        statistics = np.empty((len(plan.clients), 3))
-        for group, statistics_K3 in zip(groups, statistics_GK3, strict=True):
-            statistics[list(group.client_indices)] = statistics_K3[: len(group.client_indices)]
-        accepted_K = statistics[:, 2] > 0
-        num_steps_K = np.array([client.num_steps for client in plan.clients])
-        new_states = transfer.new_states
+        statistics_K3 = np.empty((len(plan.clients), 3))  # sum of losses, norm, accepted
+        for group, group_statistics in zip(groups, torch.cat(statistics).cpu().numpy(), strict=True):
+            statistics_K3[list(group.client_indices)] = group_statistics[: len(group.client_indices)]
+        accepted_K = statistics_K3[:, 2] > 0
+        accepted_ids = [plan.clients[k].client_id for k in np.flatnonzero(accepted_K)]
         return CohortResult(
             update_W=update_W,
             uploads_P=torch.stack(uploads).sum(0) if uploads else None,
             accepted_K=accepted_K,
-            loss_K=statistics[:, 0] / num_steps_K,
-            norm_K=statistics[:, 1],
-            client_states={
-                client.client_id: new_states[client.client_id]
-                for client, is_accepted in zip(plan.clients, accepted_K, strict=True)
-                if is_accepted and client.client_id in new_states
-            },
+            loss_K=statistics_K3[:, 0] / np.array([client.num_steps for client in plan.clients]),
+            norm_K=statistics_K3[:, 1],
+            client_states={k: transfer.new_states[k] for k in accepted_ids if k in transfer.new_states},
         )
 
 
-def _plan_key(plan: RoundPlan) -> PlanKey:
-    return plan.seed, plan.round, tuple(client.client_id for client in plan.clients)
+def _shapes_of(schedule: Schedule, stream: Stream) -> set[StepShape]:
+    """Return the shapes of the steps that a stream runs in a round."""
+    ranges = (step_range for chunk in schedule for step_range in chunk[stream.number])
+    return {(step_range.group.width, size) for step_range in ranges for size in step_range.group.batch_sizes}

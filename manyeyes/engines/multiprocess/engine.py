@@ -12,41 +12,32 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.core.algorithm import Algorithm, PersonalLayers
+from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.population import Population
 from manyeyes.core.registry import register
-from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
-from manyeyes.data.preprocess import Preprocess
+from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.images import PrefetchBuffer
-from manyeyes.engines.load_balancing import balance_clients
-from manyeyes.engines.multiprocess.worker import (
-    PICKLE_ERRORS,
-    Worker,
-    cores,
-    pickle_error,
-    serialize,
-    unavailable_reason,
-)
+from manyeyes.engines.load_balancing import balance_clients, merge_results
+from manyeyes.engines.multiprocess.worker import Worker, cores, pickle_error, serialize, unsupported_machine
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.fast.cpu import optimize_for_cpu
 from manyeyes.models.flat import FlatModel
 
-MAX_WORKER_DEATHS = 3  # of the workers of one part of a round, before the run ends
+SENT_SLOTS = ("client_optimizer", "correction", "compressor", "personal_model", "loss")  # what workers use of a round
+MAX_WORKER_DEATHS = 3  # of the workers of one shard of a round, before the run ends
 SPARE_CLIENTS_FRACTION = 1 / 4  # of memory for clients' updates: random sampling may select more next round
 IN_SHARED_MEMORY = torch.empty(0)  # stands for a tensor that is in shared memory
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A worker's part of a round; the weights and the correction's server state are in shared memory."""
+    """A worker's shard of a round; the weights and the correction's server state are in shared memory."""
 
     plan: RoundPlan
     context: RoundContext
@@ -59,28 +50,19 @@ class Task:
 class MultiprocessEngine(EngineBase):
     """The reference engine in several worker processes, by default one per core.
 
-    A process is started when it is first needed. One that dies is replaced, and its part of the round is run again.
+    A process is started when it is first needed. One that dies is replaced, and its shard of the round is run again.
     """
 
     name = "multiprocess"
 
-    def __init__(
-        self,
-        model: FlatModel,
-        population: Population,
-        preprocess: Preprocess,
-        device: torch.device,
-        workers: int | None = None,
-        precision: str = "float32",
-    ) -> None:
-        if reason := _unsupported_reason(device):
-            raise ValueError(f"engine=multiprocess cannot train here ({reason}): use engine=reference.")
-        if workers is not None and workers < 1:
-            raise ValueError(f"engine.workers is {workers}: set it to at least 1.")
-        model, self.precision = FlatModel(optimize_for_cpu(model.module)), precision
-        self._reference = ReferenceEngine(model, population, preprocess, device, precision)
-        self.num_trainable, self.num_augment_uniforms = model.num_trainable, preprocess.num_uniforms
-        num_workers, dtype = workers or cores(), model.read().dtype
+    def __init__(self, setup: EngineSetup) -> None:
+        if reason := unsupported_machine(setup.device):
+            raise ValueError(f"engine=multiprocess does not support {reason}: use engine=reference.")
+        super().__init__(setup)
+        model = FlatModel(optimize_for_cpu(setup.model.module))
+        self._reference = ReferenceEngine(replace(setup, model=model))
+        self.precision, self._prefetcher = self._reference.precision, setup.prefetcher
+        num_workers, dtype = setup.options.workers or cores(), model.read().dtype
         self._weights = _shared_memory(dtype, model.num_shared)
         self._correction_state = _shared_memory(dtype, model.num_trainable)
         self._update_sums = _shared_memory(dtype, num_workers, model.num_shared)
@@ -89,27 +71,17 @@ class MultiprocessEngine(EngineBase):
         self._workers: dict[int, Worker] = {}
 
     @classmethod
-    def supports(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
-        sent = (
-            algorithm.client_optimizer,
-            algorithm.correction,
-            algorithm.compressor,
-            algorithm.personal_model,
-            algorithm.loss,
-        )
-        return _unsupported_reason(setup.device) or pickle_error(sent)
+    def incompatibility(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
+        if reason := unsupported_machine(setup.device):
+            return reason
+        for slot in SENT_SLOTS:
+            if reason := pickle_error(getattr(algorithm, slot)):
+                return f"this {slot}, which cannot be sent to its workers ({reason})"
+        return None
 
     @classmethod
     def is_recommended(cls, setup: EngineSetup) -> bool:
         return setup.dist.size == 1  # else each process of torchrun is what a worker is
-
-    @classmethod
-    def create(cls, setup: EngineSetup) -> Self:
-        workers = setup.options.workers or None
-        return cls(setup.model, setup.population, setup.preprocess, setup.device, workers, setup.exact_precision)
-
-    def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        return self._reference.personal_mask(personal_layers)
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
@@ -120,8 +92,8 @@ class MultiprocessEngine(EngineBase):
             self._correction_state.copy_(context.correction_state)
         if context.keep_client_updates:
             self._allocate_updates(len(plan.clients))
-        shares = [indices for indices in balance_clients(plan.clients, len(self._update_sums)) if indices]
-        tasks = [self._task(plan, indices, context, client_states) for indices in shares]
+        shards = [indices for indices in balance_clients(plan.clients, len(self._update_sums)) if indices]
+        tasks = [self._task(plan, indices, context, client_states) for indices in shards]
         try:
             for number, task in enumerate(tasks):
                 self._send(number, task)
@@ -129,8 +101,10 @@ class MultiprocessEngine(EngineBase):
         except BaseException:  # the results of the other workers are not needed
             self.close()
             raise
-        updates_KW = self._updates_KW[: len(plan.clients)].clone() if context.keep_client_updates else None
-        return self._merge(plan, shares, results, updates_KW)
+        merged = merge_results(weights, plan, list(zip(shards, results, strict=True)))
+        if not context.keep_client_updates:
+            return merged
+        return replace(merged, updates_KW=self._updates_KW[: len(plan.clients)].clone())
 
     def close(self) -> None:
         """End the processes; the next `train` starts new ones."""
@@ -159,29 +133,24 @@ class MultiprocessEngine(EngineBase):
             plan=replace(plan, clients=clients),
             context=context,
             client_states={c.client_id: client_states[c.client_id] for c in clients if c.client_id in client_states},
-            prefetch_buffer=getattr(self._images, "buffer", None),
+            prefetch_buffer=None if self._prefetcher is None else self._prefetcher.buffer,
             client_indices=indices,
         )
-        try:
-            return serialize(task)
-        except PICKLE_ERRORS as error:
-            raise ValueError(
-                f"engine=multiprocess cannot send a component of the algorithm to its workers ({error}): define its "
-                "class at module level, or use engine=reference."
-            ) from error
+        return serialize(task)
 
     def _send(self, number: int, task: bytes) -> None:
         if number not in self._workers:
-            with getattr(self._images, "fork_lock", nullcontext()):
-                self._workers[number] = Worker(partial(self._train_share, number), self._workers.values())
+            with nullcontext() if self._prefetcher is None else self._prefetcher.fork_lock:
+                self._workers[number] = Worker(partial(self._train_shard, number), self._workers.values())
         self._workers[number].send(task)
 
     def _receive(self, number: int, task: bytes, round: int) -> CohortResult:
-        """Return a worker's part of the round; one that dies is replaced and given its task again."""
+        """Return a worker's shard of the round; one that dies is replaced and given its task again."""
         for death in range(MAX_WORKER_DEATHS):
             result: CohortResult | None = self._workers[number].receive()
             if result is not None:
-                return result
+                uploads_P = None if result.uploads_P is None else self._upload_sums[number]
+                return replace(result, update_W=self._update_sums[number], uploads_P=uploads_P)
             cause = self._workers.pop(number).stop()
             if death + 1 < MAX_WORKER_DEATHS:
                 print(f"round {round + 1}: worker {number + 1} died ({cause}) and is replaced", file=sys.stderr)
@@ -191,10 +160,10 @@ class MultiprocessEngine(EngineBase):
             "ran out: set engine.workers or algorithm.batch_size to a smaller number."
         )
 
-    def _train_share(self, number: int, task: Task) -> CohortResult:
-        """Train a part of the round in a worker: its sums go into its own row of the shared memory."""
-        if hasattr(self._images, "buffer"):
-            self._images.buffer = task.prefetch_buffer
+    def _train_shard(self, number: int, task: Task) -> CohortResult:
+        """Train a shard of the round, in a worker: its sums go into its own row of the shared memory."""
+        if self._prefetcher is not None:
+            self._prefetcher.buffer = task.prefetch_buffer
         context = task.context
         if context.correction_state is not None:
             context = replace(context, correction_state=self._correction_state)
@@ -210,35 +179,6 @@ class MultiprocessEngine(EngineBase):
             uploads_P=None if result.uploads_P is None else IN_SHARED_MEMORY,
             updates_KW=None,
         )
-
-    def _merge(
-        self, plan: RoundPlan, shares: list[list[int]], results: list[CohortResult], updates_KW: Tensor | None
-    ) -> CohortResult:
-        """Return one result, its clients in the order of the plan."""
-        update_W = torch.zeros_like(self._weights)
-        uploads_P: Tensor | None = None
-        accepted_K, (loss_K, norm_K) = np.zeros(len(plan.clients), bool), np.zeros((2, len(plan.clients)))
-        states: dict[int, ClientState] = {}
-        for number, (indices, result) in enumerate(zip(shares, results, strict=True)):
-            update_W += self._update_sums[number]
-            if result.uploads_P is not None:
-                uploads = self._upload_sums[number]
-                uploads_P = uploads.clone() if uploads_P is None else uploads_P + uploads
-            accepted_K[indices], loss_K[indices], norm_K[indices] = result.accepted_K, result.loss_K, result.norm_K
-            states |= result.client_states
-        states = {client.client_id: states[client.client_id] for client in plan.clients if client.client_id in states}
-        return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, states, updates_KW)
-
-    @property
-    def _images(self) -> Any:
-        """The images; those of a prefetcher have a `buffer` and a `fork_lock`, which workers need."""
-        return self._reference.population.images
-
-
-def _unsupported_reason(device: torch.device) -> str | None:
-    if device.type != "cpu":
-        return f"it trains on the CPU and the device is {device}"
-    return unavailable_reason()
 
 
 def _shared_memory(dtype: torch.dtype, *shape: int) -> Tensor:

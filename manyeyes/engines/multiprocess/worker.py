@@ -23,17 +23,18 @@ from manyeyes.engines.malloc import retain_freed_memory
 
 SIGNALS = {signal.SIGINT, signal.SIGTERM}
 WATCHDOG_SECONDS = 0.5  # between two checks of a worker whether its parent is alive
-PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError)
 
 
-def unavailable_reason() -> str | None:
-    """Return why no workers can be forked here; None where they can."""
+def unsupported_machine(device: torch.device) -> str | None:
+    """Return what prevents workers from being forked here and from training on a device; None where they can."""
+    if device.type != "cpu":
+        return f"device={device}, because it trains on the CPU"
     if "fork" not in multiprocessing.get_all_start_methods():
-        return "this system cannot fork a process"
+        return "this system, which cannot fork a process"
     if sys.platform == "darwin":
-        return "the libraries of macOS do not survive a fork"
+        return "macOS, whose libraries do not survive a fork"
     if torch.cuda.is_initialized():
-        return "this process has used a GPU, after which PyTorch's gradients do not survive a fork"
+        return "a process that has used a GPU, because PyTorch's gradients then do not survive a fork"
     return None
 
 
@@ -95,11 +96,11 @@ def serialize(message: Any) -> bytes:
 
 
 def pickle_error(message: Any) -> str | None:
-    """Return why an object cannot be sent to a worker; None where it can."""
+    """Return why an object cannot be pickled; None where it can."""
     try:
         serialize(message)
-    except PICKLE_ERRORS as error:
-        return f"a component of the algorithm cannot be sent to workers ({error}): define its class at module level"
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return str(error)
     return None
 
 
