@@ -1,174 +1,184 @@
-"""Noise, rounds, epsilon or delta from the other three; and a large cohort's noise on a small cohort."""
+"""The noise multiplier, rounds, epsilon or delta from the other three; and a large cohort's noise on a small cohort."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from typing import Any
 
-from manyeyes.components.validation import require_int, require_positive
-from manyeyes.privacy.accountant import PrivacyAccountant, check_delta
+from manyeyes.core.registry import Bounds, check_value
+from manyeyes.privacy.accountant import DELTA_BOUNDS, METHODS, PrivacyAccountant
 
-CLOSE = 1e-5  # how near to the least noise, relatively
-MOST_ROUNDS = 10**9
+NOISE_RTOL = 1e-5  # of the smallest noise multiplier
+MAX_ROUNDS = 10**9
 
 
 @dataclass(frozen=True)
 class PrivacyGuarantee:
-    """An account, and what it promises."""
+    """An epsilon and delta, and the rounds that keep within them."""
 
-    account: PrivacyAccountant
+    accountant: PrivacyAccountant
     epsilon: float
     delta: float
-    solved: str  # which was computed from the others: rounds, noise, epsilon or delta
+    solved: str  # which was computed from the others: rounds, noise_multiplier, epsilon or delta
 
 
-def auto_delta(users: int) -> float:
-    """N^-1.1: below one in the number of users, as FLAIR has it (section 5.1)."""
-    require_int("users", users, 2)
-    return float(users**-1.1)
+def auto_delta(num_users: int) -> float:
+    """Return N^-1.1, less than one over the number of users, as in FLAIR (section 5.1)."""
+    check_value("num_users", num_users, int, Bounds(minimum=2))
+    return float(num_users**-1.1)
 
 
 def calibrate(
-    users: int,
-    cohort: int,
+    num_users: int,
+    cohort_size: int,
     rounds: int | None = None,
-    noise: float | None = None,
+    noise_multiplier: float | None = None,
     epsilon: float | None = None,
     delta: float | str | None = "auto",
     sampling: str = "poisson",
     accountant: str = "rdp",
     interval: float = 1e-3,
 ) -> PrivacyGuarantee:
-    """The one of rounds, noise, epsilon and delta that is None, from the other three; `delta="auto"` is N^-1.1."""
-    if isinstance(delta, str):
-        if delta != "auto":
-            raise ValueError(f"delta is {delta!r}: it must be a number or auto")
-        delta = auto_delta(users)
-    given = {"rounds": rounds, "noise": noise, "epsilon": epsilon, "delta": delta}
-    missing = [name for name, value in given.items() if value is None]
+    """Compute the one of rounds, noise_multiplier, epsilon and delta that is None; `delta="auto"` is N^-1.1."""
+    if delta == "auto":
+        delta = auto_delta(num_users)
+    values = {"rounds": rounds, "noise_multiplier": noise_multiplier, "epsilon": epsilon, "delta": delta}
+    known: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    missing = [name for name in values if name not in known]
     if len(missing) != 1:
-        found = f"{' and '.join(missing)} are missing" if missing else "all are given"
-        raise ValueError(f"of rounds, noise, epsilon and delta one is computed from the other three, and {found}")
-    if epsilon is not None:
-        require_positive("epsilon", epsilon)
-    if delta is not None:
-        check_delta(delta)
-    account = PrivacyAccountant(
-        users,
-        cohort,
-        1 if rounds is None else rounds,
-        1.0 if noise is None else noise,
-        sampling,
-        accountant,
-        interval,
+        problem = f"{' and '.join(missing)} are missing" if missing else "all four are set"
+        raise ValueError(f"rounds, noise_multiplier, epsilon and delta: set three, and one is computed; {problem}")
+    for name, bounds in (("epsilon", Bounds(above=0)), ("delta", DELTA_BOUNDS)):
+        if name in known:
+            check_value(name, known[name], float, bounds)
+    check_value("accountant", accountant, str, Bounds(choices=METHODS))
+    placeholders = {"rounds": 1, "noise_multiplier": 1.0} | known
+    return _solve(
+        missing[0],
+        PrivacyAccountant(
+            num_users,
+            cohort_size,
+            placeholders["rounds"],
+            placeholders["noise_multiplier"],
+            sampling,
+            accountant,
+            interval,
+        ),
+        known,
     )
-    if epsilon is None:
-        assert delta is not None
-        if not (epsilon := account.epsilon(delta)):
+
+
+def _solve(name: str, accountant: PrivacyAccountant, known: dict[str, Any]) -> PrivacyGuarantee:
+    """Return the guarantee with the value of `name`, which the accountant has a placeholder for."""
+    if name == "delta":
+        return PrivacyGuarantee(accountant, known["epsilon"], accountant.delta(known["epsilon"]), name)
+    if name == "epsilon":
+        epsilon = accountant.epsilon(known["delta"])
+        if not epsilon:
             raise ValueError(
-                f"noise {account.noise_multiplier:g} leaves epsilon 0 at delta {delta:.3g}: lower one of them"
+                f"a noise multiplier of {accountant.noise_multiplier:g} gives epsilon 0 at delta {known['delta']:.3g}: "
+                "set one of them lower"
             )
-        return PrivacyGuarantee(account, epsilon, delta, "epsilon")
-    if delta is None:
-        return PrivacyGuarantee(account, epsilon, account.delta(epsilon), "delta")
-    if noise is None:
-        return PrivacyGuarantee(
-            replace(account, noise_multiplier=min_noise_multiplier(account, epsilon, delta)), epsilon, delta, "noise"
-        )
-    return PrivacyGuarantee(replace(account, rounds=max_rounds(account, epsilon, delta)), epsilon, delta, "rounds")
+        return PrivacyGuarantee(accountant, epsilon, known["delta"], name)
+    budget = (known["epsilon"], known["delta"])
+    if name == "rounds":
+        accountant = replace(accountant, rounds=max_rounds(accountant, *budget))
+    else:
+        accountant = replace(accountant, noise_multiplier=min_noise_multiplier(accountant, *budget))
+    return PrivacyGuarantee(accountant, known["epsilon"], known["delta"], name)
 
 
-def min_noise_multiplier(account: PrivacyAccountant, epsilon: float, delta: float) -> float:
-    """The least noise with which the account, whatever noise it names, stays within (epsilon, delta)."""
-    from scipy.optimize import brentq  # half a second to load, for private runs alone
+def min_noise_multiplier(accountant: PrivacyAccountant, epsilon: float, delta: float) -> float:
+    """Return the smallest noise multiplier that stays within (epsilon, delta); the accountant's own is ignored."""
+    from scipy.optimize import brentq  # half a second to load, only for private runs
 
-    rdp = account.accountant == "rdp"
-    if rdp:  # the central limit of the privacy loss, far from exact when there is little noise
-        high = max(0.3, account.probability * math.sqrt(2 * account.rounds * math.log(1.25 / delta)) / epsilon)
-    else:  # a privacy loss distribution of too little noise fills the memory: come from above
-        high = min_noise_multiplier(replace(account, accountant="rdp"), epsilon, delta)
-    step = 2.0 if rdp else 1.15
+    is_rdp = accountant.method == "rdp"
+    if is_rdp:  # the central limit of the privacy loss, far from exact with little noise
+        high = max(0.3, accountant.probability * math.sqrt(2 * accountant.rounds * math.log(1.25 / delta)) / epsilon)
+    else:  # a privacy loss distribution with too little noise fills the memory: search from above
+        high = min_noise_multiplier(replace(accountant, method="rdp"), epsilon, delta)
+    factor = 2.0 if is_rdp else 1.15
 
     def excess(log_noise: float) -> float:
-        spent = replace(account, noise_multiplier=math.exp(log_noise)).epsilon(delta)
-        return math.log(max(spent / epsilon, 1e-9))  # nearly a line; much noise spends 0
+        """Return log(epsilon spent / epsilon), nearly a line; with much noise 0 is spent."""
+        spent = replace(accountant, noise_multiplier=math.exp(log_noise)).epsilon(delta)
+        return math.log(max(spent / epsilon, 1e-9))
 
     while excess(math.log(high)) > 0:
-        high *= step
-    low = high / step
+        high *= factor
+    low = high / factor
     while excess(math.log(low)) <= 0:
-        low, high = low / step, low
-    noise = math.exp(brentq(excess, math.log(low), math.log(high), xtol=CLOSE / 2))
-    while excess(math.log(noise)) > 0:
-        noise *= 1 + CLOSE / 2
-    return noise
+        low, high = low / factor, low
+    noise_multiplier = math.exp(brentq(excess, math.log(low), math.log(high), xtol=NOISE_RTOL / 2))
+    while excess(math.log(noise_multiplier)) > 0:
+        noise_multiplier *= 1 + NOISE_RTOL / 2
+    return noise_multiplier
 
 
-def max_rounds(account: PrivacyAccountant, epsilon: float, delta: float) -> int:
-    """The most rounds in which the account, whatever number it names, stays within (epsilon, delta)."""
+def max_rounds(accountant: PrivacyAccountant, epsilon: float, delta: float) -> int:
+    """Return the most rounds that stay within (epsilon, delta); the accountant's own number is ignored."""
 
-    def within(rounds: int) -> bool:
-        return replace(account, rounds=rounds).epsilon(delta) <= epsilon
+    def spent(rounds: int) -> float:
+        return replace(accountant, rounds=rounds).epsilon(delta)
 
-    if not within(1):
-        spent = replace(account, rounds=1).epsilon(delta)
-        raise ValueError(
-            f"one round at noise {account.noise_multiplier:g} spends epsilon {spent:.3g} of {epsilon:g}: add noise"
-        )
+    noise = f"a noise multiplier of {accountant.noise_multiplier:g}"
+    if spent(1) > epsilon:
+        raise ValueError(f"one round with {noise} spends epsilon {spent(1):.3g} of {epsilon:g}: set more noise")
     high = 2
-    while within(high):
+    while spent(high) <= epsilon:
         high *= 2
-        if high > MOST_ROUNDS:
-            raise ValueError(
-                f"noise {account.noise_multiplier:g} keeps epsilon within {epsilon:g} for a billion rounds: lower it"
-            )
-    # bisect wants a list that rises: of the rounds from high / 2 on, those that are too many come last
-    return high // 2 - 1 + bisect_left(range(high // 2, high), True, key=lambda rounds: not within(rounds))
+        if high > MAX_ROUNDS:
+            raise ValueError(f"{noise} keeps epsilon within {epsilon:g} for a billion rounds: set less noise")
+    # bisect needs a sorted list: among the rounds from high / 2 on, those that are too many come last
+    return high // 2 - 1 + bisect_left(range(high // 2, high), True, key=lambda rounds: spent(rounds) > epsilon)
 
 
 @dataclass(frozen=True)
 class Simulation:
     """A small cohort that trains with the noise of a large one (FLAIR, section 5.1; McMahan et al. 2018).
 
-    The noise on the sum of the small cohort is scaled by its share of the large one, so that the mean carries the
-    noise that the large cohort's mean would.
+    The noise on the sum over the small cohort is scaled by the ratio of the two sizes, so that its mean carries the
+    noise that the mean of the large cohort would.
     """
 
-    account: PrivacyAccountant  # of the large cohort, whose noise is simulated
-    cohort: int  # the small one, which trains
+    accountant: PrivacyAccountant  # of the large cohort, whose noise is simulated
+    cohort_size: int  # of the small cohort, which trains
 
     def __post_init__(self) -> None:
-        require_int("cohort", self.cohort, 1)
-        if self.cohort > self.account.cohort_size:
+        check_value("cohort_size", self.cohort_size, int, Bounds(minimum=1))
+        if self.cohort_size > self.accountant.cohort_size:
             raise ValueError(
-                f"noise_cohort is {self.account.cohort_size}: it must be at least the cohort that trains, {self.cohort}"
+                f"noise_cohort_size is {self.accountant.cohort_size}: set it to at least the cohort that trains, "
+                f"{self.cohort_size}"
             )
 
     @property
     def noise_multiplier(self) -> float:
-        """Standard deviation of the noise on the sum over the small cohort, in clips."""
-        return self.account.noise_multiplier * self.cohort / self.account.cohort_size
+        """The standard deviation of the noise on the sum over the small cohort, over the clipping norm."""
+        return self.accountant.noise_multiplier * self.cohort_size / self.accountant.cohort_size
 
-    def mean_std(self, clip: float) -> float:
-        """Standard deviation of the noise on each number of the mean update."""
-        return self.account.noise_multiplier * clip / self.account.cohort_size
+    def mean_stddev(self, clipping_norm: float) -> float:
+        """Return the standard deviation of the noise on each value of the mean update."""
+        return self.accountant.noise_multiplier * clipping_norm / self.accountant.cohort_size
 
     def epsilon(self, delta: float) -> float:
-        """Of the large cohort: what the same training with that many users a round would promise."""
-        return self.account.epsilon(delta)
+        """Return the epsilon of the large cohort, which training with that many users per round would have."""
+        return self.accountant.epsilon(delta)
 
     def small_cohort_accountant(self) -> PrivacyAccountant:
-        """The account of the small cohort, which is what a model that it trained has really spent."""
-        return replace(self.account, cohort_size=self.cohort, noise_multiplier=self.noise_multiplier)
+        """Return the accountant of the small cohort, which says what a model that it trained has really spent."""
+        return replace(self.accountant, cohort_size=self.cohort_size, noise_multiplier=self.noise_multiplier)
 
     def describe(self, delta: float) -> str:
-        """For a report."""
-        promised = f"({self.epsilon(delta):.4g}, {delta:.3g})-differential privacy ({self.account.adjacency})"
-        if self.cohort == self.account.cohort_size:
-            return f"{promised}, with {self.cohort:,} users a round"
-        many, few = f"{self.account.cohort_size:,}", f"{self.cohort:,}"
+        """Return the guarantee in words, for a report."""
+        guarantee = f"({self.epsilon(delta):.4g}, {delta:.3g})-differential privacy ({self.accountant.adjacency})"
+        large, small = f"{self.accountant.cohort_size:,}", f"{self.cohort_size:,}"
+        if self.cohort_size == self.accountant.cohort_size:
+            return f"{guarantee}, with {small} users per round."
         return (
-            f"The noise is that of {many} users a round, simulated with {few}: {promised} is what training with {many} "
-            f"would promise. This training itself, with {few}, spends epsilon {self.small_cohort_accountant().epsilon(delta):.3g}"
+            f"The noise is that of {large} users per round, simulated with {small}: training with {large} would have "
+            f"{guarantee}. This training, with {small}, spends epsilon "
+            f"{self.small_cohort_accountant().epsilon(delta):.3g}."
         )

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism: the bound on the norm of every update, and the noise that hides it."""
+"""The Gaussian mechanism: a bound that follows the norms of updates, and the source of the noise that hides them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.components.validation import require_at_least, require_fraction, require_positive
 from manyeyes.core.state import DivergenceError
 from manyeyes.privacy.accountant import update_noise
 
 FLOAT32 = torch.finfo(torch.float32)
-
-
-@dataclass(frozen=True)
-class Clip:
-    """A fixed bound on the norm of an update."""
-
-    norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_positive("privacy.clipping_norm", self.norm)
-
-    def noise_multipliers(self, noise_multiplier: float, cohort_size: int) -> tuple[float, float]:
-        """Return the noise multiplier of the sum, and the standard deviation of the noise on the clipped count."""
-        return noise_multiplier, 0.0
 
 
 @dataclass(frozen=True)
@@ -37,17 +22,9 @@ class AdaptiveClip:
     b, the fraction of clients with a norm of at most C, is noisy too, and takes a part of the noise multiplier.
     """
 
-    norm: float = 0.1  # in the first round
     target_quantile: float = 0.5
     learning_rate: float = 0.2
     clipped_count_stddev: float = 0.0  # 0: a twentieth of the cohort, or the noise multiplier if that is more
-
-    def __post_init__(self) -> None:
-        require_positive("privacy.clipping_norm", self.norm)
-        require_positive("privacy.target_quantile", self.target_quantile)  # at 0 the bound would shrink to 0
-        require_fraction("privacy.target_quantile", self.target_quantile)
-        require_positive("privacy.clip_learning_rate", self.learning_rate)
-        require_at_least("privacy.clipped_count_stddev", self.clipped_count_stddev, 0)
 
     def noise_multipliers(self, noise_multiplier: float, cohort_size: int) -> tuple[float, float]:
         """Return the noise multiplier of the sum, and the standard deviation of the noise on the clipped count."""
@@ -59,27 +36,38 @@ class AdaptiveClip:
         change = -self.learning_rate * (unclipped_fraction - self.target_quantile)
         if not math.log(FLOAT32.tiny) < math.log(norm) + change < math.log(FLOAT32.max):
             raise DivergenceError(
-                "the clipping norm has left the range of float32 (lower privacy.clip_learning_rate or the noise)"
+                "the clipping norm has left the range of float32: set privacy.clip_learning_rate or the noise lower"
             )
         return norm * math.exp(change)
 
 
 class GaussianSource:
-    """Standard normal numbers, one after another; the same for the same secret."""
+    """Standard normal numbers that follow from a secret seed, from which the seed does not follow.
 
-    def __init__(self, secret: int) -> None:
-        self._host = np.random.Generator(np.random.Philox(key=secret % 2**128))
-        self._seed, self._device = secret % 2**64, dict[torch.device, torch.Generator]()
+    PyTorch's CPU generator takes 32 bits of a seed, so that whoever sees a sum could try all seeds and subtract the
+    noise. Philox takes 128 bits here, and 64 bits on a GPU.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed % 2**64
+        self._host_rng = np.random.Generator(np.random.Philox(key=seed % 2**128))
+        self._device_rngs: dict[torch.device, torch.Generator] = {}
 
     def scalar(self) -> float:
-        return float(self._host.standard_normal())
+        """Return the next number."""
+        return float(self._host_rng.standard_normal())
 
     def sample_like(self, tensor: Tensor) -> Tensor:
-        """As many as a tensor has, where it is."""
+        """Return a tensor of the same shape, type and device."""
         if not tensor.is_cuda:
-            drawn = self._host.standard_normal(tuple(tensor.shape), np.float32)
-            return torch.from_numpy(drawn).to(tensor.device, tensor.dtype)
-        if tensor.device not in self._device:
-            self._device[tensor.device] = torch.Generator(tensor.device).manual_seed(self._seed)
-        chance = self._device[tensor.device]
-        return torch.randn(tensor.shape, generator=chance, device=tensor.device, dtype=tensor.dtype)
+            sample = self._host_rng.standard_normal(tuple(tensor.shape), np.float32)
+            return torch.from_numpy(sample).to(tensor.device, tensor.dtype)
+        device = tensor.device
+        if device not in self._device_rngs:
+            self._device_rngs[device] = torch.Generator(device).manual_seed(self._seed)
+        return torch.randn(tensor.shape, generator=self._device_rngs[device], device=device, dtype=tensor.dtype)
+
+    def noise_like(self, tensor: Tensor, stddev: float, personal_mask: Tensor | None) -> Tensor:
+        """Return noise for the values that are sent; personal layers get none."""
+        noise = stddev * self.sample_like(tensor)
+        return noise if personal_mask is None else noise * ~personal_mask

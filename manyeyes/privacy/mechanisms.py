@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,16 +12,15 @@ from torch import Tensor
 
 from manyeyes.components.compressors import BF16, Int8, TopK
 from manyeyes.components.samplers import AllClients, PoissonSampler, UniformSampler
-from manyeyes.components.validation import require_at_least, require_int, require_positive
 from manyeyes.components.weighting import ImportanceReweighting, WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import check_options, option, register
 from manyeyes.core.state import CohortResult, RoundContext
-from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant, check_delta
+from manyeyes.privacy.accountant import METHODS, EpsilonCurve, PrivacyAccountant
 from manyeyes.privacy.calibration import Simulation, auto_delta, min_noise_multiplier
-from manyeyes.privacy.gaussian import AdaptiveClip, Clip, GaussianSource
+from manyeyes.privacy.gaussian import AdaptiveClip, GaussianSource
 
 PrivacyState = dict[str, Tensor]
 SAMPLING = {PoissonSampler: "poisson", UniformSampler: "fixed", AllClients: "none"}
@@ -43,37 +43,40 @@ class CentralDP:
     noise that the mean of a large one would, and the reported epsilon is the large cohort's.
     """
 
-    epsilon: float = option(2.0, "the budget, which ends the run; 0: none")
-    noise_multiplier: float = option(0.0, "noise stddev over the clipping norm; 0: the least that keeps within epsilon")
-    delta: float = option(0.0, DELTA_HELP)
-    clipping_norm: float = option(1.0, "bound on the norm of an update; with a target quantile: of the first round")
-    target_quantile: float = option(0.0, "the clipping norm follows this quantile of the update norms; 0: it is fixed")
-    clip_learning_rate: float = option(0.2, "how fast the clipping norm follows")
-    clipped_count_stddev: float = option(0.0, "noise stddev on how many updates are within the norm; 0: cohort / 20")
-    noise_cohort_size: int = option(0, "simulate the noise of this many clients per round; 0: of those that train")
-    accountant: str = option("rdp", "rdp (moments) or pld (tighter, slower)")
+    epsilon: float = option(2.0, "the budget, which ends the run; 0: none", minimum=0)
+    noise_multiplier: float = option(
+        0.0, "noise stddev over the clipping norm; 0: the smallest that stays within epsilon", minimum=0
+    )
+    delta: float = option(0.0, DELTA_HELP, minimum=0, below=1)
+    clipping_norm: float = option(
+        1.0, "bound on the norm of an update; with a target quantile: of the first round", above=0
+    )
+    target_quantile: float = option(
+        0.0, "the clipping norm follows this quantile of the update norms; 0: it is fixed", minimum=0, below=1
+    )
+    clip_learning_rate: float = option(0.2, "how fast the clipping norm follows", above=0)
+    clipped_count_stddev: float = option(
+        0.0, "noise stddev on how many updates are within the norm; 0: cohort / 20", minimum=0
+    )
+    noise_cohort_size: int = option(
+        0, "simulate the noise of this many clients per round; 0: of those that train", minimum=0
+    )
+    accountant: str = option("rdp", "rdp (moments) or pld (tighter, slower)", choices=METHODS)
     reproducible_noise: bool = option(False, REPRODUCIBLE_NOISE_HELP)
     simulation: Simulation | None = field(default=None, repr=False)  # set by `calibrate`
     covered = COVERED | {"compressor": (BF16, Int8, TopK)}
 
     def __post_init__(self) -> None:
-        require_at_least("privacy.epsilon", self.epsilon, 0)
-        require_at_least("privacy.noise_multiplier", self.noise_multiplier, 0)
-        require_at_least("privacy.target_quantile", self.target_quantile, 0)
-        require_int("privacy.noise_cohort_size", self.noise_cohort_size, 0)
-        if self.delta:
-            check_delta(self.delta)
+        check_options(self)
         if not self.epsilon and not self.noise_multiplier:
             raise ValueError("privacy needs a budget or noise: set privacy.epsilon, privacy.noise_multiplier or both")
-        _ = self.clip  # checks its options
 
     @property
-    def clip(self) -> Clip | AdaptiveClip:
+    def adaptive_clip(self) -> AdaptiveClip | None:
+        """How the clipping norm changes; None: it is fixed."""
         if not self.target_quantile:
-            return Clip(self.clipping_norm)
-        return AdaptiveClip(
-            self.clipping_norm, self.target_quantile, self.clip_learning_rate, self.clipped_count_stddev
-        )
+            return None
+        return AdaptiveClip(self.target_quantile, self.clip_learning_rate, self.clipped_count_stddev)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.sampler) not in SAMPLING:
@@ -99,18 +102,20 @@ class CentralDP:
             num_users, noise_cohort_size, rounds, self.noise_multiplier or 1.0, SAMPLING[type(sampler)], self.accountant
         )
         noise_multiplier = self.noise_multiplier or min_noise_multiplier(accountant, self.epsilon, delta)
-        self.clip.noise_multipliers(noise_multiplier, noise_cohort_size)  # refuses an impossible split before round 1
         simulation = Simulation(replace(accountant, noise_multiplier=noise_multiplier), cohort_size)
-        return replace(self, noise_multiplier=noise_multiplier, delta=delta, simulation=simulation)
+        calibrated = replace(self, noise_multiplier=noise_multiplier, delta=delta, simulation=simulation)
+        calibrated._noise_multipliers()  # refuses an impossible split of the noise before round 1
+        return calibrated
 
     @property
     def accounting(self) -> Simulation:
+        """The accounting of the run."""
         if self.simulation is None:
             raise ValueError("privacy is not calibrated: train() does it, or call privacy.calibrate(...) first")
         return self.simulation
 
     def init(self) -> PrivacyState:
-        return {"clip": torch.tensor(self.clip.norm, dtype=torch.float64)}
+        return {"clip": torch.tensor(self.clipping_norm, dtype=torch.float64)}
 
     def clipping_bound(self, privacy_state: PrivacyState) -> float:
         return float(privacy_state["clip"])
@@ -119,34 +124,33 @@ class CentralDP:
         self, result: CohortResult, plan: RoundPlan, context: RoundContext, privacy_state: PrivacyState, noise_seed: int
     ) -> tuple[Tensor, PrivacyState]:
         """Return the noisy mean update over the expected number of clients, and the next clipping norm."""
-        source, norm, clip = GaussianSource(noise_seed), self.clipping_bound(privacy_state), self.clip
-        cohort_size, noise_cohort_size = self.accounting.cohort, self.accounting.account.cohort_size
-        scale = cohort_size / noise_cohort_size
-        noise_multiplier, count_stddev = clip.noise_multipliers(self.noise_multiplier, noise_cohort_size)
+        source, norm = GaussianSource(noise_seed), self.clipping_bound(privacy_state)
+        cohort_size = self.accounting.cohort_size
+        scale = cohort_size / self.accounting.accountant.cohort_size
+        noise_multiplier, count_stddev = self._noise_multipliers()
         stddev = scale * noise_multiplier * norm
-        total = result.update_W + gaussian(result.update_W, stddev, context.personal_mask, source)
-        if isinstance(clip, AdaptiveClip):
+        total = result.update_W + source.noise_like(result.update_W, stddev, context.personal_mask)
+        if self.adaptive_clip is not None:
             num_unclipped = float((result.accepted_K & (result.norm_K <= norm)).sum())
             # Each client adds 1/2 or -1/2, so that one client more or less moves the count by 1/2.
             count = num_unclipped - len(plan.clients) / 2 + scale * count_stddev * source.scalar()
-            norm = clip.update(norm, count / cohort_size + 0.5)
+            norm = self.adaptive_clip.update(norm, count / cohort_size + 0.5)
         return total / cohort_size, {"clip": torch.tensor(norm, dtype=torch.float64)}
 
+    def _noise_multipliers(self) -> tuple[float, float]:
+        """Return the noise multiplier of the sum, and the standard deviation of the noise on the clipped count."""
+        if self.adaptive_clip is None:
+            return self.noise_multiplier, 0.0
+        return self.adaptive_clip.noise_multipliers(self.noise_multiplier, self.accounting.accountant.cohort_size)
+
     def epsilon_spent(self, rounds: int, privacy_state: PrivacyState) -> float:
-        return EpsilonCurve(self.accounting.account, self.delta).epsilon_spent(rounds)
+        return EpsilonCurve(self.accounting.accountant, self.delta).epsilon_spent(rounds)
 
     def max_rounds(self, rounds: int) -> int:
-        """Return how many of `rounds` rounds the budget allows, by bisection."""
-        if not self.epsilon:
+        limit = self.epsilon * (1 + 1e-12)  # rounding
+        if not self.epsilon or self.epsilon_spent(rounds, {}) <= limit:
             return rounds
-        within, beyond = 0, rounds + 1
-        while beyond - within > 1:
-            middle = (within + beyond) // 2 if beyond <= rounds else rounds
-            if self.epsilon_spent(middle, {}) <= self.epsilon * (1 + 1e-12):  # rounding
-                within = middle
-            else:
-                beyond = middle
-        return within
+        return bisect_right(range(1, rounds), limit, key=lambda round: self.epsilon_spent(round, {}))
 
     def describe(self) -> str:
         source = "a seed drawn by the operating system and not kept"
@@ -160,8 +164,8 @@ class CentralDP:
         return (
             f"{self.accounting.describe(self.delta)} Updates are {clipping}; the noise multiplier is "
             f"{self.noise_multiplier:.4g} (accountant {self.accountant}); the noise comes from {source}. The sampled "
-            "clients follow from the run's seed: the guarantee covers the model, and seed, log and checkpoints stay "
-            "with the server"
+            "clients follow from the run's seed: the guarantee covers the model, and the seed, log and checkpoints must "
+            "stay with the server."
         )
 
 
@@ -175,17 +179,14 @@ class LocalDP:
     could have been any other. There is no budget that ends the run.
     """
 
-    noise_multiplier: float = option(1.0, "stddev of a client's own noise over the clipping norm")
-    clipping_norm: float = option(1.0, "bound on the norm of an update")
-    delta: float = option(0.0, DELTA_HELP)
+    noise_multiplier: float = option(1.0, "stddev of a client's own noise over the clipping norm", above=0)
+    clipping_norm: float = option(1.0, "bound on the norm of an update", above=0)
+    delta: float = option(0.0, DELTA_HELP, minimum=0, below=1)
     reproducible_noise: bool = option(False, REPRODUCIBLE_NOISE_HELP)
     covered = COVERED
 
     def __post_init__(self) -> None:
-        require_positive("privacy.noise_multiplier", self.noise_multiplier)
-        require_positive("privacy.clipping_norm", self.clipping_norm)
-        if self.delta:
-            check_delta(self.delta)
+        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.sampler) not in SAMPLING:
@@ -209,7 +210,7 @@ class LocalDP:
     ) -> tuple[Tensor, PrivacyState]:
         """Return the mean of the noisy updates."""
         stddev = self.noise_multiplier * self.clipping_norm * math.sqrt(len(plan.clients))
-        noise = gaussian(result.update_W, stddev, context.personal_mask, GaussianSource(noise_seed))
+        noise = GaussianSource(noise_seed).noise_like(result.update_W, stddev, context.personal_mask)
         client_ids = np.array([client.client_id for client in plan.clients], np.int64)
         old_times = privacy_state["times"].numpy()
         times = np.zeros(max(len(old_times), client_ids.max(initial=-1) + 1), np.int64)
@@ -230,14 +231,8 @@ class LocalDP:
         return (
             f"Every client adds noise of {self.noise_multiplier:g} times the clipping norm to its own update, clipped at "
             f"norm {self.clipping_norm:g}: local differential privacy with delta {self.delta:.3g}, at the epsilon of the "
-            "user who took part most often (neighbors: one user replaced by another)"
+            "user who took part most often (neighbors: one user replaced by another)."
         )
-
-
-def gaussian(like: Tensor, stddev: float, personal_mask: Tensor | None, source: GaussianSource) -> Tensor:
-    """Return noise for the values that are sent; personal layers get none."""
-    noise = stddev * source.sample_like(like)
-    return noise if personal_mask is None else noise * ~personal_mask
 
 
 def _incompatibility(algorithm: Algorithm) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as TerminalTable
 
-from manyeyes.components.validation import require_int, require_positive
+from manyeyes.core.registry import Bounds, check_value
 from manyeyes.io.files import write_bytes, write_text
 from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant
 from manyeyes.privacy.calibration import PrivacyGuarantee, Simulation, min_noise_multiplier
@@ -46,11 +46,11 @@ class PrivacyPlan:
 
 def plan(promise: PrivacyGuarantee, cohort: int, clip: float = 1.0, parameters: int | None = None) -> PrivacyPlan:
     """The outlook of a promise; `cohort` users train a round, with the noise of the account's, if that is more."""
-    simulation = Simulation(promise.account, cohort)
-    require_positive("clip", clip)
+    simulation = Simulation(promise.accountant, cohort)
+    check_value("clip", clip, float, Bounds(above=0))
     if parameters is not None:
-        require_int("parameters", parameters, 1)
-    account, chosen = promise.account, promise.account.cohort_size
+        check_value("parameters", parameters, int, Bounds(minimum=1))
+    account, chosen = promise.accountant, promise.accountant.cohort_size
     noise = {
         k: account.noise_multiplier
         if k == chosen
@@ -81,7 +81,7 @@ def show(found: PrivacyPlan, out: Path) -> str:
 
 def _drawings(found: PrivacyPlan) -> dict[str, CaptionedFigure]:
     """The figures by the names of their files."""
-    promise, account, drawings = found.promise, found.promise.account, {}
+    promise, account, drawings = found.promise, found.promise.accountant, {}
     cohorts = list(found.noise)
     if len(cohorts) > 1:
         drawings["noise"] = figures.draw_noise(
@@ -100,7 +100,7 @@ def _drawings(found: PrivacyPlan) -> dict[str, CaptionedFigure]:
 
 
 def _glance(found: PrivacyPlan) -> Table:
-    promise, account, simulation = found.promise, found.promise.account, found.simulation
+    promise, account, simulation = found.promise, found.promise.accountant, found.simulation
     chosen = {
         "poisson": f"each with probability {account.probability:.4g}",
         "fixed": "drawn uniformly, none twice",
@@ -111,15 +111,15 @@ def _glance(found: PrivacyPlan) -> Table:
         "users a round": f"{account.cohort_size:,}, {chosen}",
         "rounds": f"{account.rounds:,}",
         "neighbours": account.adjacency,
-        "accountant": CALLED[account.accountant],
+        "accountant": CALLED[account.method],
         "epsilon": f"{promise.epsilon:.4g}",
         "delta": f"{promise.delta:.3g}",
         "noise": f"{account.noise_multiplier:.4g} clips on the sum",
         "noise on the mean": f"{found.mean_std(account.cohort_size):.3g} a number, at clip {found.clip:g}",
     }
-    if simulation.cohort != account.cohort_size:
+    if simulation.cohort_size != account.cohort_size:
         rows["simulated with"] = (
-            f"{simulation.cohort:,} users a round, {simulation.noise_multiplier:.4g} clips on their sum"
+            f"{simulation.cohort_size:,} users a round, {simulation.noise_multiplier:.4g} clips on their sum"
         )
     if found.parameters is not None:
         rows["signal to noise"] = f"at most {found.signal(account.cohort_size):.3g}, over {found.parameters:,} numbers"
@@ -128,7 +128,7 @@ def _glance(found: PrivacyPlan) -> Table:
 
 
 def _rounds(found: PrivacyPlan) -> Table:
-    account = found.promise.account
+    account = found.promise.accountant
     ledger = EpsilonCurve(account, found.promise.delta)
     rounds = sorted({*_series(account.rounds / 50, account.rounds * 2), account.rounds})
     return Table(
@@ -139,7 +139,7 @@ def _rounds(found: PrivacyPlan) -> Table:
 
 
 def _cohorts_table(found: PrivacyPlan) -> Table:
-    account, delta = found.promise.account, found.promise.delta
+    account, delta = found.promise.accountant, found.promise.delta
     head = [
         "users a round",
         f"epsilon at noise {account.noise_multiplier:.4g}",
