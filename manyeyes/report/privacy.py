@@ -123,7 +123,8 @@ def _glance(found: PrivacyPlan) -> Table:
         )
     if found.parameters is not None:
         rows["signal to noise"] = f"at most {found.signal(account.cohort_size):.3g}, over {found.parameters:,} numbers"
-    label = {promise.solved: f"{promise.solved} (computed)"}
+    solved = {"noise_multiplier": "noise"}.get(promise.solved, promise.solved)
+    label = {solved: f"{solved} (computed)"}
     return Table("The plan", ["", ""], [[label.get(name, name), value] for name, value in rows.items()])
 
 

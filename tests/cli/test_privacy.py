@@ -48,7 +48,7 @@ def test_a_simulated_cohort_says_so(command: Any) -> None:
     words = ("--cohort", "1", "--noise-cohort", "2", "--rounds", "100", "--noise", "10", "--sampling", "fixed")
     found = command("privacy", "plan", "--users", "20", *words)
     assert (found.code, found.err) == (0, "")
-    assert "that of 2 users a round, simulated with 1" in found.out
+    assert "that of 2 users per round, simulated with 1" in found.out
     assert "1 users a round, 5 clips on their sum" in found.out
     assert "replace one user" in found.out
 
@@ -67,15 +67,15 @@ def test_without_sampling_nobody_is_drawn(tmp_path: Path, command: Any) -> None:
         (("plan",), "--users"),
         (("plan", "--users", "100", "--rounds", "5", "--noise", "1"), "--cohort"),
         (("plan", "--users", "many"), "many"),
-        ((*PLAN[1:], "--rounds", "5"), "noise and epsilon are missing"),
-        ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--epsilon", "1", "--delta", "auto"), "all are given"),
+        ((*PLAN[1:], "--rounds", "5"), "noise_multiplier and epsilon are missing"),
+        ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--epsilon", "1", "--delta", "auto"), "all four are set"),
         ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--delta", "0"), "delta is 0.0"),
         ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--delta", "some"), "some"),
         ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--accountant", "prv"), "prv"),
         ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--clip", "0"), "clip is 0.0"),
         ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--parameters", "0"), "parameters is 0"),
-        ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--noise-cohort", "5"), "noise_cohort is 5"),
-        ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--noise-cohort", "2000"), "cohort is 2000"),
+        ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--noise-cohort", "5"), "noise_cohort_size is 5"),
+        ((*PLAN[1:], "--rounds", "5", "--noise", "1", "--noise-cohort", "2000"), "cohort_size is 2000"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_writes_nothing(

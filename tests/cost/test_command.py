@@ -50,12 +50,12 @@ PRIVATE = ("algorithm.select=poisson", "algorithm.weigh=equally", "privacy=centr
 def test_a_privacy_budget_shortens_the_run(command: Callable[..., Any]) -> None:
     words = (*TINY, *PRIVATE, "privacy.noise=1", "privacy.epsilon=8", "rounds=300", "--ranks", "1", *FAST)
     found = command("plan", *words, "--cohorts", "2,4")
-    allowed = calibrate(32, 4, noise=1, epsilon=8).account.rounds
+    allowed = calibrate(32, 4, noise_multiplier=1, epsilon=8).accountant.rounds
     assert 1 < allowed < 300
     for row, rounds in zip(rows(found.out)[1:], (300, allowed), strict=True):
         assert float(row[9].removesuffix(" s")) == pytest.approx(rounds * float(row[3]), rel=0.01)
     assert f"Cohort 4: the privacy budget allows {allowed} of 300 rounds: the run ends there.\n" in found.out
-    spent = calibrate(32, 4, rounds=allowed, noise=1).epsilon
+    spent = calibrate(32, 4, rounds=allowed, noise_multiplier=1).epsilon
     assert f"Cohort 4: ({spent:.4g}, 0.0221)-differential privacy" in found.out
     assert "Cohort 2: the privacy budget" not in found.out
 
@@ -64,7 +64,8 @@ def test_the_noise_that_a_budget_wants_is_named(command: Callable[..., Any]) -> 
     found = command("plan", *TINY, *PRIVATE, "privacy.epsilon=8", "rounds=300", "--ranks", "1", *FAST)
     assert "Cohort 4: (8, 0.0221)-differential privacy" in found.out
     assert (
-        f"the noise multiplier is {calibrate(32, 4, rounds=300, epsilon=8).account.noise_multiplier:.4g}" in found.out
+        f"the noise multiplier is {calibrate(32, 4, rounds=300, epsilon=8).accountant.noise_multiplier:.4g}"
+        in found.out
     )
     assert "the privacy budget allows" not in found.out
 

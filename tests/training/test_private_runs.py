@@ -190,7 +190,7 @@ def test_what_was_spent_is_in_the_log_the_checkpoint_and_the_privacy_file(people
     assert (state.round, float(state.privacy_state["clip"])) == (6, 0.7)
     told = json.loads((tmp_path / "privacy.json").read_text())
     assert (told["rounds"], told["epsilon"]) == (6, pytest.approx(epsilons(result)[-1]))
-    assert "differential privacy (add or remove one user), with 2 users a round" in told["promise"]
+    assert "differential privacy (add or remove one user), with 2 users per round" in told["promise"]
     assert "clipped at 0.7" in told["promise"]
     assert "a seed that the operating system drew and nobody kept" in told["promise"]
 
@@ -239,7 +239,7 @@ def test_flairs_settings_run_from_the_command_to_the_privacy_file(
     assert found.code == 0, found.err
     told = json.loads((tmp_path / "out" / "privacy.json").read_text())
     assert told["epsilon"] == pytest.approx(2.0, rel=1e-4)
-    assert "The noise is that of 20 users a round, simulated with 4" in told["promise"]
+    assert "The noise is that of 20 users per round, simulated with 4" in told["promise"]
     assert "clipped near the 0.1 quantile of their lengths, from 0.1 on" in told["promise"]
     events = read_events(tmp_path / "out" / "metrics.jsonl")
     assert events[-1]["epsilon"] == told["epsilon"]
