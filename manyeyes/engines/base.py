@@ -79,7 +79,7 @@ class DistInfo:
         return np.array_split(items, self.size)[self.rank]
 
 
-ONE_PROCESS = DistInfo()
+SINGLE_PROCESS = DistInfo()
 
 
 def dist_info() -> DistInfo:
@@ -97,7 +97,7 @@ class EngineSetup:
     device: torch.device
     options: EngineOptions = EngineOptions()
     cohort_size: int = DEFAULT_COHORT_SIZE  # clients that a round is expected to have
-    dist: DistInfo = ONE_PROCESS
+    dist: DistInfo = SINGLE_PROCESS
     prefetcher: ImagePrefetcher | None = None  # the population's images, where they are read ahead
 
     @property

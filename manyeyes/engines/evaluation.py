@@ -14,7 +14,7 @@ from manyeyes.components.losses import CrossEntropy
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.state import PERSONAL_WEIGHTS, ClientStates, DivergenceError
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import ONE_PROCESS, DistInfo, compute_dtype, deterministic_kernels
+from manyeyes.engines.base import SINGLE_PROCESS, DistInfo, compute_dtype, deterministic_kernels
 from manyeyes.engines.client_step import fetch
 from manyeyes.metrics import Accuracy, MultiLabelScores
 from manyeyes.metrics.arrays import as_array
@@ -62,7 +62,7 @@ class LocalEvaluator:
         precision: str = "float32",
         compile: bool = False,
         batch_size: int = 0,  # 0: by the size of the images
-        dist: DistInfo = ONE_PROCESS,
+        dist: DistInfo = SINGLE_PROCESS,
         metrics: MetricSet = NO_METRICS,
     ) -> None:
         self.model, self.population, self.preprocess, self.device = model, population, preprocess, device

@@ -63,8 +63,8 @@ def choose_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
         return next(compatible, candidates[-1])(setup)
     engine_class = _engine_class(name)
     if reason := engine_class.incompatibility(algorithm, setup):
-        others = [other for other in names("engine") if not _engine_class(other).incompatibility(algorithm, setup)]
-        alternatives = ["auto", *others]
+        compatible_names = [e for e in names("engine") if _engine_class(e).incompatibility(algorithm, setup) is None]
+        alternatives = ["auto", *compatible_names]
         raise ValueError(
             f"engine={name} does not support {reason}: use engine={', '.join(alternatives[:-1])} or {alternatives[-1]}."
         )

@@ -22,7 +22,7 @@ from manyeyes.engines.images import device_tensor
 
 PLAN_BYTES, IMAGE_BYTES = 2**26, 2**30  # of each half, about: of the plan, and of images that are not on the device
 MAX_STEPS = 4096  # of each stream in a half
-BYTES_PER_EXAMPLE = 16  # of the plan, beside augmentation and targets
+BYTES_PER_EXAMPLE = 16  # of the plan, without augmentation and targets
 BYTES_PER_CLASS_ID, BYTES_PER_UNIFORM = 8, 4
 
 
@@ -140,12 +140,10 @@ class PlanBuffers:
             return self._last_sent[1]
         half, self._next_half = self._next_half, 1 - self._next_half
         self._last_sent = chunk, half
-        if self.stream is None:
-            self.upload(chunk, half)
-            return half
-        if (event := self.free_events[half]) is not None:
+        event = self.free_events[half]
+        if self.stream is not None and event is not None:
             self.stream.wait_event(event)
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.stream):  # None, on a CPU: no effect
             self.upload(chunk, half)
         return half
 
@@ -158,8 +156,8 @@ class PlanBuffers:
             self.columns["images"][first : first + len(chunk.arrays["images"])] += first_image
             self.images[first_image : first_image + len(chunk.pixels)].copy_(chunk.pixels, non_blocking=True)
 
-    def statistics(self, chunk: PlanChunk, half: int) -> Tensor:
-        """Return a copy of the statistics of the clients that ended in a chunk, stream by stream [groups, K, 3]."""
+    def results_of(self, chunk: PlanChunk, half: int) -> Tensor:
+        """Return a copy of the results of the clients that ended in a chunk, stream by stream [groups, K, 3]."""
         first = half * self.max_steps
         num_ended = [sum(step_range.ends for step_range in stream) for stream in chunk.step_ranges]
         results = self.results[first : first + max(num_ended)].transpose(0, 1)

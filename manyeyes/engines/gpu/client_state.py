@@ -59,9 +59,8 @@ class ClientStateTransfer:
         )
         num_trainable = self.buffers.num_trainable
         stream.start[k, self.buffers.personal_indices] = personal_weights
-        stream.theta[k], stream.statistics[k] = stream.start[k, :num_trainable], stream.start[k, num_trainable:]
-        if stream.compute_theta is not stream.theta:
-            stream.compute_theta[k] = stream.theta[k]
+        stream.set_theta(k, stream.start[k, :num_trainable])
+        stream.statistics[k] = stream.start[k, num_trainable:]
 
     def _load_offset(self, stream: Stream, k: int, correction_state: Tensor) -> None:
         correction = self.context.correction

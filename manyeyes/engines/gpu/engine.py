@@ -21,7 +21,7 @@ from manyeyes.core.plan import RoundPlan
 from manyeyes.core.registry import register
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.engines.base import EngineBase, EngineSetup
-from manyeyes.engines.gpu.trainer import CaptureKey, StreamTrainer
+from manyeyes.engines.gpu.trainer import StreamTrainer, capture_key
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.flat import FlatModel
@@ -66,10 +66,10 @@ class GpuEngine(EngineBase):
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
-        key = CaptureKey.from_round(plan, context)
+        key = capture_key(plan, context)
         trainer = next((trainer for trainer in self._trainers if trainer.key == key), None)
         if trainer is None:
-            trainer = StreamTrainer(self, weights, key, context)
+            trainer = StreamTrainer(self, weights, plan, context)
             self._trainers.append(trainer)
         on_device_busy = self.on_device_busy if trainer is self._trainers[0] else lambda: None
         return trainer.train(weights, plan, context, client_states, on_device_busy)

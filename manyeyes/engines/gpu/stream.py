@@ -6,8 +6,7 @@ be captured once as a CUDA graph and replayed. Axes: K clients side by side, P t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -97,20 +96,24 @@ class Stream:
     def reset(self, width: int) -> None:
         """Start the first K clients from the server's weights."""
         weights, num_trainable = self.buffers.weights, self.buffers.num_trainable
-        self.theta[:width] = weights[:num_trainable]
+        self.set_theta(slice(width), weights[:num_trainable])
         self.statistics[:width] = weights[num_trainable:]
         self.losses[:width] = 0
         self.finite[:width] = True
         for tensor in self.opt_state:
             tensor[:width] = 0
-        if self.compute_theta is not self.theta:
-            self.compute_theta[:width] = weights[:num_trainable]
         if self.start is not None:
             self.start[:width] = weights
         if self.offset is not None:
             assert self.context.correction is not None, "there is memory for an offset and no correction that makes one"
             offset = self.context.correction.offset(self.buffers.correction_state, None)
             self.offset[:width] = 0 if offset is None else offset
+
+    def set_theta(self, clients: int | slice, theta: Tensor) -> None:
+        """Set the trainable values of a client, or of several."""
+        self.theta[clients] = theta
+        if self.compute_theta is not self.theta:
+            self.compute_theta[clients] = theta.to(self.dtype)
 
     def step(
         self,
@@ -138,9 +141,7 @@ class Stream:
             new_state = tuple(torch.where(active, new, old) for new, old in zip(new_state, opt_state, strict=True))
         for old, new in zip(opt_state, new_state, strict=True):
             old.copy_(new)
-        theta.copy_(new_theta)
-        if self.compute_theta is not self.theta:
-            self.compute_theta[:width] = new_theta.to(self.dtype)
+        self.set_theta(slice(width), new_theta)
         if phases_K is not None and statistics_before_KS is not None:
             statistics = self.statistics[:width]
             moves = trained_mask(self.context, phases_K)[:, num_trainable:]
@@ -182,6 +183,11 @@ class Stream:
         if self.stream is not None and stream is not None:
             stream.wait_stream(self.stream)
 
+    def make_current(self) -> None:
+        """Launch here from now on: much cheaper than a context for every launch; nothing on a CPU."""
+        if self.stream is not None:
+            torch.cuda.set_stream(self.stream)
+
     def capture(self, name: Hashable, function: Callable[[], None]) -> None:
         """Add a function by name: compiled by a first call and, on a GPU, captured as a graph that is replayed.
 
@@ -206,21 +212,3 @@ def has_offset(correction: Correction, correction_state: Tensor | None, theta: T
     full_gradient = ones if correction.needs_full_gradient else None
     client_state, _ = correction.client_update(correction_state, None, ones, 1.0, full_gradient)
     return client_state is not None and correction.offset(correction_state, client_state) is not None
-
-
-@contextmanager
-def stream_switcher(device: torch.device) -> Iterator[Callable[[Stream], None]]:
-    """Yield a function that launches what follows in a stream: much cheaper than a context for every launch."""
-    if device.type != "cuda":
-        yield lambda stream: None
-        return
-    main = torch.cuda.current_stream(device)
-
-    def switch_to(stream: Stream) -> None:
-        assert stream.stream is not None, "a stream on a GPU has no CUDA stream"
-        torch.cuda.set_stream(stream.stream)
-
-    try:
-        yield switch_to
-    finally:
-        torch.cuda.set_stream(main)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyeyes.core.algorithm import ClientOptimizer, Correction, Loss
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.engines.base import compute_dtype, deterministic_kernels
@@ -21,54 +19,29 @@ from manyeyes.engines.gpu.client_state import ClientStateTransfer
 from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
 from manyeyes.engines.gpu.step import StepCompiler, StepFunctions, StepShape
-from manyeyes.engines.gpu.stream import RoundBuffers, Stream, stream_switcher
+from manyeyes.engines.gpu.stream import RoundBuffers, Stream
 
 if TYPE_CHECKING:
     from manyeyes.engines.gpu.engine import GpuEngine
 
 
-@dataclass(frozen=True)
-class CaptureKey:
-    """What buffers and captured steps depend on; rounds with another key need others."""
-
-    client_optimizer: ClientOptimizer
-    correction: Correction | None
-    has_correction_state: bool
-    personal_mask_id: int
-    correct_personal_layers: bool
-    has_phases: bool
-    batch_size: int
-    loss: Loss | None
-
-    @staticmethod
-    def from_round(plan: RoundPlan, context: RoundContext) -> CaptureKey:
-        return CaptureKey(
-            client_optimizer=context.client_optimizer,
-            correction=context.correction,
-            has_correction_state=context.correction_state is not None,
-            personal_mask_id=id(context.personal_mask),
-            correct_personal_layers=context.correct_personal_layers,
-            has_phases=plan.has_phases,
-            batch_size=max(client.example_indices_SB.shape[1] for client in plan.clients),
-            loss=context.loss,
-        )
-
-
 class StreamTrainer:
     """Trains rounds of one capture key.
 
-    Nothing depends on the round that it is made for: the first round of a resumed run must group clients as any other.
+    Nothing else depends on the round that it is made for: the first round of a resumed run groups clients as any other.
     """
 
-    def __init__(self, engine: GpuEngine, weights: Tensor, key: CaptureKey, context: RoundContext) -> None:
-        self.engine, self.key, self.device = engine, key, engine.setup.device
+    def __init__(self, engine: GpuEngine, weights: Tensor, plan: RoundPlan, context: RoundContext) -> None:
+        self.engine, self.key, self.device = engine, capture_key(plan, context), engine.setup.device
+        self._has_phases = plan.has_phases
         for model in (engine.model, engine.plain_model):
             model.module.train()
         population, num_uniforms = engine.setup.population, engine.num_augment_uniforms
         num_streams, width, dtype = engine.num_streams, engine.width, compute_dtype(engine.precision)
         self.round_buffers = RoundBuffers.allocate(weights, engine.num_trainable, context)
         self.streams = [Stream(self.round_buffers, context, number, width, dtype) for number in range(num_streams)]
-        self.plan_buffers = PlanBuffers(population, self.device, num_streams, width, key.batch_size, num_uniforms)
+        batch_size = batch_size_of(plan)
+        self.plan_buffers = PlanBuffers(population, self.device, num_streams, width, batch_size, num_uniforms)
         self.loss_function = training_loss(context, population)
         self.steps = StepCompiler(engine, self.plan_buffers, self.loss_function)
         self._step_functions: dict[StepShape, StepFunctions] = {}
@@ -100,9 +73,9 @@ class StreamTrainer:
                 stream.uploads = None
             reference = self.engine.reference
             transfer = ClientStateTransfer(reference, self.round_buffers, context, client_states, self.loss_function)
-            statistics = self._launch(plan, chain([first], chunks), transfer)
+            results = self._launch(plan, chain([first], chunks), transfer)
             on_device_busy()
-        return self._gather(plan, schedule, statistics, transfer)
+        return self._gather(plan, schedule, results, transfer)
 
     def _schedule(self, plan: RoundPlan) -> tuple[Schedule, Iterator[PlanChunk]]:
         """Return the schedule of a plan, and its chunks, each packed while the one before it runs."""
@@ -148,7 +121,7 @@ class StreamTrainer:
 
         def step() -> None:
             partial: tuple[Tensor, ...] = ()
-            if self.key.has_phases:
+            if self._has_phases:
                 phases_K = phases.index_select(0, stream.step_index)[0, :width]
                 partial = phases_K, stream.statistics[:width].clone()
             loss_K, gradient = self.steps.gradient(stream, shape, functions)
@@ -165,7 +138,7 @@ class StreamTrainer:
 
         A chunk is uploaded while the one before it runs; nothing waits for the device.
         """
-        statistics: list[Tensor] = []
+        results: list[Tensor] = []
         main = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         for stream in self.streams:
             stream.wait_for(main)
@@ -173,22 +146,14 @@ class StreamTrainer:
             half = self.plan_buffers.send(chunk)
             for stream in self.streams:
                 stream.wait_for(self.plan_buffers.stream)
-            self._launch_chunk(plan, chunk, half, transfer)
+            launches = {stream: self._launches(stream, plan, chunk, half, transfer) for stream in self.streams}
+            with torch.cuda.stream(main):  # which is current again afterwards; None: no effect
+                _run_in_turn(launches)
             for stream in self.streams:
                 stream.signal(main)
-            statistics.append(self.plan_buffers.statistics(chunk, half))
+            results.append(self.plan_buffers.results_of(chunk, half))
             self.plan_buffers.free_events[half] = None if main is None else main.record_event()
-        return statistics
-
-    def _launch_chunk(self, plan: RoundPlan, chunk: PlanChunk, half: int, transfer: ClientStateTransfer) -> None:
-        """Launch one chunk, a step of each stream in turn."""
-        launches = {stream: self._launches(stream, plan, chunk, half, transfer) for stream in self.streams}
-        with stream_switcher(self.device) as switch_to:
-            while launches:
-                for stream, launch in list(launches.items()):
-                    switch_to(stream)
-                    if next(launch, "finished") == "finished":
-                        del launches[stream]
+        return results
 
     def _launches(
         self, stream: Stream, plan: RoundPlan, chunk: PlanChunk, half: int, transfer: ClientStateTransfer
@@ -209,14 +174,14 @@ class StreamTrainer:
                 stream.functions["end", group.width]()
 
     def _gather(
-        self, plan: RoundPlan, schedule: Schedule, statistics: list[Tensor], transfer: ClientStateTransfer
+        self, plan: RoundPlan, schedule: Schedule, results: list[Tensor], transfer: ClientStateTransfer
     ) -> CohortResult:
         """Return the sums of the streams and each client's statistics, with the one wait of a round."""
         update_W = torch.stack([stream.total for stream in self.streams]).sum(0)
         uploads = [stream.uploads for stream in self.streams if stream.uploads is not None]
         groups = [r.group for chunk in schedule for stream in chunk for r in stream if r.ends]
         statistics_K3 = np.empty((len(plan.clients), 3))  # sum of losses, norm, accepted
-        for group, group_statistics in zip(groups, torch.cat(statistics).cpu().numpy(), strict=True):
+        for group, group_statistics in zip(groups, torch.cat(results).cpu().numpy(), strict=True):
             statistics_K3[list(group.client_indices)] = group_statistics[: len(group.client_indices)]
         accepted_K = statistics_K3[:, 2] > 0
         accepted_ids = [plan.clients[k].client_id for k in np.flatnonzero(accepted_K)]
@@ -228,6 +193,34 @@ class StreamTrainer:
             norm_K=statistics_K3[:, 1],
             client_states={k: transfer.new_states[k] for k in accepted_ids if k in transfer.new_states},
         )
+
+
+def capture_key(plan: RoundPlan, context: RoundContext) -> tuple[object, ...]:
+    """Return what buffers and captured steps depend on; rounds with another key need others."""
+    return (
+        context.client_optimizer,
+        context.correction,
+        context.correction_state is not None,
+        id(context.personal_mask),
+        context.correct_personal_layers,
+        context.loss,
+        plan.has_phases,
+        batch_size_of(plan),
+    )
+
+
+def batch_size_of(plan: RoundPlan) -> int:
+    """Return the size of a full batch."""
+    return max(client.example_indices_SB.shape[1] for client in plan.clients)
+
+
+def _run_in_turn(launches: dict[Stream, Iterator[None]]) -> None:
+    """Launch a step of each stream in turn, until all are launched."""
+    while launches:
+        for stream, launch in list(launches.items()):
+            stream.make_current()
+            if next(launch, "finished") == "finished":
+                del launches[stream]
 
 
 def _shapes_of(schedule: Schedule, stream: Stream) -> set[StepShape]:
