@@ -48,9 +48,9 @@ def _algorithm(head: int, batch: int) -> tuple[str, ...]:
     """FedPer with a head of so many layers, or FedAvg; everyone takes part."""
     return (
         *(("algorithm=fedper", f"algorithm.head_layers={head}") if head else ("algorithm=fedavg",)),
-        "algorithm.select=everyone",
+        "sampler=all",
         "algorithm.epochs=4",
-        f"algorithm.batch={batch}",
+        f"algorithm.batch_size={batch}",
         "algorithm.lr=0.01",
         "algorithm.momentum=0.9",
         "evaluate_every=1",
@@ -59,14 +59,19 @@ def _algorithm(head: int, batch: int) -> tuple[str, ...]:
 
 def cifar_run(model: str, classes: int, head: int) -> RunRecipe:
     """CIFAR-10 dealt to 10 clients of so many classes, its images resized to 224 x 224 on the way into the model."""
-    whole = ("augment.scale_min=1", "augment.scale_max=1", "augment.ratio_min=1", "augment.ratio_max=1")
-    normal = ("augment.mean=[0.4915,0.4823,0.4468]", "augment.std=[0.2470,0.2435,0.2616]")
-    data = ("data=cifar10", f"data.path={CIFAR.path}", "data.users=10", f"data.classes_per_client={classes}")
+    whole = ("preprocess.scale=[1,1]", "preprocess.ratio=[1,1]")
+    normal = ("preprocess.mean=[0.4915,0.4823,0.4468]", "preprocess.std=[0.2470,0.2435,0.2616]")
+    data = (
+        "data=cifar10",
+        f"data.path={CIFAR.path}",
+        "data.repartition.num_clients=10",
+        f"data.repartition.classes_per_client={classes}",
+    )
     words = (
         *data,
         f"model={MODELS[model]}",
         "model.norm=batch",
-        "augment.crop=224",
+        "preprocess.crop=224",
         *whole,
         *normal,
         *_algorithm(head, 128),

@@ -40,7 +40,7 @@ class Curves:
 
     def __call__(self, found: ExhibitResults, populations: Populations) -> list[Chart]:
         charts = []
-        rows = [row for row in found.item.rows if row.runs and row.runs[0].setting("algorithm") != "centralised"]
+        rows = [row for row in found.item.rows if row.runs and row.runs[0].setting("algorithm") != "centralized"]
         for title, some in _groups(rows, self.group).items():
             series = [one for place, row in enumerate(some) for one in self._of(found, row, place)]
             y = Axis(f"relative {self.metric}" if self.relative else SCORES[self.metric], percent=True)

@@ -66,44 +66,50 @@ def run(setting: str, noise_cohort: int = 5000, split: str = "test") -> RunRecip
         f"data.path={STORE.path}",
         f"data.task={'coarse' if classes == '17' else 'fine'}",
         "model=resnet18",
-        *(("model.norm=frozen_batch", "model.weights=imagenet") if tuned else ("model.norm=group",)),
-        "augment.crop=224",
-        "augment.flip_horizontal=true",
-        "augment.flip_vertical=true",
+        *(("model.norm=frozen_batch", "model.pretrained=imagenet") if tuned else ("model.norm=group",)),
+        "preprocess.crop=224",
+        "preprocess.flip_horizontal=true",
+        "preprocess.flip_vertical=true",
         *IMAGENET,
-        *(("best_on=val",) if split == "test" else ()),
-        f"evaluate_on={split}",
+        *(("select_best_on=val",) if split == "test" else ()),
+        f"eval_split={split}",
     )
     name = setting + (f"-noise_of_{noise_cohort}" if noise_cohort != 5000 else "") + ("" if split == "test" else "-val")
     store = STORE if classes == "17" else FINE
     if kind == "C":
-        adam = ("algorithm=centralized", "algorithm.optimizer=adam", "algorithm.batch=512", "algorithm.clip=10")
-        rate = ("algorithm.lr=1e-4", "rounds=50") if tuned else ("algorithm.lr=5e-4", "rounds=100")
+        adam = (
+            "algorithm=centralized",
+            "algorithm.batch_size=512",
+            "client_optimizer=adam",
+            "client_optimizer.max_grad_norm=10",
+            "client_optimizer.persist_state=true",
+        )
+        rate = ("client_optimizer.lr=1e-4", "rounds=50") if tuned else ("client_optimizer.lr=5e-4", "rounds=100")
         return RunRecipe(name, (*common, *adam, *rate, "evaluate_every=1"), store)
     federated = (
         "algorithm=fedadam",
-        "algorithm.cohort=200",
+        *(("sampler=poisson", "sampler.cohort_size=200") if kind == "PFL" else ("algorithm.cohort_size=200",)),
         "algorithm.epochs=2",
-        "algorithm.batch=16",
-        "algorithm.limit=512",
+        "algorithm.batch_size=16",
+        "algorithm.max_examples=512",
         f"algorithm.lr={0.01 if tuned else 0.1}",
-        "algorithm.clip=10",
-        "algorithm.server_beta1=0.9",
-        "algorithm.server_beta2=0.99",
-        "algorithm.server_tau=0.01",
-        "algorithm.server_bias_correction=true",
-        f"algorithm.server_lr={0.1 if kind == 'FL' else 0.02}",
+        "algorithm.max_grad_norm=10",
+        "server_optimizer=adam",
+        "server_optimizer.beta1=0.9",
+        "server_optimizer.beta2=0.99",
+        "server_optimizer.tau=0.01",
+        "server_optimizer.bias_correction=true",
+        f"server_optimizer.lr={0.1 if kind == 'FL' else 0.02}",
         "rounds=5000",
         "evaluate_every=100",
     )
     private = (
-        "algorithm.select=poisson",
-        "algorithm.weigh=equally",
+        "client_weighting=uniform",
         "privacy=central",
         "privacy.epsilon=2",
-        "privacy.clip=0.1",
-        "privacy.quantile=0.1",
-        f"privacy.noise_cohort={noise_cohort}",
+        "privacy.clipping_norm=0.1",
+        "privacy.target_quantile=0.1",
+        f"privacy.noise_cohort_size={noise_cohort}",
     )
     return RunRecipe(name, (*common, *federated, *(private if kind == "PFL" else ())), store)
 

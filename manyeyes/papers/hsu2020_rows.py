@@ -127,7 +127,7 @@ def table2() -> Iterator[ExhibitRow]:
         }
         expected = _after(printed[:3], f"Table 2, row {row}") | within
         yield ExhibitRow(row, (species(SPLITS[data], name, int(cohort), vc == "yes"),), expected, species_bound())
-    yield _centralised(species_bound(), "Centralized", 57.9, "Table 2, row Centralized")
+    yield _centralized(species_bound(), "Centralized", 57.9, "Table 2, row Centralized")
 
 
 def table3() -> Iterator[ExhibitRow]:
@@ -135,7 +135,7 @@ def table3() -> Iterator[ExhibitRow]:
         row = _label(name, vc, ir, cohort)
         run = species("user_120k", name, int(cohort), vc == "yes", ir == "yes")
         yield ExhibitRow(row, (run,), _after(printed, f"Table 3, row {row}"), species_bound())
-    yield _centralised(species_bound(), "Centralized", 57.9, "Table 3, row Centralized")
+    yield _centralized(species_bound(), "Centralized", 57.9, "Table 3, row Centralized")
 
 
 def table4(layers: tuple[str, ...] = ("two", "all")) -> Iterator[ExhibitRow]:
@@ -147,7 +147,7 @@ def table4(layers: tuple[str, ...] = ("two", "all")) -> Iterator[ExhibitRow]:
             yield ExhibitRow(row, (run,), _after(numbers, f"Table 4, row {row}"), landmarks_bound(part))
     for part in layers:
         row, value = f"Centralized, {part} layers", 40.27 if part == "two" else 67.05
-        yield _centralised(landmarks_bound(part), row, value, f"Table 4, row {row}")
+        yield _centralized(landmarks_bound(part), row, value, f"Table 4, row {row}")
 
 
 def table5() -> Iterator[ExhibitRow]:
@@ -162,10 +162,10 @@ def table5() -> Iterator[ExhibitRow]:
                 expected[Multiple(share)] = PrintedValue(float(multiple), "times", where)
         yield ExhibitRow(row, (started(start, name, int(cohort)),), expected, species_bound(start))
     for start, value in (("scratch", 51.4), ("pretrained", 57.9)):
-        yield _centralised(species_bound(start), f"Centralized, {start}", value, f'Table 5: "{STARTS}"')
+        yield _centralized(species_bound(start), f"Centralized, {start}", value, f'Table 5: "{STARTS}"')
 
 
-def _centralised(run: RunRecipe, row: str, value: float, where: str) -> ExhibitRow:
+def _centralized(run: RunRecipe, row: str, value: float, where: str) -> ExhibitRow:
     return ExhibitRow(row, (run,), {Final("accuracy"): PrintedValue(value, "%", where)})
 
 

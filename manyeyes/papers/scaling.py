@@ -12,33 +12,34 @@ from manyeyes.papers.metric import LEAST, shrunk
 # What is multiplied by the factor or its root, what it is called, and the least that something can be learnt from.
 BY_FACTOR = {
     "rounds": ("rounds", LEAST),
-    "batches": ("", LEAST),
+    "max_local_batches": ("", LEAST),
     "evaluate_every": ("", 1),
-    "algorithm.cohort": ("clients a round", 5),
+    "algorithm.cohort_size": ("clients a round", 5),
+    "sampler.cohort_size": ("clients a round", 5),
     "data.users": ("users", 20),
 }
 BY_ROOT = {
     "data.images_per_user": ("photos a user", 12),
     "data.size": ("", 32),
-    "augment.crop": ("pixels a side", 32),
-    "algorithm.examples": ("examples of a virtual client", 16),
+    "preprocess.crop": ("pixels a side", 32),
+    "algorithm.virtual_client_size": ("examples of a virtual client", 16),
 }
 EPOCHS = ("rounds", "evaluate_every")  # what counts epochs where training is centralised
 # How each dataset is imitated: with its numbers of users and photos, and of classes where the world has so many (136).
 # Where a paper tests on images of nobody, every sixth photo of each user is for testing, so that there are more photos;
 # FLAIR's users are split 80/10/10. 0 photos: heavy-tailed.
 WORLDS = {
-    "flair": "users=51414 photos=0 size=256 coarse=17 fine=1628 taste=3 tail=1",
-    "cifar10": "users=100 photos=600 size=32 coarse=10 fine=10 tail=0 split=within",
-    "cifar10 classes": "users=10 photos=6000 size=32 coarse=10 fine=10 tail=0 split=within",
-    "cifar100": "users=100 photos=600 size=32 coarse=100 fine=100 tail=0 split=within",
-    "inaturalist user_120k": "users=9275 photos=0 size=256 coarse=100 fine=100 taste=0.3 tail=0 split=within",
-    "inaturalist geo_100": "users=3606 photos=40 size=256 coarse=100 fine=100 taste=0.3 tail=0 split=within",
-    "inaturalist geo_1k": "users=368 photos=392 size=256 coarse=100 fine=100 taste=0.5 tail=0 split=within",
-    "inaturalist geo_3k": "users=135 photos=1069 size=256 coarse=100 fine=100 taste=0.7 tail=0 split=within",
-    "inaturalist geo_30k": "users=11 photos=13124 size=256 coarse=100 fine=100 taste=1 tail=0 split=within",
-    "landmarks": "users=1262 photos=156 size=224 coarse=100 fine=100 taste=0.1 tail=0 split=within",
-    "flickr_aes": "users=30 photos=140 size=224 split=within",
+    "flair": "users=51414 images_per_user=0 size=256 coarse=17 fine=1628 alpha=3 class_imbalance=1",
+    "cifar10": "users=100 images_per_user=600 size=32 coarse=10 fine=10 class_imbalance=0 split=per_user",
+    "cifar10 classes": "users=10 images_per_user=6000 size=32 coarse=10 fine=10 class_imbalance=0 split=per_user",
+    "cifar100": "users=100 images_per_user=600 size=32 coarse=100 fine=100 class_imbalance=0 split=per_user",
+    "inaturalist user_120k": "users=9275 images_per_user=0 size=256 coarse=100 fine=100 alpha=0.3 class_imbalance=0 split=per_user",
+    "inaturalist geo_100": "users=3606 images_per_user=40 size=256 coarse=100 fine=100 alpha=0.3 class_imbalance=0 split=per_user",
+    "inaturalist geo_1k": "users=368 images_per_user=392 size=256 coarse=100 fine=100 alpha=0.5 class_imbalance=0 split=per_user",
+    "inaturalist geo_3k": "users=135 images_per_user=1069 size=256 coarse=100 fine=100 alpha=0.7 class_imbalance=0 split=per_user",
+    "inaturalist geo_30k": "users=11 images_per_user=13124 size=256 coarse=100 fine=100 alpha=1 class_imbalance=0 split=per_user",
+    "landmarks": "users=1262 images_per_user=156 size=224 coarse=100 fine=100 alpha=0.1 class_imbalance=0 split=per_user",
+    "flickr_aes": "users=30 images_per_user=140 size=224 split=per_user",
 }
 
 
@@ -55,15 +56,15 @@ def scale(run: RunRecipe, factor: float) -> RunRecipe:
     new, said = dict(old), []
     for share, names in ((factor, BY_FACTOR), (math.sqrt(factor), BY_ROOT)):
         for name, (called, least) in names.items():
-            before, pooled = int(old.get(name, 0)), old.get("algorithm") == "centralised"
+            before, pooled = int(old.get(name, 0)), old.get("algorithm") == "centralized"
             after = _smaller(before, math.sqrt(factor) if pooled and name in EPOCHS else share, least)
             if after != before:
                 new[name] = str(after)
                 said += [f"{called} {before} to {after}"] if called else []
-    if "privacy.noise_cohort" in old:
-        ratio = int(old["privacy.noise_cohort"]) / int(old["algorithm.cohort"])
+    if "privacy.noise_cohort_size" in old:
+        ratio = int(old["privacy.noise_cohort_size"]) / int(old["sampler.cohort_size"])
         everyone = int(new.get("data.users", 0)) * 8 // 10 or math.inf  # of a stand-in's users, who train
-        new["privacy.noise_cohort"] = str(min(round(ratio * int(new["algorithm.cohort"])), everyone))
+        new["privacy.noise_cohort_size"] = str(min(round(ratio * int(new["sampler.cohort_size"])), everyone))
     store = None if run.store is None else _smaller_store(run.store, math.sqrt(factor))
     if store is not None:
         new["data.path"] = store.path
@@ -81,7 +82,7 @@ def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     """
     settings = dict(word.split("=", 1) for word in run.settings)
     dataset, path, task = (settings.pop(name, "") for name in ("data", "data.path", "data.task"))
-    few, _ = settings.pop("data.classes_per_client", ""), settings.pop("data.users", "")
+    few, _ = settings.pop("data.repartition.classes_per_client", ""), settings.pop("data.repartition.num_clients", "")
     options = _options(run.store)
     kind = "classes" if few else options.get("split", "")
     world = WORLDS.get(f"{dataset} {kind}") or WORLDS[dataset]
@@ -92,7 +93,7 @@ def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     elif "alpha" in options:
         made["data.alpha"] = str(max(0.001, float(options["alpha"])))
     sentence = f"Stand-in: {path} is replaced by a procedural world"
-    if settings.pop("model.weights", ""):
+    if settings.pop("model.pretrained", ""):
         settings["model.norm"] = "group"
         sentence += ", and pretrained weights by random ones"
     words = tuple(f"{name}={value}" for name, value in (made | settings).items())
