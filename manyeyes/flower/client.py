@@ -216,7 +216,7 @@ def _load_client(path: Path, settings: str) -> ClientContext:
     model = make_model(spec, population)
     if "split" not in population.columns:
         return ClientContext(spec, population, population, None, model)
-    train, test = (_split(population, name) for name in ("train", str(spec.config.evaluate_on)))
+    train, test = (_split(population, name) for name in ("train", str(spec.config.eval_split)))
     return ClientContext(spec, population, train, test, model)
 
 

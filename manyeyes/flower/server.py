@@ -114,7 +114,7 @@ def _make_evaluator(
                 "task."
             )
         if "split" in population.columns:
-            population = population.split(spec.config.evaluate_on)
+            population = population.split(spec.config.eval_split)
         return LocalEvaluator(engine.reference.model, population, spec.preprocess, engine.reference.device)
     has_tests = any(member.num_test_examples for member in members.all)
     if members.data.multi or spec.algorithm.privacy is not None or not has_tests:

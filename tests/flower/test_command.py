@@ -22,7 +22,7 @@ Command = Callable[..., Any]
 
 
 def test_an_app_holds_all_settings_and_they_can_be_read_back(command: Command, tmp_path: Path) -> None:
-    settings = ("algorithm=fedvc", "algorithm.cohort=3", "model=resnet18", "rounds=7")
+    settings = ("algorithm=fedvc", "algorithm.cohort_size=3", "model=resnet18", "rounds=7")
     options = ("--num-clients", "3", "--reply-timeout", "30", "--stores", "some where")
     outcome = command("flower", "init", "app", *settings, *options)
     assert (outcome.code, outcome.out) == (0, "app: a Flower app. Run it with: flwr run app\n")
@@ -38,11 +38,11 @@ def test_an_app_holds_all_settings_and_they_can_be_read_back(command: Command, t
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("algorithm=fedsgd",), "algorithm 'fedsgd' is unknown"),
+        (("algorithm=fedsgd",), "Unknown algorithm 'fedsgd'"),
         (("algorithm=centralized",), "sampler=centralized needs all images in one place"),
         (("algorithm=ditto",), "personal_model=Ditto is only simulated"),
-        (("privacy=local", "algorithm.weigh=equally"), "use privacy=central"),
-        (("best_on=val",), "best_on chooses a model on images of the whole population"),
+        (("privacy=local", "client_weighting=uniform"), "use privacy=central"),
+        (("select_best_on=val",), "select_best_on chooses a model on images of the whole population"),
         (("--reply-timeout", "0"), "reply_timeout is 0.0: it must be above 0"),
         (("--min-clients", "0"), "min_clients is 0: it must be at least 1"),
     ],

@@ -17,32 +17,30 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.training.result import Result
 from manyeyes.training.train import train
 
-COMMON = (
-    "model=linear rounds=4 algorithm.cohort=3 algorithm.batch=3 algorithm.lr=0.05 evaluate_every=2 engine.device=cpu"
-)
-PRIVATE = "algorithm=fedadam algorithm.weigh=equally privacy=central privacy.reproducible_noise=true"
+COMMON = "model=linear rounds=4 algorithm.cohort_size=3 algorithm.batch_size=3 algorithm.lr=0.05 evaluate_every=2 engine.device=cpu"
+PRIVATE = "algorithm=fedadam client_weighting=uniform privacy=central privacy.reproducible_noise=true"
 PERSONAL = "algorithm=fedper algorithm.head_layers=1 model=lenet model.width=4"
 CASES = {
     "fedavg": "algorithm=fedavg algorithm.epochs=2",
-    "fedavg, crops, lenet": "model=lenet model.width=4 augment.crop=6 augment.flip_horizontal=true",
+    "fedavg, crops, lenet": "model=lenet model.width=4 preprocess.crop=6 preprocess.flip_horizontal=true",
     "fedavgm": "algorithm=fedavgm",
-    "fedadam": "algorithm=fedadam algorithm.limit=4",
+    "fedadam": "algorithm=fedadam algorithm.max_examples=4",
     "fedir": "algorithm=fedir",
-    "fedvc": "algorithm=fedvc algorithm.examples=5",
+    "fedvc": "algorithm=fedvc algorithm.virtual_client_size=5",
     "fedprox": "algorithm=fedprox algorithm.mu=0.5",
     "scaffold": "algorithm=scaffold",
     "fedper": PERSONAL,
     "fednova": "algorithm=fednova",
     "mimelite": "algorithm=mimelite",
-    "persistent momentum": "algorithm.momentum=0.9 algorithm.keep=true",
-    "bf16": "compress=bf16",
-    "int8": "compress=int8 compress.chunk=16",
-    "top-k of a body": f"compress=topk compress.share=0.2 {PERSONAL}",
-    "median": "algorithm.weigh=equally aggregate=median",
-    "central privacy": f"{PRIVATE} privacy.noise=1 privacy.epsilon=0",
-    "adaptive clipping": f"{PRIVATE} privacy.noise=1 privacy.epsilon=0 privacy.quantile=0.5 algorithm.select=poisson",
+    "persistent momentum": "algorithm.momentum=0.9 algorithm.persist_state=true",
+    "bf16": "compressor=bf16",
+    "int8": "compressor=int8 compressor.block_size=16",
+    "top-k of a body": f"compressor=topk compressor.fraction=0.2 {PERSONAL}",
+    "median": "client_weighting=uniform aggregator=median",
+    "central privacy": f"{PRIVATE} privacy.noise_multiplier=1 privacy.epsilon=0",
+    "adaptive clipping": f"{PRIVATE} privacy.noise_multiplier=1 privacy.epsilon=0 privacy.target_quantile=0.5 sampler=poisson sampler.cohort_size=3",
 }
-COMPARED_METRICS = {"train_loss", "accuracy", "loss", "epsilon", "clip", "clients", "images"}
+COMPARED_METRICS = {"train_loss", "accuracy", "loss", "epsilon", "clipping_norm", "num_clients", "num_images"}
 
 
 def train_in_process(population: Population, settings: str) -> Result:

@@ -16,7 +16,7 @@ from manyeyes.flower.registry import ClientRegistry
 from manyeyes.flower.server import serve
 from manyeyes.flower.wire import CONFIG
 
-SETTINGS = "model=linear rounds=1 algorithm.cohort=2 algorithm.batch=3 evaluate_every=0 engine.device=cpu"
+SETTINGS = "model=linear rounds=1 algorithm.cohort_size=2 algorithm.batch_size=3 evaluate_every=0 engine.device=cpu"
 DATA = DataFormat(("red", "green"), False, 8, 8)
 MakeGrid = Callable[..., Any]
 

@@ -21,9 +21,7 @@ from manyeyes.flower.wire import CONFIG
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.result import Result
 
-SETTINGS = (
-    "model=linear rounds=2 algorithm.cohort=4 algorithm.batch=3 algorithm.lr=0.05 evaluate_every=0 engine.device=cpu"
-)
+SETTINGS = "model=linear rounds=2 algorithm.cohort_size=4 algorithm.batch_size=3 algorithm.lr=0.05 evaluate_every=0 engine.device=cpu"
 BAD_NODE = 12  # its user is called 2
 Misbehaviour = Callable[[Message], Message | None]
 
@@ -65,7 +63,8 @@ def with_counts(reply: Message, **counts: list[int]) -> Message:
 
 
 def update_of(reply: Message) -> Any:
-    return reply.content["update"]["values"].numpy()
+    values = reply.content.array_records["update"]["values"]
+    return values.numpy()
 
 
 def pickled(reply: Message) -> Array:
@@ -146,8 +145,8 @@ def test_a_client_that_misbehaves_is_rejected_and_named(
     result = serve(grid, config)
     assert torch.equal(weights(result), weights_without_it)
     events = [json.loads(line) for line in Path(config.folder, "metrics.jsonl").read_text().splitlines()]
-    assert [event.get("left_out") for event in events[1:]] == [["2"], ["2"]]
-    assert all(re.search(reason, event["why"]["2"]) for event in events[1:])
+    assert [event.get("rejected_clients") for event in events[1:]] == [["2"], ["2"]]
+    assert all(re.search(reason, event["rejection_reasons"]["2"]) for event in events[1:])
     assert "round 2: 2 is rejected: " in capsys.readouterr().err
 
 
@@ -164,7 +163,7 @@ def test_a_reply_that_cannot_be_read_does_not_block_the_others(
     result = serve(grid, config)
     assert torch.equal(weights(result), weights_without_it)
     reason = "2 is rejected: its reply could not be read: these bytes are not a message"
-    assert result.events[1]["why"] == {"2": reason}
+    assert result.events[1]["rejection_reasons"] == {"2": reason}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Array, Message
 
 from manyeyes.components import HeadLayers
 from manyeyes.engines.distributed.process_group import PeerLostError
@@ -19,9 +19,7 @@ from manyeyes.flower.server import serve
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.result import Result
 
-COMMON = (
-    "model=linear rounds=3 algorithm.cohort=4 algorithm.batch=3 algorithm.lr=0.05 evaluate_every=0 engine.device=cpu"
-)
+COMMON = "model=linear rounds=3 algorithm.cohort_size=4 algorithm.batch_size=3 algorithm.lr=0.05 evaluate_every=0 engine.device=cpu"
 SETTINGS = f"{COMMON} algorithm=scaffold checkpoint_seconds=0"
 MakeGrid = Callable[..., Any]
 
@@ -45,7 +43,7 @@ def weights(result: Result) -> torch.Tensor:
 
 def rejected_clients(folder: str) -> list[list[str]]:
     events = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
-    return [event.get("left_out", []) for event in events[1:]]
+    return [event.get("rejected_clients", []) for event in events[1:]]
 
 
 def before_reply_of_round(round: int, act: Callable[[], object]) -> Callable[[Message, Message], Message]:
@@ -133,15 +131,13 @@ def test_resuming_a_folder_without_a_federated_run_is_refused(
 def test_a_private_client_that_sends_a_longer_update_counts_for_the_clipping_norm_at_most(
     make_grid: MakeGrid, config: FederationConfig, tmp_path: Path
 ) -> None:
-    private = (
-        "algorithm.weigh=equally privacy=central privacy.noise=1 privacy.epsilon=0 privacy.reproducible_noise=true"
-    )
-    config = replace(config, settings=f"{COMMON} {private} privacy.clip=0.001 rounds=1")
+    private = "client_weighting=uniform privacy=central privacy.noise_multiplier=1 privacy.epsilon=0 privacy.reproducible_noise=true"
+    config = replace(config, settings=f"{COMMON} {private} privacy.clipping_norm=0.001 rounds=1")
 
     def amplify(task: Message, reply: Message) -> Message:
         if task.metadata.message_type == "train":
-            array = reply.content["update"]["values"]
-            reply.content["update"]["values"] = type(array)(array.numpy() * 1000)
+            update = reply.content.array_records["update"]
+            update["values"] = Array(update["values"].numpy() * 1000)
         return reply
 
     honest = weights(serve(make_grid(config), config))
@@ -158,7 +154,7 @@ def test_personal_layers_are_never_sent(make_grid: MakeGrid, config: FederationC
 
     def record_size(task: Message, reply: Message) -> Message:
         if task.metadata.message_type == "train":
-            sizes.add(reply.content["update"]["values"].shape)
+            sizes.add(reply.content.array_records["update"]["values"].shape)
         return reply
 
     grid.nodes[10].change = record_size

@@ -24,8 +24,8 @@ from manyeyes.training.train import train
 
 ROUNDS = 4
 SETTINGS = (
-    f"model=linear algorithm=scaffold rounds={ROUNDS} algorithm.cohort=3 algorithm.batch=3 algorithm.lr=0.05 "
-    "evaluate_on=val engine.device=cpu engine.threads=1 checkpoint_seconds=0"  # no client has a split called val
+    f"model=linear algorithm=scaffold rounds={ROUNDS} algorithm.cohort_size=3 algorithm.batch_size=3 algorithm.lr=0.05 "
+    "eval_split=val engine.device=cpu engine.threads=1 checkpoint_seconds=0"  # no client has a split called val
 )
 # Flower takes a killed node for connected for two heartbeats: of 10 seconds, the minimum, instead of 30.
 QUICK_NODE = """from flwr.common import constant
@@ -108,9 +108,9 @@ def test_three_nodes_with_tls_and_authentication_train_what_one_process_does(
     for refused in (log("refused.log"), log("unregistered.log")):
         assert "Failed to activate SuperNode" in refused
     assert unregistered.wait(100) != 0
-    taking_part = [(event["clients"], event.get("left_out")) for event in processes.events(run)[1:]]
+    taking_part = [(event["num_clients"], event.get("rejected_clients")) for event in processes.events(run)[1:]]
     assert taking_part == [(3, None), (3, ["2"]), (3, ["2"]), (3, None)]
-    reasons = [event["why"]["2"] for event in processes.events(run)[2:4]]
+    reasons = [event["rejection_reasons"]["2"] for event in processes.events(run)[2:4]]
     assert "Node Unavailable" in reasons[0]
     assert reasons[1] == "2 is not connected"
     assert_trained_as_in_process(run, population, [(0, 1, 2), (0, 1), (0, 1), (0, 1, 2)])
