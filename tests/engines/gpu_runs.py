@@ -1,8 +1,7 @@
-"""Games of the fast engines and of the reference, among the same people; on a CPU, without streams and graphs."""
+"""Rounds on the GPU engines and on the reference with the same users; on a CPU, without streams and graphs."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,27 +9,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyeyes.components import AllClients, Centralized
+from manyeyes.components import Centralized
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import MultiLabels, Population, SingleLabels
-from manyeyes.core.round import run_round
-from manyeyes.core.state import MutableClientStates, RoundMetrics, init_state
+from manyeyes.core.state import MutableClientStates, RoundMetrics
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.gpu.engine import GpuEngine
 from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.engines.select import EngineOptions, choose_engine
 from manyeyes.models import build_model
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.flat import FlatModel, with_seeded_dropout
+from tests.engines.engine_runs import initial_state, make_setup, relative_error, run_rounds, with_all_clients
 
-CPU = torch.device("cpu")
 AUGMENT = Preprocess(crop=12, pad=1, flip_horizontal=True)
-ENGINES = {"cuda_graphs": (3, 1), "vmap": (1, 16), "both": (2, 4)}  # lanes, and clients side by side
-EXCHANGED = {"both": (2, 4), "alone": (3, 1)}  # those whose layers are the ones that are made for a GPU
+ENGINES = {"cuda_graphs": (3, 1), "vmap": (1, 16), "both": (2, 4)}  # number of streams, clients side by side
+WITH_FAST_LAYERS = {"both": (2, 4), "single": (3, 1)}  # with the layers that are fast on a GPU
 
 
-def crowd(multi: bool = False) -> Population:
-    """Nine people of one to thirty photos."""
+def make_population(multi: bool = False) -> Population:
+    """Return nine users with one to thirty images each."""
     rng = np.random.default_rng(0)
     users = np.repeat(np.arange(9), [30, 17, 16, 9, 8, 5, 2, 1, 1])
     images = rng.integers(0, 256, (len(users), 14, 14, 3), np.uint8)
@@ -40,57 +38,49 @@ def crowd(multi: bool = False) -> Population:
     return Population.from_arrays(images, SingleLabels(rng.integers(0, 5, len(users)), tuple("abcde")), users)
 
 
-PEOPLE = crowd()
+POPULATION = make_population()
 
 
-def choose(name: str, module: nn.Module, augment: Preprocess = Preprocess(), **means: Any) -> Any:  # noqa: B008
-    return choose_engine(name, FlatModel(module), PEOPLE, augment, CPU, EngineOptions(**means))
+def make_gpu_engine(setup: EngineSetup, name: str) -> GpuEngine:
+    num_streams, width = (ENGINES | WITH_FAST_LAYERS)[name]
+    engine = GpuEngine(setup, num_streams, width)
+    engine.compiles = setup.options.compile
+    if name in WITH_FAST_LAYERS:
+        engine.model = FlatModel(optimize_for_cuda(setup.model.module, width > 1))
+    return engine
 
 
-def fast(flat: FlatModel, people: Population, name: str, **options: Any) -> GpuEngine:
-    count, width = (ENGINES | EXCHANGED)[name]
-    options = {"precision": "float32", "compile": False, **options}
-    made = GpuEngine(flat, people, AUGMENT, CPU, num_streams=count, width=width, **options)
-    if name in EXCHANGED:
-        made.model = FlatModel(optimize_for_cuda(flat.module, width > 1))
-    return made
-
-
-def game(
-    engine: str | None,
+def train_on(
+    engine_name: str,
     algorithm: Algorithm,
     module: nn.Module | None = None,
-    people: Population = PEOPLE,
+    population: Population = POPULATION,
+    num_rounds: int = 3,
     **options: Any,
 ) -> tuple[Tensor, RoundMetrics, MutableClientStates]:
-    """Three rounds on an engine, or on the reference: how the weights moved, the last report, what clients keep."""
-    if not isinstance(algorithm.sampler, Centralized):
-        algorithm = replace(algorithm, sampler=AllClients())
-    else:
-        people = people.pooled()
-    flat = FlatModel(with_seeded_dropout(module or build_model("lenet", 5, size=12, width=4)))
-    made = fast(flat, people, engine, **options) if engine else ReferenceEngine(flat, people, AUGMENT, CPU, **options)
-    begin = flat.read()
-    state, clients = init_state(algorithm, begin, flat.num_trainable), dict[int, Any]()
-    for _ in range(3):
-        state, report = run_round(algorithm, state, people, made, clients, seed=3)
-    assert torch.equal(flat.read(), begin)
-    return begin - state.weights, report, clients
+    """Return the update of all rounds, the metrics of the last one, and the clients' states."""
+    if isinstance(algorithm.sampler, Centralized):
+        population = population.pooled()
+    algorithm = with_all_clients(algorithm)
+    model = FlatModel(with_seeded_dropout(module or build_model("lenet", 5, size=12, width=4)))
+    setup = make_setup(model, population, AUGMENT, **options)
+    engine = ReferenceEngine(setup) if engine_name == "reference" else make_gpu_engine(setup, engine_name)
+    first = initial_state(algorithm, model)
+    state, client_states, metrics = run_rounds(algorithm, engine, population, first, num_rounds, seed=3)
+    assert torch.equal(model.read(), first.weights)
+    return first.weights - state.weights, metrics, client_states
 
 
-def far(found: Tensor, wanted: Tensor) -> float:
-    return float(torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-12))
-
-
-def assert_same(
-    engine: str, algorithm: Algorithm, module: nn.Module | None = None, people: Population = PEOPLE
+def assert_equals_reference(
+    engine_name: str, algorithm: Algorithm, module: nn.Module | None = None, population: Population = POPULATION
 ) -> None:
-    wanted, report, kept = game(None, algorithm, module, people)
-    found, other, keeps = game(engine, algorithm, module, people)
-    assert far(found, wanted) < 1e-5
-    assert (other.loss, other.update_norm) == pytest.approx((report.loss, report.update_norm), rel=1e-5)
-    assert keeps.keys() == kept.keys()
-    for user, things in kept.items():
-        assert keeps[user].keys() == things.keys()
-        for name, tensor in things.items():
-            torch.testing.assert_close(keeps[user][name], tensor, rtol=1e-4, atol=1e-6)
+    expected, expected_metrics, expected_states = train_on("reference", algorithm, module, population)
+    actual, metrics, client_states = train_on(engine_name, algorithm, module, population)
+    assert relative_error(actual, expected) < 1e-5
+    assert metrics.train_loss == pytest.approx(expected_metrics.train_loss, rel=1e-5)
+    assert metrics.update_norm == pytest.approx(expected_metrics.update_norm, rel=1e-5)
+    assert client_states.keys() == expected_states.keys()
+    for client_id, expected_state in expected_states.items():
+        assert client_states[client_id].keys() == expected_state.keys()
+        for name, tensor in expected_state.items():
+            torch.testing.assert_close(client_states[client_id][name], tensor, rtol=1e-4, atol=1e-6)

@@ -1,9 +1,10 @@
-"""Compiled steps: the gradients of plain ones, or not used."""
+"""Compiled steps have the gradients of plain ones, or are not used."""
 
 from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,82 +12,106 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from manyeyes.engines.compiling import compiled, first_bad_gradient
 from torch import Tensor, nn
 
 from manyeyes.algorithms import fedavg
-from manyeyes.engines.gpu import engine as lanes
-from manyeyes.engines.gpu import step as stepping
+from manyeyes.engines.gpu import step, trainer
+from manyeyes.engines.gpu.compiling import compiled, first_bad_gradient
 from manyeyes.models.flat import FlatModel
-from tests.engines.gpu_runs import PEOPLE, far, game
+from tests.engines.gpu_runs import POPULATION, relative_error, train_on
+
+Function = Callable[..., Any]
+ALGORITHM = fedavg(batch_size=16, lr=0.05)
 
 
+def perceptron() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.ReLU(), nn.Linear(8, 5))
+
+
+def batch_norm_model() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(400, 5))
+
+
+def replace_compiler(monkeypatch: pytest.MonkeyPatch, compiler: Callable[[Function], Function]) -> None:
+    """Compile the gradients of steps by another compiler, and nothing else at all."""
+    monkeypatch.setattr(step, "compiled", compiler)
+    monkeypatch.setattr(trainer, "compiled", lambda function: function)
+
+
+@pytest.mark.slow
 def test_a_compiled_step_equals_a_plain_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    called = []
+    called: list[str] = []
 
-    def watched(function: Any) -> Any:
+    def record_calls(function: Function) -> Function:
         fast = compiled(function)
-        return lambda *arguments: called.append(function.__name__) or fast(*arguments)
 
-    people = replace(PEOPLE, offsets=np.array([0, 32, 64]), users=np.arange(2), names=None)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.ReLU(), nn.Linear(8, 5))
-    wanted, _, _ = game("vmap", fedavg(batch_size=16, lr=0.05), module, people)
-    monkeypatch.setattr(stepping, "compiled", watched)
-    found, _, _ = game("vmap", fedavg(batch_size=16, lr=0.05), module, people, compile=True)
-    assert far(found, wanted) < 1e-5
-    assert called.count("loss") > 2  # when it was tried, and in every step
+        def call(*args: Any) -> Any:
+            called.append(function.__name__)
+            return fast(*args)
+
+        return call
+
+    population = replace(POPULATION, offsets=np.array([0, 32, 64]), user_ids=np.arange(2), user_names=None)
+    module = perceptron()
+    expected, _, _ = train_on("vmap", ALGORITHM, module, population)
+    monkeypatch.setattr(step, "compiled", record_calls)
+    actual, _, _ = train_on("vmap", ALGORITHM, module, population, compile=True)
+    assert relative_error(actual, expected) < 1e-5
+    assert called.count("loss") > 2  # when it is checked, and in every step
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_gradient_is_compiled_with_the_same_settings_in_another_thread(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As that of a GPU is: kernels chosen by timing would not repeat bit for bit."""
+    """On a GPU it is, and kernels chosen by timing would not repeat bit for bit."""
     from torch._inductor import config, graph
 
-    seen = []
+    settings: list[tuple[bool, bool]] = []
+    run = graph.GraphLowering.run
 
-    class Watched(graph.GraphLowering):
-        def run(self, *arguments: Any) -> Any:
-            seen.append((config.deterministic, config.reorder_for_peak_memory))
-            return super().run(*arguments)
+    def record_settings(*args: Any, **options: Any) -> Any:
+        settings.append((config.deterministic, config.reorder_for_peak_memory))
+        return run(*args, **options)
 
-    monkeypatch.setattr("torch._inductor.compile_fx.GraphLowering", Watched)
+    monkeypatch.setattr(graph.GraphLowering, "run", record_settings)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    numbers = torch.randn(7, requires_grad=True)
-    loss = compiled(lambda numbers: numbers.sin().square().sum())(numbers)
+    values = torch.randn(7, requires_grad=True)
+    loss = compiled(lambda values: values.sin().square().sum())(values)
     thread = threading.Thread(target=loss.backward)
     thread.start()
     thread.join()
-    assert seen == [(True, False)] * 2
-    torch.testing.assert_close(numbers.grad, (2 * numbers).detach().sin())
+    assert settings == [(True, False)] * 2
+    torch.testing.assert_close(values.grad, (2 * values).detach().sin())
 
 
 def test_of_exact_batches_only_full_ones_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = set()
+    batch_sizes: set[int] = set()
 
-    def watched(function: Any) -> Any:
-        def called(*arguments: Any) -> Any:
-            sizes.add(arguments[2].shape[1] if function.__name__ == "loss" else 16)
-            return function(*arguments)
+    def record_sizes(function: Function) -> Function:
+        def call(*args: Any) -> Any:
+            if function.__name__ == "loss":
+                batch_sizes.add(args[2].shape[1])
+            return function(*args)
 
-        return called
+        return call
 
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(400, 5))
-    wanted, _, _ = game("cuda_graphs", fedavg(batch_size=16, lr=0.05), module)
-    monkeypatch.setattr(stepping, "compiled", watched)
-    found, _, _ = game("cuda_graphs", fedavg(batch_size=16, lr=0.05), module, compile=True)
-    assert torch.equal(found, wanted)
-    assert sizes == {16}
+    module = batch_norm_model()
+    expected, _, _ = train_on("cuda_graphs", ALGORITHM, module)
+    replace_compiler(monkeypatch, record_sizes)
+    actual, _, _ = train_on("cuda_graphs", ALGORITHM, module, compile=True)
+    assert torch.equal(actual, expected)
+    assert batch_sizes == {16}
 
 
 def test_a_compiler_that_loses_a_gradient_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lossy(function: Any) -> Any:
-        """As Inductor once did: right values, and no gradient of one layer."""
+    def without_gradient(function: Function) -> Function:
+        """Give the right values and no gradient of one layer, as Inductor once did."""
 
         def loss(pieces: tuple[Tensor], *rest: Any) -> Tensor:
             (theta,) = pieces
@@ -94,63 +119,68 @@ def test_a_compiler_that_loses_a_gradient_is_not_trusted(
 
         return loss if function.__name__ == "loss" else function
 
-    wanted, _, _ = game("cuda_graphs", fedavg(batch_size=16, lr=0.05))
-    monkeypatch.setattr(stepping, "compiled", lossy)
-    found, _, _ = game("cuda_graphs", fedavg(batch_size=16, lr=0.05), compile=True)
-    assert torch.equal(found, wanted)
-    assert "the compiled gradient of conv1.weight is" in capsys.readouterr().err
+    expected, _, _ = train_on("cuda_graphs", ALGORITHM)
+    replace_compiler(monkeypatch, without_gradient)
+    actual, _, _ = train_on("cuda_graphs", ALGORITHM, compile=True)
+    assert torch.equal(actual, expected)
+    assert "the compiled gradient of conv1.weight has" in capsys.readouterr().err
 
 
-def test_layers_that_compute_something_else_are_not_trusted(
+class Doubling(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_fast_layers_that_compute_something_else_are_not_trusted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Double(nn.Sequential):
-        def forward(self, x: Tensor) -> Tensor:
-            return 2 * super().forward(x)
+    module = perceptron()
+    make = step.StepCompiler.make
 
-    module = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.Tanh(), nn.Linear(8, 5))
-    wanted, _, _ = game("cuda_graphs", fedavg(batch_size=16, lr=0.05), module)
-    monkeypatch.setattr(stepping, "compiled", lambda plain: plain)
-    monkeypatch.setattr(
-        lanes, "Steps", lambda model, *rest: stepping.Steps(FlatModel(Double(*copy.deepcopy(model.module))), *rest)
-    )
-    found, _, _ = game("cuda_graphs", fedavg(batch_size=16, lr=0.05), module, compile=True)
-    assert torch.equal(found, wanted)
+    def make_with_wrong_layers(self: step.StepCompiler, *args: Any) -> step.StepFunctions:
+        self.engine.model = FlatModel(Doubling(*copy.deepcopy(module)))
+        return make(self, *args)
+
+    expected, _, _ = train_on("cuda_graphs", ALGORITHM, module)
+    replace_compiler(monkeypatch, lambda function: function)
+    monkeypatch.setattr(step.StepCompiler, "make", make_with_wrong_layers)
+    actual, _, _ = train_on("cuda_graphs", ALGORITHM, module, compile=True)
+    assert torch.equal(actual, expected)
     assert "these run uncompiled" in capsys.readouterr().err  # whichever parameter is worst
 
 
-def test_a_step_is_compared_with_a_model_that_trains_whatever_was_done_with_the_one_given(
+def test_a_step_is_checked_in_training_mode_even_if_the_model_was_in_evaluation_mode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stepping, "compiled", lambda plain: plain)
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(400, 5))
-    game("cuda_graphs", fedavg(batch_size=16, lr=0.05), module.eval(), compile=True)
+    replace_compiler(monkeypatch, lambda function: function)
+    train_on("cuda_graphs", ALGORITHM, batch_norm_model().eval(), compile=True)
     assert capsys.readouterr().err == ""
 
 
-def test_a_compiler_that_fails_is_done_without(
+def test_training_goes_on_without_a_compiler_that_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(function: Any) -> Any:
-        def fail(*arguments: Any) -> Any:
-            raise RuntimeError("no compiler here\nand more")
+    def broken(function: Function) -> Function:
+        def fail(*args: Any) -> Any:
+            raise RuntimeError("no compiler on this machine\nand more")
 
-        return fail if function.__name__ in ("loss", "look") else function
+        return fail if function.__name__ in ("loss", "preprocess") else function
 
-    monkeypatch.setattr(stepping, "compiled", broken)
-    game("cuda_graphs", fedavg(batch_size=16, lr=0.05), compile=True)
-    assert "cannot be compiled and runs uncompiled: no compiler here\n" in capsys.readouterr().err
+    replace_compiler(monkeypatch, broken)
+    train_on("cuda_graphs", ALGORITHM, compile=True)
+    assert "cannot be compiled and runs uncompiled: no compiler on this machine\n" in capsys.readouterr().err
 
 
-def test_a_gradient_that_is_wrong_in_one_parameter_is_found() -> None:
+def test_a_wrong_gradient_of_one_parameter_is_detected() -> None:
+    torch.manual_seed(0)
     exact = torch.randn(1, 100)
     plain = exact + 1e-3 * torch.randn(1, 100)
-    names = {"a": 90, "b": 10}
-    assert first_bad_gradient(names, plain, plain, exact) is None
+    sizes = {"a": 90, "b": 10}
+    assert first_bad_gradient(sizes, plain, plain, exact) is None
     lost = plain.clone()
     lost[:, 90:] = 0
-    wrong = first_bad_gradient(names, lost, plain, exact)
-    assert wrong is not None
-    assert wrong[0] == "b"
+    bad = first_bad_gradient(sizes, lost, plain, exact)
+    assert bad is not None
+    assert bad[0] == "b"
     lost[:, 0] = torch.nan
-    assert first_bad_gradient(names, lost, plain, exact) is not None
+    assert first_bad_gradient(sizes, lost, plain, exact) is not None

@@ -33,7 +33,7 @@ RNG = np.random.default_rng(0)
 OWNERS = np.repeat(np.arange(7), [12, 9, 8, 5, 4, 2, 1])
 IMAGES = RNG.integers(0, 256, (len(OWNERS), 4, 4, 3), np.uint8)
 LABELS = RNG.integers(0, CLASSES, len(OWNERS))
-PEOPLE = Population.from_arrays(IMAGES, SingleLabels(LABELS, tuple("abc")), OWNERS)
+POPULATION = Population.from_arrays(IMAGES, SingleLabels(LABELS, tuple("abc")), OWNERS)
 SEEN = torch.tensor((IMAGES / 255 - 0.5) / 0.25).permute(0, 3, 1, 2).flatten(1)  # channels first, float64
 INPUTS = SEEN.shape[1]
 
@@ -156,7 +156,7 @@ def flat_model() -> FlatModel:
 @contextmanager
 def engine_of(name: str, flat: FlatModel) -> Iterator[Heard]:
     engine = choose_engine(
-        name, flat, PEOPLE, Preprocess(), CPU, EngineOptions("float32", compile=False, workers=2, num_streams=2)
+        name, flat, POPULATION, Preprocess(), CPU, EngineOptions("float32", compile=False, workers=2, num_streams=2)
     )
     try:
         yield Heard(engine)
@@ -171,7 +171,7 @@ def game(name: str, algorithm: Algorithm) -> tuple[Tensor, MutableClientStates, 
     with engine_of(name, flat) as engine:
         checked: Engine = engine
         for _ in range(ROUNDS):
-            state, _ = run_round(algorithm, state, PEOPLE, checked, clients, SEED)
+            state, _ = run_round(algorithm, state, POPULATION, checked, clients, SEED)
     return state.weights, clients, engine.reports
 
 
@@ -186,7 +186,7 @@ def local_training(
     correct: Correction, theta: Tensor, client: ClientPlan, shared: Tensor | None, own: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """A client's update, what it keeps and what it uploads."""
-    gradient = slope(theta, PEOPLE.examples(client.user)) if correct.needs_full_gradient else None
+    gradient = slope(theta, POPULATION.examples(client.user)) if correct.needs_full_gradient else None
     shift = correct.offset(shared, own)
     here = theta
     for rows in client.example_indices_SB:
@@ -202,7 +202,7 @@ def by_hand(algorithm: Algorithm) -> tuple[Tensor, dict[int, Tensor], list[Tenso
     theta = flat_model().read().double()
     shared, own, sums = correct.init(theta), dict[int, Tensor](), list[Tensor | None]()
     for round in range(ROUNDS):
-        clients = plan_round(algorithm, PEOPLE, SEED, round).clients
+        clients = plan_round(algorithm, POPULATION, SEED, round).clients
         update, uploads = torch.zeros_like(theta), list[Tensor]()
         for client in clients:
             moved, kept, upload = local_training(correct, theta, client, shared, own.get(client.client_id))
@@ -211,12 +211,12 @@ def by_hand(algorithm: Algorithm) -> tuple[Tensor, dict[int, Tensor], list[Tenso
             uploads += [] if upload is None else [upload]
         theta = theta - update / sum(client.num_examples for client in clients)
         sums.append(torch.stack(uploads).sum(0) if uploads else None)
-        shared = correct.server_update(shared, sums[-1], len(clients), len(PEOPLE.user_ids))
+        shared = correct.server_update(shared, sums[-1], len(clients), len(POPULATION.user_ids))
     return theta, own, sums
 
 
-def assert_near(found: Tensor, wanted: Tensor) -> None:
-    assert torch.linalg.vector_norm(found - wanted) <= 1e-5 * torch.linalg.vector_norm(wanted)
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    assert torch.linalg.vector_norm(found - expected) <= 1e-5 * torch.linalg.vector_norm(expected)
 
 
 def assert_as_by_hand(engine: str, correct: Correction) -> None:
@@ -225,13 +225,13 @@ def assert_as_by_hand(engine: str, correct: Correction) -> None:
     weights, clients, sums = game(engine, algorithm)
     theta, own, uploads = by_hand(algorithm)
     assert_near(weights - first, theta - first)
-    assert {key: set(kept) for key, kept in clients.items()} == {key: {"control"} for key in own}
+    assert {key: set(kept) for key, kept in clients.items()} == {key: {CORRECTION_STATE} for key in own}
     for key, kept in own.items():
-        assert_near(clients[key]["control"], kept)
-    assert [found is None for found in sums] == [wanted is None for wanted in uploads]
-    for found, wanted in zip(sums, uploads, strict=True):
-        if found is not None and wanted is not None:
-            assert_near(found, wanted)
+        assert_near(clients[key][CORRECTION_STATE], kept)
+    assert [found is None for found in sums] == [expected is None for expected in uploads]
+    for found, expected in zip(sums, uploads, strict=True):
+        if found is not None and expected is not None:
+            assert_near(found, expected)
 
 
 @pytest.mark.parametrize("engine", EVERY)
@@ -262,7 +262,7 @@ def test_cohorts_hold_new_clients_and_ones_that_return() -> None:
     """Or the mixes above would not try both side by side."""
     algorithm, seen, mixed = algorithm_with(FedDyn(0.1)), set[int](), False
     for round in range(ROUNDS):
-        keys = {client.client_id for client in plan_round(algorithm, PEOPLE, SEED, round).clients}
+        keys = {client.client_id for client in plan_round(algorithm, POPULATION, SEED, round).clients}
         mixed |= bool(keys & seen) and bool(keys - seen)
         seen |= keys
     assert mixed

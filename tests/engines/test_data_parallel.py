@@ -31,8 +31,8 @@ WORK = (
     "data.users=60",
     "rounds=3",
     "evaluate_every=0",
-    "algorithm.cohort=4",
-    "algorithm.batch=8",
+    "algorithm.cohort_size=4",
+    "algorithm.batch_size=8",
     "algorithm.weigh=equally",
 )
 JOBS = {
@@ -118,10 +118,12 @@ def test_who_works_together_is_the_same_on_cores_of_every_kind(monkeypatch: pyte
     """Ranks that exchange other layers than others would wait for each other for ever."""
     images, labels = np.zeros((4, 32, 32, 3), np.uint8), SingleLabels(np.zeros(4, np.int64), ("a", "b"))
     module = nn.Sequential(nn.Flatten(2), nn.Linear(1024, 300), nn.Flatten(), nn.Linear(900, 2))  # 3 rows an image
-    people, model, found = Population.from_arrays(images, labels, np.arange(4)), FlatModel(module), []
+    population, model, found = Population.from_arrays(images, labels, np.arange(4)), FlatModel(module), []
     for slow in (False, True):
         monkeypatch.setattr("manyeyes.models.fast.cpu.mkl_is_slow", lambda slow=slow: slow)
-        engine = choose_engine("auto", model, people, Preprocess(), torch.device("cpu"), EngineOptions(num_processes=2))
+        engine = choose_engine(
+            "auto", model, population, Preprocess(), torch.device("cpu"), EngineOptions(num_processes=2)
+        )
         rank = DistributedEngine(engine, DistInfo(0, 2), model)
         assert rank._teams is not None
         found.append(rank._teams.allreduce_cost)

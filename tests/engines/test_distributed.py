@@ -17,10 +17,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-WORK = ("data.users=60", "model=linear", "rounds=4", "evaluate_every=2", "algorithm.cohort=5", "algorithm.batch=8")
+WORK = (
+    "data.users=60",
+    "model=linear",
+    "rounds=4",
+    "evaluate_every=2",
+    "algorithm.cohort_size=5",
+    "algorithm.batch_size=8",
+)
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "fedavgm": ("algorithm=fedavgm",),
-    "few": ("algorithm.cohort=2",),
+    "few": ("algorithm.cohort_size=2",),
     "large": ("data.size=128", "algorithm.lr=0.001"),  # a layer that a rank exchanges for a faster one, on some cores
     "scaffold": ("algorithm=scaffold", "algorithm.lr=0.01"),
     "mimelite": ("algorithm=mimelite",),
@@ -139,7 +146,7 @@ def lines(path: Path) -> int:
 def test_a_rank_that_dies_ends_the_run_which_any_number_of_ranks_continues(
     command: Callable[..., Any], tmp_path: Path
 ) -> None:
-    words = (*WORK[:2], "algorithm=scaffold", "algorithm.lr=0.01", "algorithm.cohort=5", "checkpoint_seconds=0")
+    words = (*WORK[:2], "algorithm=scaffold", "algorithm.lr=0.01", "algorithm.cohort_size=5", "checkpoint_seconds=0")
     process = run(2, *words, "rounds=100000", "evaluate_every=0", "folder=a", cwd=tmp_path)
     metrics = tmp_path / "a" / "metrics.jsonl"
     until(lambda: lines(metrics) > 4)
@@ -169,6 +176,6 @@ def test_ctrl_c_saves_the_run_after_the_same_round_on_every_rank(tmp_path: Path)
 
 
 def test_a_wrong_setting_is_said_once(tmp_path: Path) -> None:
-    code, said = finished(run(2, "algorithm.cohort=100000", cwd=tmp_path))
+    code, said = finished(run(2, "algorithm.cohort_size=100000", cwd=tmp_path))
     assert code != 0
     assert said.count("manyeyes: a cohort of 100000 clients is asked of") == 1

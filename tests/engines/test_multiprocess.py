@@ -19,12 +19,12 @@ from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.fast.cpu import OneDNNLinear, WinogradConv2d, optimize_for_cpu
 from manyeyes.models.flat import FlatModel
 from tests.engines.multiprocess_runs import (
+    AUGMENT,
     CPU,
     FEDAVG,
     IMAGES,
     NEEDS_WORKERS,
-    PEOPLE,
-    SHAKE,
+    POPULATION,
     assert_same_game,
     begin,
     game,
@@ -41,12 +41,12 @@ pytestmark = NEEDS_WORKERS
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("name", NAMED_ALGORITHMS)
 def test_two_rounds_equal_those_of_the_reference(name: str, workers: int) -> None:
-    algorithm = NAMED_ALGORITHMS[name](batch=4, lr=0.05, **({"examples": 8} if name == "fedvc" else {}))
+    algorithm = NAMED_ALGORITHMS[name](batch_size=4, lr=0.05, **({"virtual_client_size": 8} if name == "fedvc" else {}))
     pooled = isinstance(algorithm.sampler, Centralized)
-    people = PEOPLE.pooled() if pooled else PEOPLE
+    population = POPULATION.pooled() if pooled else POPULATION
     algorithm = algorithm if pooled else replace(algorithm, sampler=AllClients())
     normed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3))
-    assert_same_game(algorithm, normed if name == "fedbn" else lenet(), people, workers)
+    assert_same_game(algorithm, normed if name == "fedbn" else lenet(), population, workers)
 
 
 def test_personal_layers_stay_with_their_clients() -> None:
@@ -65,7 +65,9 @@ def test_live_batch_norm_is_averaged() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "mimelite"])
 def test_bf16_is_that_of_the_reference(name: str) -> None:
     normed = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    assert_same_game(replace(NAMED_ALGORITHMS[name](batch=4, lr=0.05), sampler=AllClients()), normed, precision="bf16")
+    assert_same_game(
+        replace(NAMED_ALGORITHMS[name](batch_size=4, lr=0.05), sampler=AllClients()), normed, precision="bf16"
+    )
 
 
 def test_convolutions_of_fewer_products_agree_with_those_of_the_reference() -> None:
@@ -94,7 +96,7 @@ def test_dropout_is_that_of_the_client() -> None:
 def test_statistics_come_in_the_order_of_the_plan() -> None:
     with ranks(lenet(), 3) as engine:
         found = one_round(engine, lenet())
-    expected = one_round(ReferenceEngine(FlatModel(lenet()), PEOPLE, SHAKE, CPU), lenet())
+    expected = one_round(ReferenceEngine(FlatModel(lenet()), POPULATION, AUGMENT, CPU), lenet())
     np.testing.assert_allclose(found.loss_K, expected.loss_K, rtol=1e-6)
     np.testing.assert_allclose(found.norm_K, expected.norm_K, rtol=1e-6)
     assert found.accepted_K.tolist() == expected.accepted_K.tolist() == [True] * 7
@@ -156,11 +158,13 @@ class Flawed(nn.Module):
 def test_a_client_that_is_not_finite_is_left_out_as_in_the_reference() -> None:
     pixels = IMAGES.copy()
     pixels[:, 0, 0] = 7
-    pixels[PEOPLE.image_indices[PEOPLE.examples(3)], 0, 0] = 255
-    people, algorithm = replace(PEOPLE, images=pixels), replace(scaffold(batch_size=4), sampler=AllClients())
-    expected = one_round(ReferenceEngine(FlatModel(Flawed()), people, Preprocess(), CPU), Flawed(), algorithm, people)
-    with ranks(Flawed(), people=people, augment=Preprocess()) as engine:
-        found = one_round(engine, Flawed(), algorithm, people)
+    pixels[POPULATION.image_indices[POPULATION.examples(3)], 0, 0] = 255
+    population, algorithm = replace(POPULATION, images=pixels), replace(scaffold(batch_size=4), sampler=AllClients())
+    expected = one_round(
+        ReferenceEngine(FlatModel(Flawed()), population, Preprocess(), CPU), Flawed(), algorithm, population
+    )
+    with ranks(Flawed(), population=population, augment=Preprocess()) as engine:
+        found = one_round(engine, Flawed(), algorithm, population)
     assert found.accepted_K.tolist() == expected.accepted_K.tolist() == [True] * 3 + [False] + [True] * 3
     assert list(found.client_states) == list(expected.client_states) == [0, 1, 2, 4, 5, 6]
     assert found.uploads_P is not None
@@ -185,7 +189,7 @@ def test_a_part_of_ones_own_is_sent_where_it_can_be() -> None:
 
 def test_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="device is cuda"):
-        MultiprocessEngine(FlatModel(linear()), PEOPLE, SHAKE, torch.device("cuda"))
+        MultiprocessEngine(FlatModel(linear()), POPULATION, AUGMENT, torch.device("cuda"))
     with pytest.raises(ValueError, match="workers is 0"):
         ranks(linear(), 0)
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])

@@ -25,7 +25,7 @@ from manyeyes.training.train import train
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (60, 4, 4, 3), dtype=np.uint8)
 ONE = PIXELS[0].nbytes
-PEOPLE = Population.from_arrays(
+POPULATION = Population.from_arrays(
     PIXELS, SingleLabels(np.arange(60) % 3, tuple("abc")), np.random.default_rng(1).integers(0, 9, 60)
 )
 FEDAVG = fedavg(cohort_size=3, batch_size=4)
@@ -53,18 +53,18 @@ class Store:
 
 
 def on(images: Any) -> Population:
-    return replace(PEOPLE, images=images)
+    return replace(POPULATION, images=images)
 
 
 def planned(round: int) -> RoundPlan:
-    return plan_round(FEDAVG, PEOPLE, 0, round)
+    return plan_round(FEDAVG, POPULATION, 0, round)
 
 
 def rows_of(plan: RoundPlan) -> list[int]:
     """The images of a round, each once, as they come."""
     return list(
         dict.fromkeys(
-            int(PEOPLE.image_indices[e]) for c in plan.clients for e in c.example_indices_SB.ravel() if e >= 0
+            int(POPULATION.image_indices[e]) for c in plan.clients for e in c.example_indices_SB.ravel() if e >= 0
         )
     )
 
@@ -73,7 +73,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedvc", "scaffold", "mimelite", "centralised"])
+@pytest.mark.parametrize("name", ["fedavg", "fedvc", "scaffold", "mimelite", "centralized"])
 @pytest.mark.parametrize("kind", ["raw", "memmap"])
 def test_a_run_is_the_same_bit_for_bit_with_and_without(tmp_path: Path, name: str, kind: str) -> None:
     np.save(tmp_path / "images.npy", PIXELS)
@@ -82,11 +82,13 @@ def test_a_run_is_the_same_bit_for_bit_with_and_without(tmp_path: Path, name: st
         if kind == "raw"
         else np.load(tmp_path / "images.npy", mmap_mode="r")
     )
-    options: dict[str, Any] = {"fedvc": {"examples": 5, "cohort": 3}, "centralised": {}}.get(name, {"cohort": 3})
-    how: dict[str, Any] = {"augment": Preprocess(crop=3, flip_horizontal=True), "rounds": 4, "test": PEOPLE}
+    options: dict[str, Any] = {"fedvc": {"virtual_client_size": 5, "cohort_size": 3}, "centralized": {}}.get(
+        name, {"cohort_size": 3}
+    )
+    how: dict[str, Any] = {"augment": Preprocess(crop=3, flip_horizontal=True), "rounds": 4, "test": POPULATION}
     runs = [
-        train(people, "linear", NAMED_ALGORITHMS[name](batch=4, **options), prefetch_mib=some, **how)
-        for people, some in ((PEOPLE, 0), (on(images), 0), (on(images), 1))
+        train(population, "linear", NAMED_ALGORITHMS[name](batch_size=4, **options), prefetch_mib=some, **how)
+        for population, some in ((POPULATION, 0), (on(images), 0), (on(images), 1))
     ]
     for run in runs[1:]:
         assert torch.equal(run.model.fc.weight, runs[0].model.fc.weight)

@@ -25,11 +25,11 @@ from manyeyes.models.flat import FlatModel
 
 CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c", "d")
-SHAKE = Preprocess(crop=3, flip_horizontal=True, flip_vertical=True)
+AUGMENT = Preprocess(crop=3, flip_horizontal=True, flip_vertical=True)
 
 
 class Witness(nn.Module):
-    """Reads the labels off the colour of each image and answers with them, sure of itself; remembers what it saw."""
+    """Reads the labels off the color of each image and answers with them, sure of itself; remembers what it saw."""
 
     def __init__(self, multi: bool) -> None:
         super().__init__()
@@ -38,9 +38,9 @@ class Witness(nn.Module):
         self.seen: list[Tensor] = []
 
     def forward(self, images: Tensor) -> Tensor:
-        colours = ((images * 0.25 + 0.5) * 255).round().long()
-        assert (colours == colours[:, :, :1, :1]).all(), "an image of one colour is still of one colour"
-        row, label, owner = colours[:, :, 0, 0].unbind(1)
+        colors = ((images * 0.25 + 0.5) * 255).round().long()
+        assert (colors == colors[:, :, :1, :1]).all(), "an image of one color is still of one color"
+        row, label, owner = colors[:, :, 0, 0].unbind(1)
         self.seen.append(torch.stack([row, owner], 1))
         if self.multi:
             hot = (label[:, None] >> torch.arange(4)) & 1
@@ -48,8 +48,8 @@ class Witness(nn.Module):
         return 100.0 * nn.functional.one_hot(label, 4) + 0 * self.unused
 
 
-def coloured(seed: int, count: int, multi: bool) -> Population:
-    """Photos of one colour (row, label or bits of labels, owner), in no order, some kept out by views."""
+def colored(seed: int, count: int, multi: bool) -> Population:
+    """Photos of one color (row, label or bits of labels, owner), in no order, some kept out by views."""
     rng = np.random.default_rng(seed)
     owners, split = rng.integers(0, 5, count), rng.choice(["train", "test"], count)
     split[0] = "train"
@@ -75,30 +75,30 @@ DRAWS = [
 def test_pairs_every_image_with_its_own_label_through_the_whole_data_path(
     seed: int, count: int, multi: bool, algorithm: Algorithm
 ) -> None:
-    people = coloured(seed, count, multi)
+    population = colored(seed, count, multi)
     algorithm = replace(
         algorithm, sampler=AllClients(), example_weighting=None if multi else algorithm.example_weighting
     )
     witness = Witness(multi)
     model = FlatModel(witness)
-    engine = ReferenceEngine(model, people, SHAKE, CPU)
+    engine = ReferenceEngine(model, population, AUGMENT, CPU)
     state = init_state(algorithm, model.read(), model.num_trainable)
-    _, report = run_round(algorithm, state, people, engine, {}, seed)
+    _, report = run_round(algorithm, state, population, engine, {}, seed)
     assert report.loss < 1e-6  # one wrong pair would cost 25 or more
     batches = iter(witness.seen)
-    for client in plan_round(algorithm, people, seed, 0, SHAKE.num_uniforms).clients:
+    for client in plan_round(algorithm, population, seed, 0, AUGMENT.num_uniforms).clients:
         for row in client.example_indices_SB:
             saw, owner = next(batches).unbind(1)
-            assert saw.tolist() == people.image_indices[row[row >= 0]].tolist()
-            assert set(owner.tolist()) == {int(people.user_name(client.user))}
+            assert saw.tolist() == population.image_indices[row[row >= 0]].tolist()
+            assert set(owner.tolist()) == {int(population.user_name(client.user))}
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 9999), st.integers(1, 60), st.booleans())
 def test_fetch_brings_each_image_with_its_own_targets(seed: int, count: int, multi: bool) -> None:
-    people = coloured(seed, count, multi)
-    examples = np.random.default_rng(seed).integers(0, len(people), 7)
-    images, targets = fetch(people, examples, CPU)
+    population = colored(seed, count, multi)
+    examples = np.random.default_rng(seed).integers(0, len(population), 7)
+    images, targets = fetch(population, examples, CPU)
     codes = (targets.long() << torch.arange(4)).sum(1) if multi else targets
     assert images[:, 0, 0, 1].tolist() == codes.tolist()
 
@@ -117,17 +117,17 @@ def test_losses_by_hand() -> None:
 
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 2, 2, 3), dtype=np.uint8)
-PEOPLE = Population.from_arrays(IMAGES, SingleLabels(np.arange(10) % 4, CLASSES), [0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
+POPULATION = Population.from_arrays(IMAGES, SingleLabels(np.arange(10) % 4, CLASSES), [0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
 
 
 def game(
-    module: nn.Module, algorithm: Algorithm, rounds: int, people: Population = PEOPLE
+    module: nn.Module, algorithm: Algorithm, rounds: int, population: Population = POPULATION
 ) -> tuple[ServerState, RoundMetrics]:
     model = FlatModel(module)
-    engine = ReferenceEngine(model, people, Preprocess(), CPU)
+    engine = ReferenceEngine(model, population, Preprocess(), CPU)
     state = init_state(algorithm, model.read(), model.num_trainable)
     for _ in range(rounds):
-        state, report = run_round(algorithm, state, people, engine, {}, seed=0)
+        state, report = run_round(algorithm, state, population, engine, {}, seed=0)
     return state, report
 
 
@@ -135,16 +135,16 @@ def test_in_bf16_the_model_computes_in_it_and_the_step_is_float32() -> None:
     """One step of one client, by hand: the gradient of a copy in bf16 moves the weights themselves."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
-    model, one = FlatModel(module), PEOPLE.filter(np.arange(10) >= 6)
+    model, one = FlatModel(module), POPULATION.filter(np.arange(10) >= 6)
     algorithm = replace(fedavg(batch_size=4, lr=0.1), sampler=AllClients())
     engine = ReferenceEngine(model, one, Preprocess(), CPU, "bf16")
     state, _ = run_round(algorithm, init_state(algorithm, model.read(), model.num_trainable), one, engine, {}, seed=0)
     images = Preprocess().evaluate(torch.from_numpy(IMAGES[6:])).bfloat16().flatten(1)
     weight, bias = (p.detach().bfloat16().requires_grad_() for p in module.parameters())
     nn.functional.cross_entropy((images @ weight.t() + bias).float(), torch.arange(6, 10) % 4).backward()
-    wanted = [p - 0.1 * q.grad.float() for p, q in zip(module.parameters(), (weight, bias), strict=True)]
+    expected = [p - 0.1 * q.grad.float() for p, q in zip(module.parameters(), (weight, bias), strict=True)]
     found = state.weights.split([48, 4])
-    for one_found, one_wanted in zip(found, wanted, strict=True):
+    for one_found, one_wanted in zip(found, expected, strict=True):
         assert one_found.dtype == torch.float32
         torch.testing.assert_close(one_found.view_as(one_wanted), one_wanted, rtol=0, atol=4e-4)  # of gradients near 1
 
@@ -204,8 +204,8 @@ def test_training_changes_neither_the_module_nor_the_weights_it_was_given() -> N
     run_round(
         fedavg(cohort_size=2, batch_size=2),
         state,
-        PEOPLE,
-        ReferenceEngine(model, PEOPLE, Preprocess(), CPU),
+        POPULATION,
+        ReferenceEngine(model, POPULATION, Preprocess(), CPU),
         {},
         seed=0,
     )
@@ -230,10 +230,10 @@ def test_dropout_is_the_same_whatever_was_drawn_before() -> None:
 
 def test_dropout_of_a_user_does_not_depend_on_the_others() -> None:
     """User 1 alone ends where it would in a cohort that leaves the other's update without weight."""
-    alone, _ = game(dropping(), fedavg(cohort_size=1, batch_size=2), 1, PEOPLE.filter(np.arange(10) >= 6))
+    alone, _ = game(dropping(), fedavg(cohort_size=1, batch_size=2), 1, POPULATION.filter(np.arange(10) >= 6))
     begin = FlatModel(dropping()).read()
     both, _ = game(dropping(), replace(fedavg(batch_size=2), sampler=AllClients()), 1)
-    other, _ = game(dropping(), fedavg(cohort_size=1, batch_size=2), 1, PEOPLE.filter(np.arange(10) < 6))
+    other, _ = game(dropping(), fedavg(cohort_size=1, batch_size=2), 1, POPULATION.filter(np.arange(10) < 6))
     expected = 0.6 * (other.weights - begin) + 0.4 * (alone.weights - begin)
     torch.testing.assert_close(both.weights - begin, expected, rtol=0, atol=1e-7)
 
@@ -241,10 +241,10 @@ def test_dropout_of_a_user_does_not_depend_on_the_others() -> None:
 def test_dropout_differs_between_rounds_and_users() -> None:
     module, masks = dropping(), []
     module[1].register_forward_hook(lambda _, __, output: masks.append(tuple((output == 0).flatten().tolist())))
-    people = Population.from_arrays(
+    population = Population.from_arrays(
         np.repeat(IMAGES[:1], 4, 0), SingleLabels(np.zeros(4, np.int64), CLASSES), [0, 0, 1, 1]
     )
-    game(module, replace(fedavg(batch_size=2), sampler=AllClients()), 2, people)
+    game(module, replace(fedavg(batch_size=2), sampler=AllClients()), 2, population)
     assert len(set(masks)) == len(masks) == 4
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from manyeyes.components import EpochBatching
 from manyeyes.core.plan import ClientPlan
 from manyeyes.data.synthetic.users import sizes
-from manyeyes.engines.gpu.scheduling import ALIKE, WIDTHS, Group, batch_sizes, bucket, cut, make_groups
+from manyeyes.engines.gpu.scheduling import ALIKE, WIDTHS, Group, bucket, cut, make_groups
 from manyeyes.engines.load_balancing import balance
 
 
@@ -30,11 +30,11 @@ def test_every_client_is_in_one_group_and_every_example_in_a_batch(held: list[in
         assert len(group.client_indices) <= group.width <= most
         assert group.width in (*WIDTHS, most)
         for place in group.client_indices:
-            real = batch_sizes(clients[place].example_indices_SB)
+            real = real_batch_sizes(clients[place].example_indices_SB)
             assert len(real) >= ALIKE * len(group.batches)
             assert all(need <= size for need, size in zip(real, group.batches, strict=False))
         if exact and most == 1:
-            assert group.batches == tuple(batch_sizes(clients[group.client_indices[0]].example_indices_SB))
+            assert group.batches == tuple(real_batch_sizes(clients[group.client_indices[0]].example_indices_SB))
 
 
 def test_buckets_by_hand() -> None:
@@ -44,7 +44,7 @@ def test_buckets_by_hand() -> None:
 
 def test_lengths_by_hand() -> None:
     rows = np.array([[4, 5, 6], [7, -1, -1], [-1, -1, -1]])
-    assert batch_sizes(rows).tolist() == [3, 1, 0]
+    assert real_batch_sizes(rows).tolist() == [3, 1, 0]
 
 
 @settings(deadline=None, max_examples=50)

@@ -30,7 +30,7 @@ from tests.engines.multiprocess_runs import NEEDS_WORKERS
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (90, 8, 8, 3), np.uint8)
-PEOPLE = Population.from_arrays(IMAGES, SingleLabels(RNG.integers(0, 3, 90), tuple("abc")), RNG.integers(0, 9, 90))
+POPULATION = Population.from_arrays(IMAGES, SingleLabels(RNG.integers(0, 3, 90), tuple("abc")), RNG.integers(0, 9, 90))
 FEDAVG = replace(fedavg(batch_size=4, lr=0.1), sampler=AllClients(), client_weighting=WeightUniformly())
 WORK: dict[str, Algorithm] = {
     "bf16": replace(FEDAVG, compressor=BF16()),
@@ -51,15 +51,15 @@ def game(algorithm: Algorithm, engine: Engine, rounds: int = 3) -> tuple[ServerS
     flat, clients = model(), dict[int, Any]()
     state = init_state(algorithm, flat.read(), flat.num_trainable)
     for _ in range(rounds):
-        state, _ = run_round(algorithm, state, PEOPLE, engine, clients, seed=0)
+        state, _ = run_round(algorithm, state, POPULATION, engine, clients, seed=0)
     return state, clients
 
 
 @NEEDS_WORKERS
 @pytest.mark.parametrize("name", WORK)
 def test_workers_send_what_the_reference_sends(name: str) -> None:
-    expected, owed = game(WORK[name], ReferenceEngine(model(), PEOPLE, Preprocess(), CPU))
-    with MultiprocessEngine(model(), PEOPLE, Preprocess(), CPU, 2) as engine:
+    expected, owed = game(WORK[name], ReferenceEngine(model(), POPULATION, Preprocess(), CPU))
+    with MultiprocessEngine(model(), POPULATION, Preprocess(), CPU, 2) as engine:
         found, owing = game(WORK[name], engine)
     moved = torch.linalg.vector_norm(expected.weights - model().read())
     # A number that lies between two steps may be rounded another way when the sums of the round before differ.
@@ -71,7 +71,7 @@ def test_workers_send_what_the_reference_sends(name: str) -> None:
 @pytest.mark.parametrize("engine", ["vmap", "cuda_graphs"])
 def test_engines_that_only_sum_say_so(engine: str) -> None:
     with pytest.raises(ValueError, match=f"engine {engine} cannot do this: it adds updates up where they are made"):
-        choose_engine(engine, model(), PEOPLE, Preprocess(), CPU, EngineOptions(needs_client_updates=True))
+        choose_engine(engine, model(), POPULATION, Preprocess(), CPU, EngineOptions(needs_client_updates=True))
 
 
 def test_ranks_is_passed_over_where_workers_cannot_be_sent_a_part() -> None:
@@ -80,16 +80,16 @@ def test_ranks_is_passed_over_where_workers_cannot_be_sent_a_part() -> None:
         pass
 
     means = EngineOptions(shipped_components=(Mine(0.1),))
-    assert isinstance(choose_engine("auto", model(), PEOPLE, Preprocess(), CPU, means), ReferenceEngine)
+    assert isinstance(choose_engine("auto", model(), POPULATION, Preprocess(), CPU, means), ReferenceEngine)
     with pytest.raises(ValueError, match=r"ranks cannot do this: .* cannot be sent .*; choose another, or auto"):
-        choose_engine("multiprocess", model(), PEOPLE, Preprocess(), CPU, means)
+        choose_engine("multiprocess", model(), POPULATION, Preprocess(), CPU, means)
     algorithm = replace(FEDAVG, client_optimizer=Mine(0.1))
-    assert len(train(PEOPLE, "linear", algorithm, rounds=1, progress=False).events) == 2  # a run finds it out
+    assert len(train(POPULATION, "linear", algorithm, rounds=1, progress=False).events) == 2  # a run finds it out
 
 
 def test_auto_takes_an_engine_that_can() -> None:
     assert isinstance(
-        choose_engine("auto", model(), PEOPLE, Preprocess(), CPU, EngineOptions(needs_client_updates=True)),
+        choose_engine("auto", model(), POPULATION, Preprocess(), CPU, EngineOptions(needs_client_updates=True)),
         MultiprocessEngine | ReferenceEngine,
     )
 

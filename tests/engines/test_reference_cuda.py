@@ -28,7 +28,7 @@ train = partial(train_anyhow, engine="reference")
 
 
 @pytest.fixture(scope="module")
-def people() -> Population:
+def population() -> Population:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (120, 32, 32, 3), np.uint8)
     return Population.from_arrays(
@@ -48,14 +48,14 @@ def smooth() -> nn.Module:
 @pytest.mark.parametrize(
     "name", [name for name in NAMED_ALGORITHMS if name != "fedbn"]
 )  # which wants a model with norms
-def test_three_rounds_equal_those_on_the_cpu(people: Population, name: str) -> None:
-    options = {"examples": 16} if name == "fedvc" else {}
-    algorithm = NAMED_ALGORITHMS[name](batch=8, lr=0.05, **options)
+def test_three_rounds_equal_those_on_the_cpu(population: Population, name: str) -> None:
+    options = {"virtual_client_size": 16} if name == "fedvc" else {}
+    algorithm = NAMED_ALGORITHMS[name](batch_size=8, lr=0.05, **options)
     if not isinstance(algorithm.sampler, Centralized):
         algorithm = replace(algorithm, sampler=AllClients())
     augment = Preprocess(crop=28, pad=2, flip_horizontal=True)
     ends = [
-        train(people, smooth(), algorithm, preprocess=augment, rounds=3, device=device).model.cpu().state_dict()
+        train(population, smooth(), algorithm, preprocess=augment, rounds=3, device=device).model.cpu().state_dict()
         for device in ("cpu", "cuda")
     ]
     for key, tensor in ends[0].items():
@@ -73,24 +73,24 @@ def test_three_rounds_equal_those_on_the_cpu(people: Population, name: str) -> N
         ("mobilenet_v2", "group", "fedavg"),
     ],
 )
-def test_deep_models_train_alike(people: Population, name: str, norm: str, how: str) -> None:
-    algorithm = replace(NAMED_ALGORITHMS[how](batch=64, lr=0.01), sampler=AllClients())  # one step a client
+def test_deep_models_train_alike(population: Population, name: str, norm: str, how: str) -> None:
+    algorithm = replace(NAMED_ALGORITHMS[how](batch_size=64, lr=0.01), sampler=AllClients())  # one step a client
     model = build_model(name, 5, norm=norm)
     begin = FlatModel(model).read()
     cpu, gpu = (
-        begin - FlatModel(train(people, model, algorithm, rounds=1, device=device).model.cpu()).read()
+        begin - FlatModel(train(population, model, algorithm, rounds=1, device=device).model.cpu()).read()
         for device in ("cpu", "cuda")
     )
     # On either device float32 is up to 2e-3 from float64 here: a unit near 0 falls to the other side of a ReLU.
     assert torch.linalg.vector_norm(gpu - cpu) <= 5e-3 * torch.linalg.vector_norm(cpu)
 
 
-def test_a_run_on_the_gpu_repeats_bit_for_bit_and_resumes_exactly(people: Population, tmp_path: Path) -> None:
-    options = {"test": people, "device": "cuda", "checkpoint_seconds": 0}
-    algorithm = NAMED_ALGORITHMS["scaffold"](cohort=4, batch=8)
-    straight = train(people, "lenet", algorithm, rounds=6, folder=tmp_path / "a", **options)
-    train(people, "lenet", algorithm, rounds=3, folder=tmp_path / "b", **options)
-    resumed = train(people, "lenet", algorithm, rounds=6, folder=tmp_path / "b", resume=True, **options)
+def test_a_run_on_the_gpu_repeats_bit_for_bit_and_resumes_exactly(population: Population, tmp_path: Path) -> None:
+    options = {"test": population, "device": "cuda", "checkpoint_seconds": 0}
+    algorithm = NAMED_ALGORITHMS["scaffold"](cohort_size=4, batch_size=8)
+    straight = train(population, "lenet", algorithm, rounds=6, folder=tmp_path / "a", **options)
+    train(population, "lenet", algorithm, rounds=3, folder=tmp_path / "b", **options)
+    resumed = train(population, "lenet", algorithm, rounds=6, folder=tmp_path / "b", resume=True, **options)
     for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -103,10 +103,17 @@ def test_a_random_resized_crop_equals_that_on_the_cpu() -> None:
     torch.testing.assert_close(found.cpu(), augment.augment(images, dice), rtol=0, atol=1e-5)
 
 
-def test_images_on_the_gpu_train_as_those_on_the_host(people: Population) -> None:
-    options = {"test": people, "device": "cuda"}
+def test_images_on_the_gpu_train_as_those_on_the_host(population: Population) -> None:
+    options = {"test": population, "device": "cuda"}
     ends = [
-        train(people, "lenet", NAMED_ALGORITHMS["fedavg"](cohort=4, batch=8), rounds=3, image_storage=place, **options)
+        train(
+            population,
+            "lenet",
+            NAMED_ALGORITHMS["fedavg"](cohort_size=4, batch_size=8),
+            rounds=3,
+            image_storage=place,
+            **options,
+        )
         for place in ("host", "device", "auto")
     ]
     for end in ends[1:]:

@@ -26,7 +26,7 @@ from manyeyes.data.store.hdf5 import Hdf5Images
 from manyeyes.data.store.images import JpegImages, MemoryMappedImages, encode
 from manyeyes.engines.images import ImagePrefetcher
 from manyeyes.engines.multiprocess.engine import MultiprocessEngine
-from tests.engines.multiprocess_runs import IMAGES, NEEDS_WORKERS, PEOPLE, begin, linear, pids, ranks
+from tests.engines.multiprocess_runs import IMAGES, NEEDS_WORKERS, POPULATION, begin, linear, pids, ranks
 
 pytestmark = NEEDS_WORKERS
 
@@ -56,21 +56,23 @@ def play_ahead(
     images: Any, most: int, rounds: int, on_round: Callable[[MultiprocessEngine], None] = lambda engine: None
 ) -> Tensor:
     """A game with images read ahead; the weights at its end."""
-    held = replace(PEOPLE, images=images)
+    held = replace(POPULATION, images=images)
     algorithm = fedavg(cohort_size=3, batch_size=4)
     ahead = ImagePrefetcher(held, lambda round: plan_round(algorithm, held, 0, round), rounds, most)
     state = begin(algorithm, linear())
-    with ranks(linear(), people=replace(held, images=ahead), augment=Preprocess()) as engine, ahead:
+    with ranks(linear(), population=replace(held, images=ahead), augment=Preprocess()) as engine, ahead:
         for round in range(rounds):
             plan = ahead.plan(round)
-            state, _ = run_round(algorithm, state, PEOPLE, engine, {}, 0, plan)
+            state, _ = run_round(algorithm, state, POPULATION, engine, {}, 0, plan)
             on_round(engine)
     return state.weights
 
 
 def rows_of(round: int) -> list[int]:
-    plan = plan_round(fedavg(cohort_size=3, batch_size=4), PEOPLE, 0, round)
-    return sorted(int(PEOPLE.image_indices[e]) for c in plan.clients for e in c.example_indices_SB.ravel() if e >= 0)
+    plan = plan_round(fedavg(cohort_size=3, batch_size=4), POPULATION, 0, round)
+    return sorted(
+        int(POPULATION.image_indices[e]) for c in plan.clients for e in c.example_indices_SB.ravel() if e >= 0
+    )
 
 
 def test_after_the_first_round_workers_find_all_images_in_memory(tmp_path: Path) -> None:

@@ -48,11 +48,11 @@ class Model(nn.Module):
 
 workers.GLANCE = float(sys.argv[2])
 atexit.register(print, "the end")
-people = Population.of(np.zeros((8, 4, 4, 3), np.uint8), SingleLabels(np.zeros(8, int), ("a", "b")), np.arange(8) // 2)
-algorithm, model = fedavg(cohort=4, batch=2), FlatModel(Model())
-engine = Ranks(model, people, Augment(), torch.device("cpu"), 2)
+population = Population.of(np.zeros((8, 4, 4, 3), np.uint8), SingleLabels(np.zeros(8, int), ("a", "b")), np.arange(8) // 2)
+algorithm, model = fedavg(cohort_size=4, batch_size=2), FlatModel(Model())
+engine = Ranks(model, population, Augment(), torch.device("cpu"), 2)
 try:
-    plan, work = plan_round(algorithm, people, 0, 0), Work(algorithm.local, 0.1, None, None, None)
+    plan, work = plan_round(algorithm, population, 0, 0), Work(algorithm.local, 0.1, None, None, None)
     engine.train(model.read(), plan, work, {})
     print("trained", flush=True)
     time.sleep(float(sys.argv[3]))

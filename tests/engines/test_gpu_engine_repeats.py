@@ -21,7 +21,13 @@ pytestmark = [
 ]
 WORDS = (  # as FedPer on FLICKR-AES: small batches, live statistics, several clients in every lane
     *("data.users=30", "data.images_per_user=53", "data.size=64", "data.split=per_user"),
-    *("model=mobilenet_v1", "model.norm=batch", "algorithm=fedper", "algorithm.select=everyone", "algorithm.batch=4"),
+    *(
+        "model=mobilenet_v1",
+        "model.norm=batch",
+        "algorithm=fedper",
+        "algorithm.select=everyone",
+        "algorithm.batch_size=4",
+    ),
     *("algorithm.momentum=0.9", "rounds=3", "evaluate_every=3", "engine=cuda_graphs", "engine.precision=bf16"),
 )
 
