@@ -1,15 +1,15 @@
-"""`manyeyes plan`: the settings of a run, and a table of what it would take."""
+"""`manyeyes estimate`: what a run will take, with the settings of `manyeyes run`."""
 
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError
-from collections.abc import Iterable, Iterator
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-import numpy as np
 import torch
 
 from manyeyes.cli.parser import Parser
@@ -17,202 +17,203 @@ from manyeyes.components.samplers import Centralized
 from manyeyes.config.build import build_algorithm, build_model, build_population, build_preprocess, build_run_config
 from manyeyes.config.compose import compose_config
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.population import Population
 from manyeyes.core.state import communication_cost
-from manyeyes.cost.formulas import ModelSize, Network, Throughput, client_disk, client_memory, mean_round, server_memory
-from manyeyes.cost.measure import describe, remembered, time_clients
+from manyeyes.cost.formulas import Cluster, ModelSize, Throughput, client_disk, client_memory, mean_round, server_memory
+from manyeyes.cost.measure import blank_population, cached_throughput, measure_throughput, model_size
 from manyeyes.data.synthetic.dataset import SyntheticImages, splits, user_sizes
-from manyeyes.engines.base import EngineSetup
+from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.distributed.data_parallel import GroupCache
-from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.engines.select import choose_device
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.setup import calibrate_privacy, check_norm_statistics
 
-Planned = dict[int, tuple[Algorithm, int]]  # by cohort: the algorithm, and the rounds that its privacy budget allows
+USAGE = """manyeyes estimate [setting=value ...] [--cohorts K,K] [--ranks R,R] [--images-per-second N]
 
-USAGE = """manyeyes plan [group=option ...] [setting=value ...] [--cohorts K,K] [--ranks R,R] [--images-per-second N]
+What a run will take, with the settings of `manyeyes run`; nothing is trained or written. A few clients are timed on
+this machine, on one thread or on the GPU, unless --images-per-second gives the speed."""
+COLUMNS = ("cohort", "ranks", "images", "s per round", "idle", "up", "down", "server", "clients", "whole run")
+BOTTLENECK = 0.5  # of the rounds, from which a single client is named as what limits the speed
 
-What a run would take, with the settings of `manyeyes run`: nothing is trained or written. Seconds come from a few
-clients that are timed here, on one thread or on the GPU, or from --images-per-second."""
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """What the costs of a run are computed from."""
+
+    config: Any
+    population: Population
+    algorithms: dict[int, tuple[Algorithm, int]]  # by cohort size, with the rounds that the privacy budget allows
+    model: ModelSize
+    cluster: Cluster
 
 
-def main(words: list[str]) -> int:
-    """Print the table."""
-    given = _parser().parse_intermixed_args(words)
-    config = compose_config(given.settings)
-    build_run_config(config)  # which refuses what no run can be
-    if config.engine.threads:
-        torch.set_num_threads(config.engine.threads)
-    people, algorithm = population_of(config), build_algorithm(config)
-    if isinstance(algorithm.sampler, Centralized):
-        raise ValueError("centralised training has no clients to plan for: choose another algorithm")
-    planned = _planned(algorithm, people, given.cohorts, config.rounds)
-    augment, device = build_preprocess(config), choose_device(config.engine.device)
-    config.model.pretrained = None  # which change neither time nor size
-    flat = FlatModel(build_model(config, people).to(device))
-    check_norm_statistics(algorithm, flat)
-    personal = 0
-    if algorithm.personal_layers is not None:
-        personal = int(
-            ReferenceEngine(EngineSetup(flat, people, augment, device)).personal_mask(algorithm.personal_layers).sum()
-        )
-    host = FlatModel(build_model(config, people))
-    model = describe(host, personal, augment, people.image_shape, algorithm.batching.batch_size)
-    if given.images_per_second is None:
-        name = f"{config.model} {people.image_shape} {augment} {algorithm.batching.batch_size} {algorithm.client_optimizer} {device}"
-        pace = remembered(
-            name, lambda: time_clients(algorithm, flat, people.image_shape, augment, device), given.measure
-        )
-    else:
-        pace = Throughput(0.0, 0.0, 1 / given.images_per_second)
-    agreeing = (
-        GroupCache(host, augment.shape(*people.image_shape[:2])).allreduce_cost if device.type == "cpu" else math.inf
-    )
-    if algorithm.correction is not None and algorithm.correction.needs_full_gradient:
-        agreeing = math.inf
-    network = Network(given.bandwidth * 1e6, agreeing)
-    print("\n".join(lines(config, algorithm, people, model, pace, network, planned, given.ranks)))
+def main(argv: list[str]) -> int:
+    """Print a table of costs."""
+    args = _parser().parse_intermixed_args(argv)
+    print("\n".join(report(make_estimate(args), args.ranks)))
     return 0
 
 
-def lines(
-    config: Any,
-    algorithm: Algorithm,
-    people: Population,
-    model: ModelSize,
-    pace: Throughput,
-    network: Network,
-    planned: Planned,
-    ranks: Iterable[int],
-) -> Iterator[str]:
-    """What is said: of the model and each client, then a row for each cohort and number of ranks, then of privacy."""
-    up, down = communication_cost(algorithm, model.num_shared, model.num_trainable)
-    disk = client_disk(algorithm, model)
-    yield (
-        f"{config.model.name}: {model.num_parameters:,} numbers, {model.num_shared:,} of them shared; "
-        f"{len(people.user_ids):,} users with {len(people):,} images, {people.num_examples.mean():.1f} on average and "
-        f"{people.num_examples.max():,} at most; {config.algorithm.name}, {config.rounds:,} rounds"
-    )
-    yield (
-        f"a client: sends {size(up)} and is sent {size(down)} a round, needs {size(client_memory(algorithm, model))} "
-        f"of memory, keeps {size(disk)} between rounds ({size(disk * len(people.user_ids))} for all users)"
-    )
-    yield (
-        f"a rank: {pace.client * 1e3:.3g} ms a client, {pace.step * 1e3:.3g} ms a step, {pace.image * 1e3:.3g} ms an "
-        "image"
-    )
-    yield ""
-    head = ("cohort", "ranks", "images", "s a round", "idle", "up", "down", "server", "clients", "the run")
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "---:|" * len(head)
-    alone = False
-    for cohort, (sized, rounds) in planned.items():
-        for count in ranks:
-            found = mean_round(sized, people, pace, model, count, network, config.seed)
-            alone |= found.longest >= 0.5
-            row = (
-                f"{cohort:,}",
-                f"{count}",
-                f"{found.images:,.0f}",
-                f"{found.seconds:.3g}" if found.seconds < 1000 else f"{found.seconds:,.0f}",
-                f"{found.idle_fraction:.0%}" + (" *" if found.longest >= 0.5 else ""),
-                size(found.clients * up),
-                size(found.clients * down),
-                size(server_memory(sized, model, cohort)),
-                size(min(count, cohort) * client_memory(sized, model)),
-                duration(found.seconds * rounds),
-            )
-            yield "| " + " | ".join(row) + " |"
-    yield ""
-    yield "Means over the run's first 50 cohorts; without evaluation. Clients: memory of those that train at once."
-    if alone:
-        yield "* In half of the rounds or more the slowest rank has one client alone: more ranks bring little."
-    if config.max_local_batches:
-        yield f"max_local_batches={config.max_local_batches} may end the run earlier; its time is that of all rounds."
-    for cohort, (sized, rounds) in planned.items():
-        if rounds < config.rounds:
-            allowed = f"{rounds:,} of {config.rounds:,} rounds"
-            yield f"Cohort {cohort:,}: the privacy budget allows {allowed}: the run ends there."
-        if sized.privacy is not None:
-            yield f"Cohort {cohort:,}: {sized.privacy.describe()}"
-
-
-def population_of(config: Any) -> Population:
-    """Who would be trained on; of a world everything but its photographs, so that it may have any size."""
-    if config.data.name == "synthetic":
-        world = SyntheticImages(**{name: value for name, value in config.data.items() if name not in ("name", "task")})
-        counts = user_sizes(world)
-        total = int(counts.sum())
-        classes = {"single": world.coarse, "coarse": world.coarse, "fine": world.fine, "rating": 5}
-        if config.data.task not in classes:
-            raise ValueError(f"no labels are called {config.data.task!r}: a world has {', '.join(classes)}")
-        images = np.broadcast_to(np.uint8(0), (total, world.size, world.size, 3))
-        names = tuple(str(number) for number in range(classes[config.data.task]))
-        labels = SingleLabels(np.zeros(total, np.int64), names)
-        owners = np.repeat(np.arange(world.users), counts)
-        found = Population.from_arrays(images, labels, owners, split=splits(world, counts))
+def make_estimate(args: Namespace) -> Estimate:
+    """Build the run that the arguments describe, without images, and measure how fast its clients train."""
+    config = compose_config(args.settings)
+    build_run_config(config)  # refuses invalid settings
+    if config.engine.threads:
+        torch.set_num_threads(config.engine.threads)
+    population, algorithm, preprocess = training_population(config), build_algorithm(config), build_preprocess(config)
+    if isinstance(algorithm.sampler, Centralized):
+        raise ValueError("sampler=centralized has no clients to estimate the cost of: choose another sampler")
+    algorithms = _with_cohorts(algorithm, population, args.cohorts, config.rounds)
+    config.model.pretrained = None  # changes neither time nor size
+    device = choose_device(config.engine.device)
+    model, host_model = (FlatModel(build_model(config, population).to(kind)) for kind in (device, "cpu"))
+    check_norm_statistics(algorithm, model)
+    setup = EngineSetup(host_model, population, preprocess, torch.device("cpu"))
+    layers = algorithm.personal_layers
+    num_personal = 0 if layers is None else int(EngineBase(setup).personal_mask(layers).sum())
+    batch_size = algorithm.batching.batch_size
+    if args.images_per_second:
+        throughput = Throughput(0.0, 0.0, 1 / args.images_per_second)
     else:
-        found = build_population(config)
-    return found.split("train") if "split" in found.columns else found
+        key = f"{config.model} {population.image_shape} {preprocess} {batch_size} {algorithm.client_optimizer} {device}"
+        throughput = cached_throughput(
+            key, lambda: measure_throughput(algorithm, model, population, preprocess, device), args.measure
+        )
+    needs_full_gradient = algorithm.correction is not None and algorithm.correction.needs_full_gradient
+    can_group = device.type == "cpu" and not needs_full_gradient
+    allreduce_cost = GroupCache(host_model, setup.image_size).allreduce_cost if can_group else math.inf
+    cluster = Cluster(throughput, args.bandwidth * 1e6, allreduce_cost)
+    size = model_size(host_model, num_personal, batch_size, setup.image_size)
+    return Estimate(config, population, algorithms, size, cluster)
 
 
-def of_size(algorithm: Algorithm, cohort: int) -> Algorithm:
-    """The algorithm with another number of clients a round."""
-    if not hasattr(algorithm.sampler, "clients"):
-        return algorithm
-    return replace(algorithm, sampler=replace(algorithm.sampler, clients=cohort))  # type: ignore[type-var]
+def report(estimate: Estimate, ranks: list[int]) -> Iterator[str]:
+    """Yield lines about the model and each client, a row for each cohort and number of ranks, then notes."""
+    config, population, model = estimate.config, estimate.population, estimate.model
+    algorithm = next(iter(estimate.algorithms.values()))[0]
+    up, down = communication_cost(algorithm, model.num_shared, model.num_trainable)
+    disk, num_users, throughput = client_disk(algorithm, model), len(population.user_ids), estimate.cluster.throughput
+    yield (
+        f"{config.model.name}: {model.num_parameters:,} parameters, {model.num_shared:,} of them shared; "
+        f"{num_users:,} users with {len(population):,} images, {population.num_examples.mean():.1f} on average and "
+        f"{population.num_examples.max():,} at most; {config.algorithm.name}, {config.rounds:,} rounds"
+    )
+    yield (
+        f"A client uploads {format_bytes(up)} and downloads {format_bytes(down)} per round, needs "
+        f"{format_bytes(client_memory(algorithm, model))} of memory, and keeps {format_bytes(disk)} between rounds "
+        f"({format_bytes(disk * num_users)} for all users)"
+    )
+    yield (
+        f"A rank takes {throughput.per_client * 1e3:.3g} ms per client, {throughput.per_step * 1e3:.3g} ms per step, "
+        f"{throughput.per_image * 1e3:.3g} ms per image"
+    )
+    yield ""
+    yield from (f"| {' | '.join(COLUMNS)} |", f"|{'---:|' * len(COLUMNS)}")
+    has_bottleneck = False
+    for cohort_size, num_ranks in product(estimate.algorithms, ranks):
+        sized, rounds = estimate.algorithms[cohort_size]
+        cost = mean_round(sized, population, model, estimate.cluster, num_ranks, config.seed)
+        is_bottleneck = cost.single_client >= BOTTLENECK
+        has_bottleneck |= is_bottleneck
+        row = (
+            f"{cohort_size:,}",
+            f"{num_ranks}",
+            f"{cost.images:,.0f}",
+            f"{cost.seconds:.3g}" if cost.seconds < 1000 else f"{cost.seconds:,.0f}",
+            f"{cost.idle_fraction:.0%}" + (" *" if is_bottleneck else ""),
+            format_bytes(cost.clients * up),
+            format_bytes(cost.clients * down),
+            format_bytes(server_memory(sized, model, cohort_size)),
+            format_bytes(min(num_ranks, cohort_size) * client_memory(sized, model)),
+            format_duration(cost.seconds * rounds),
+        )
+        yield f"| {' | '.join(row)} |"
+    yield ""
+    yield "Means over the first 50 rounds, without evaluation. Clients: memory of those that train at the same time."
+    if has_bottleneck:
+        yield "* In half of the rounds or more the slowest rank has a single client: more ranks bring little."
+    yield from _limits(estimate)
 
 
-def size(count: float) -> str:
-    """Bytes as a person writes them."""
+def _limits(estimate: Estimate) -> Iterator[str]:
+    """Yield what may end the run before its last round, and what its privacy guarantees."""
+    config = estimate.config
+    if config.max_local_batches:
+        yield f"max_local_batches={config.max_local_batches} may end the run before the {config.rounds:,} rounds above."
+    for cohort_size, (algorithm, rounds) in estimate.algorithms.items():
+        if rounds < config.rounds:
+            yield f"Cohort {cohort_size:,}: the privacy budget allows {rounds:,} of {config.rounds:,} rounds."
+        if algorithm.privacy is not None:
+            yield f"Cohort {cohort_size:,}: {algorithm.privacy.describe()}"
+
+
+def training_population(config: Any) -> Population:
+    """Return the users that would be trained on; synthetic ones without images, so that there may be any number."""
+    if config.data.name != "synthetic":
+        population = build_population(config)
+        return population.split("train") if "split" in population.columns else population
+    options = {name: value for name, value in config.data.items() if name not in ("name", "task")}
+    dataset = SyntheticImages(**options)
+    num_classes = {"single": dataset.coarse, "coarse": dataset.coarse, "fine": dataset.fine, "rating": 5}
+    if config.data.task not in num_classes:
+        raise ValueError(f"data.task is {config.data.task!r}: choose {', '.join(num_classes)}")
+    counts_U, image_shape = user_sizes(dataset), (dataset.size, dataset.size, 3)
+    split = splits(dataset, counts_U)
+    return blank_population(counts_U, image_shape, num_classes[config.data.task], split).split("train")
+
+
+def _with_cohorts(
+    algorithm: Algorithm, population: Population, cohort_sizes: list[int] | None, rounds: int
+) -> dict[int, tuple[Algorithm, int]]:
+    """Return the algorithm with each cohort size, and the number of rounds that its privacy budget allows."""
+    sampler, num_users = algorithm.sampler, len(population.user_ids)
+    has_cohort_size = hasattr(sampler, "cohort_size")
+    sized = {}
+    for cohort_size in cohort_sizes or [getattr(sampler, "cohort_size", num_users)]:
+        if has_cohort_size:
+            algorithm = replace(algorithm, sampler=replace(sampler, cohort_size=cohort_size))  # type: ignore[type-var]
+        elif cohort_size != num_users:
+            raise ValueError(f"{type(sampler).__name__} takes all {num_users} users: leave out --cohorts")
+        algorithm.validate(population)
+        sized[cohort_size] = calibrate_privacy(algorithm, population, rounds)
+    return sized
+
+
+def format_bytes(count: float) -> str:
+    """Return bytes with a unit: `44.7 MB`."""
     if count < 1000:
         return f"{count:.0f} B"
     power = min(int(math.log10(count)) // 3, 5)
     return f"{count / 1000**power:.3g} {'kMGTP'[power - 1]}B"
 
 
-def duration(seconds: float) -> str:
-    """Seconds as a person writes them."""
+def format_duration(seconds: float) -> str:
+    """Return seconds in the largest unit of which there are at least two: `2.0 h`."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.3g} s"
 
 
-def _planned(algorithm: Algorithm, people: Population, cohorts: list[int] | None, rounds: int) -> Planned:
-    """For each cohort the algorithm, and how many rounds would be played."""
-    found: Planned = {}
-    for cohort in cohorts or [getattr(algorithm.sampler, "cohort_size", len(people.user_ids))]:
-        if not hasattr(algorithm.sampler, "clients") and cohort != len(people.user_ids):
-            raise ValueError(
-                f"{type(algorithm.sampler).__name__} takes all {len(people.user_ids)}: leave out --cohorts"
-            )
-        sized = of_size(algorithm, cohort)
-        sized.validate(people)
-        found[cohort] = calibrate_privacy(sized, people, rounds)
-    return found
+def _positive_ints(text: str) -> list[int]:
+    if not all(number.isdecimal() and int(number) for number in text.split(",")):
+        raise ArgumentTypeError(f"{text!r}: give whole numbers of at least 1, separated by commas")
+    return [int(number) for number in text.split(",")]
 
 
-def _counts(word: str) -> list[int]:
-    if not all(part.isdecimal() and int(part) for part in word.split(",")):
-        raise ArgumentTypeError(f"{word!r}: give whole numbers of at least 1 with commas between")
-    return [int(part) for part in word.split(",")]
-
-
-def _speed(word: str) -> float:
+def _positive_float(text: str) -> float:
     with suppress(ValueError):
-        if 0 < float(word) < math.inf:
-            return float(word)
-    raise ArgumentTypeError(f"{word!r}: give a number above 0")
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise ArgumentTypeError(f"{text!r}: give a number above 0")
 
 
 def _parser() -> Parser:
-    parser = Parser("manyeyes plan", usage=USAGE)
+    parser = Parser("manyeyes estimate", usage=USAGE)
     parser.add_argument("settings", nargs="*", metavar="setting=value", help="as for manyeyes run")
-    parser.add_argument("--cohorts", type=_counts, help="clients a round, with commas between (the setting's)")
-    parser.add_argument("--ranks", type=_counts, default=[1, 2, 4, 8], help="processes or GPUs (1,2,4,8)")
-    parser.add_argument("--images-per-second", type=_speed, help="of a rank, instead of a measurement")
-    parser.add_argument("--bandwidth", type=_speed, default=1000.0, help="MB/s between ranks (%(default)g)")
-    parser.add_argument("--measure", action="store_true", help="measure again, though this model was measured before")
+    parser.add_argument("--cohorts", type=_positive_ints, help="clients per round, separated by commas (the setting)")
+    parser.add_argument("--ranks", type=_positive_ints, default=[1, 2, 4, 8], help="processes or GPUs (1,2,4,8)")
+    parser.add_argument("--images-per-second", type=_positive_float, help="of a rank, instead of a measurement")
+    parser.add_argument("--bandwidth", type=_positive_float, default=1000.0, help="MB/s between ranks (%(default)g)")
+    parser.add_argument("--measure", action="store_true", help="measure again, even if there is a cached measurement")
     return parser

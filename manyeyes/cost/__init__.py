@@ -1,1 +1,1 @@
-"""Capacity: what a run will take in seconds, bytes, memory and disk, before it is started."""
+"""What a run will take, before it is started: seconds, traffic, memory and disk."""

@@ -1,4 +1,4 @@
-"""How fast a client trains here: a few timed clients, remembered for the next time."""
+"""How fast a client trains on this machine: a few timed clients, cached on disk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.components import AllClients, CrossEntropy, EpochBatching, WeightUniformly
 from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import RoundPlan, plan_round
-from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.state import RoundContext
 from manyeyes.cost.formulas import ModelSize, Throughput
 from manyeyes.data.preprocess import Preprocess
@@ -28,126 +29,121 @@ from manyeyes.io.cpu_info import cpu_name
 from manyeyes.io.files import write_text
 from manyeyes.models.flat import FlatModel
 
-STEPS = 3  # of the longer clients that are timed
-TIMES = 3  # each; the least counts
-ONE_OF_TWO_PROCESSES = DistInfo(rank=0, size=2)
-TOGETHER = 32  # clients that are timed at once on a GPU, which is not busy with one
+NUM_STEPS = 3  # more steps of the longer clients that are timed
+NUM_REPEATS = 3  # of each timing; the shortest counts
+RANK_OF_TWO = DistInfo(rank=0, size=2)  # an engine without worker processes
+CLIENTS_ON_GPU = 32  # that are timed together, since one does not keep a GPU busy
 
 
-def blank_population(users: int, each: int, shape: tuple[int, int, int], classes: int) -> Population:
-    """Users with so many black photos each, which take no room."""
-    images = np.broadcast_to(np.zeros(shape, np.uint8), (users * each, *shape))
-    names = tuple(str(number) for number in range(classes))
-    return Population.from_arrays(
-        images, SingleLabels(np.zeros(users * each, np.int64), names), np.repeat(range(users), each)
-    )
+def blank_population(
+    num_examples_U: Ints, image_shape: tuple[int, int, int], num_classes: int, split: NDArray[np.str_] | None = None
+) -> Population:
+    """Return users with black images, which take no memory."""
+    total = int(num_examples_U.sum())
+    images = np.broadcast_to(np.zeros(image_shape, np.uint8), (total, *image_shape))
+    labels = SingleLabels(np.zeros(total, np.int64), tuple(str(label) for label in range(num_classes)))
+    owners = np.repeat(np.arange(len(num_examples_U)), num_examples_U)
+    return Population.from_arrays(images, labels, owners, **({} if split is None else {"split": split}))
 
 
-def describe(
-    model: FlatModel, personal: int, augment: Preprocess, shape: tuple[int, int, int], batch: int
-) -> ModelSize:
-    """What counts of a model for batches of so many."""
-    size = augment.crop or shape[0]
-    images = torch.zeros(batch, 3, size, size)
-    return ModelSize(model.num_shared, model.num_trainable, personal, activation_bytes(model, images), images.nbytes)
+def model_size(model: FlatModel, num_personal: int, batch_size: int, image_size: tuple[int, int]) -> ModelSize:
+    """Return the sizes of a model that trains on batches of these images."""
+    images = torch.zeros(batch_size, 3, *image_size)
+    activations = activation_bytes(model, images)
+    return ModelSize(model.num_shared, model.num_trainable, num_personal, activations, images.nbytes)
 
 
 def activation_bytes(model: FlatModel, images: Tensor) -> int:
-    """What one forward pass keeps for the backward pass, parameters aside."""
-    theta = model.read().cpu().requires_grad_()
-    held: dict[int, int] = {}
+    """Return the bytes that a forward pass keeps for the backward pass, without the parameters and the images."""
+    weights = model.read().cpu().requires_grad_()
+    theta, statistics = weights[: model.num_trainable], weights[model.num_trainable :].detach().clone()
+    bytes_by_address: dict[int, int] = {}
 
-    def pack(tensor: Tensor) -> Tensor:
-        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    def record(tensor: Tensor) -> Tensor:
+        bytes_by_address[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     model.module.train()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = model(theta[: model.num_trainable], theta[model.num_trainable :].detach().clone(), images)
-        CrossEntropy()(outputs, torch.zeros(len(images), dtype=torch.int64)).mean()
-    for known in (theta, images):
-        held.pop(known.untyped_storage().data_ptr(), None)
-    return sum(held.values())
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        CrossEntropy()(model(theta, statistics, images), torch.zeros(len(images), dtype=torch.int64)).mean()
+    for tensor in (weights, images):
+        bytes_by_address.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(bytes_by_address.values())
 
 
-def time_clients(
-    algorithm: Algorithm, model: FlatModel, shape: tuple[int, int, int], augment: Preprocess, device: torch.device
+def measure_throughput(
+    algorithm: Algorithm, model: FlatModel, population: Population, preprocess: Preprocess, device: torch.device
 ) -> Throughput:
-    """Three kinds of clients are timed: t = client + steps * (step + batch * image)."""
-    batch, together = algorithm.batching.batch_size, TOGETHER if device.type == "cuda" else 1
-    classes = model(*_parts(model), torch.zeros(1, 3, shape[0], shape[1], device=device)).shape[1]
+    """Time three kinds of clients, and solve seconds = client + steps * (step + batch size * image)."""
+    batch_size, num_clients = algorithm.batching.batch_size, CLIENTS_ON_GPU if device.type == "cuda" else 1
 
-    def timed(steps: int, examples: int) -> float:
-        people = blank_population(together, examples, shape, classes)
-        task = replace(
+    def client_seconds(num_steps: int, num_examples: int) -> float:
+        clients = blank_population(np.full(num_clients, num_examples), population.image_shape, len(population.classes))
+        timed = replace(
             algorithm,
             sampler=AllClients(),
-            batching=EpochBatching(steps, batch),
+            batching=EpochBatching(num_steps, batch_size),
             client_weighting=WeightUniformly(),
             example_weighting=None,
         )
-        plan = plan_round(task, people, 0, 0, augment.num_uniforms)
-        engine = choose_engine(
-            task, EngineSetup(model, people, augment, device, cohort_size=together, dist=ONE_OF_TWO_PROCESSES)
-        )
-        return (
-            _least(engine, model.read(), plan, RoundContext(algorithm.client_optimizer, 1e-6, None, None, None), device)
-            / together
-        )
+        plan = plan_round(timed, clients, 0, 0, preprocess.num_uniforms)
+        setup = EngineSetup(model, clients, preprocess, device, cohort_size=num_clients, dist=RANK_OF_TWO)
+        context = RoundContext(algorithm.client_optimizer, 1e-6, None, None, None)
+        with choose_engine(timed, setup) as engine:
+            return _round_seconds(engine, model.read(), plan, context, device) / num_clients
 
-    with _as_a_rank(device):
-        timed(1, 1)  # which pays for what is done once
-        one, some, full = timed(1, 1), timed(1 + STEPS, 1), timed(STEPS, batch)
-    single = max((some - one) / STEPS, 0.0)  # step + image
-    client = max(one - single, 0.0)
-    image = max((full - client) / STEPS - single, 0.0) / (batch - 1) if batch > 1 else 0.0
-    return Throughput(client, max(single - image, 0.0), image)
+    with _as_rank(device):
+        client_seconds(1, 1)  # compilation and first allocations
+        one_step, more_steps = client_seconds(1, 1), client_seconds(1 + NUM_STEPS, 1)
+        full_batches = client_seconds(NUM_STEPS, batch_size)
+    step_and_image = max((more_steps - one_step) / NUM_STEPS, 0.0)
+    client = max(one_step - step_and_image, 0.0)
+    other_images = max((full_batches - client) / NUM_STEPS - step_and_image, 0.0)
+    image = other_images / (batch_size - 1) if batch_size > 1 else 0.0
+    return Throughput(client, max(step_and_image - image, 0.0), image)
 
 
-def remembered(key: str, found: Callable[[], Throughput], anew: bool = False) -> Throughput:
-    """What was measured before under this name on this machine, or else is now."""
-    path = cache_folder().parent / "pace.json"
+def cached_throughput(key: str, measure: Callable[[], Throughput], refresh: bool = False) -> Throughput:
+    """Return what was measured under this key on this machine; measure where nothing was, or to refresh it."""
+    path = cache_folder().parent / "throughput.json"
     key = f"{key} {torch.__version__} {platform.node()} {cpu_name()}"
-    known: dict[str, dict[str, float]] = {}
-    with suppress(OSError, ValueError):  # not there, or not readable
-        known = json.loads(path.read_text())
-    if key in known and not anew:
+    cached: dict[str, dict[str, float]] = {}
+    with suppress(OSError, ValueError):  # missing or unreadable
+        cached = json.loads(path.read_text())
+    if key in cached and not refresh:
         with suppress(TypeError):
-            return Throughput(**known[key])
-    pace = found()
-    with suppress(OSError):  # a machine without a home can still plan
+            return Throughput(**cached[key])
+    throughput = measure()
+    with suppress(OSError):  # a machine without a home folder has no cache
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(known | {key: asdict(pace)}, indent=1) + "\n")
-    return pace
+        write_text(path, json.dumps(cached | {key: asdict(throughput)}, indent=1) + "\n")
+    return throughput
 
 
-def _least(engine: Engine, weights: Tensor, plan: RoundPlan, work: RoundContext, device: torch.device) -> float:
-    """On a CPU, of its own time: others may be using the machine."""
+def _round_seconds(
+    engine: Engine, weights: Tensor, plan: RoundPlan, context: RoundContext, device: torch.device
+) -> float:
+    """Return the shortest time of a round; on a CPU that of this process, since others may use the machine."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     seconds = []
-    engine.train(weights, plan, work, {})
-    for _ in range(TIMES):
-        began = clock()
-        engine.train(weights, plan, work, {})
+    engine.train(weights, plan, context, {})
+    for _ in range(NUM_REPEATS):
+        start = clock()
+        engine.train(weights, plan, context, {})
         if device.type == "cuda":
             torch.cuda.synchronize()
-        seconds.append(clock() - began)
+        seconds.append(clock() - start)
     return min(seconds)
 
 
-def _parts(model: FlatModel) -> tuple[Tensor, Tensor]:
-    weights = model.read()
-    return weights[: model.num_trainable], weights[model.num_trainable :]
-
-
 @contextmanager
-def _as_a_rank(device: torch.device) -> Iterator[None]:
-    """One on a CPU has one thread, and keeps its memory."""
-    threads = torch.get_num_threads()
+def _as_rank(device: torch.device) -> Iterator[None]:
+    """Give this process what a rank on a CPU has: one thread, and memory that it retains."""
+    num_threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
     try:
         with retained_memory(device):
             yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(num_threads)

@@ -1,51 +1,38 @@
-"""Capacity: every formula by hand, and seconds against rounds that were played."""
+"""Formulas of cost, checked by hand."""
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from manyeyes.algorithms import ditto, fedadam, fedavg, fedper, fedvc, mimelite, scaffold
 from manyeyes.components import SGD, Adam, AllClients, EpochBatching, Median, TopK
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.population import Population, SingleLabels
-from manyeyes.core.round import run_round
-from manyeyes.core.state import init_state
+from manyeyes.core.population import Population
 from manyeyes.cost.formulas import (
+    Cluster,
     ModelSize,
-    Network,
     Throughput,
     client_cost,
     client_disk,
     client_memory,
+    group_seconds,
     mean_round,
     reduce_seconds,
     server_memory,
-    team_seconds,
 )
-from manyeyes.cost.measure import activation_bytes, blank_population, describe, remembered, time_clients
-from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import EngineSetup
+from manyeyes.cost.measure import blank_population
 from manyeyes.engines.load_balancing import ClientCost
-from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.models import build_model
-from manyeyes.models.flat import FlatModel
 
-CPU = torch.device("cpu")
-NETWORK = Network(bandwidth=1000.0)
-MODEL = ModelSize(num_parameters=100, num_trainable=90, personal=20, activations=7000, batch=500)
+BANDWIDTH = 1000.0
+MODEL = ModelSize(num_parameters=100, num_trainable=90, num_personal=20, activation_bytes=7000, batch_bytes=500)
+SLOW_CLUSTER = Cluster(Throughput(0, 0, 1.0), BANDWIDTH)  # 1 s per image
 
 
-def people(*sizes: int) -> Population:
-    images = np.broadcast_to(np.zeros((8, 8, 3), np.uint8), (sum(sizes), 8, 8, 3))
-    labels = SingleLabels(np.zeros(sum(sizes), np.int64), ("a", "b", "c"))
-    return Population.from_arrays(images, labels, np.repeat(np.arange(len(sizes)), sizes))
+def make_population(*num_examples: int) -> Population:
+    return blank_population(np.array(num_examples), (8, 8, 3), 3)
 
 
 @pytest.mark.parametrize(
@@ -58,52 +45,51 @@ def people(*sizes: int) -> Population:
         (ditto(epochs=1, batch_size=16), [2, 4], [2, 40]),  # two models
     ],
 )
-def test_the_work_of_clients(algorithm: Algorithm, steps: list[int], images: list[int]) -> None:
-    found = client_cost(algorithm, np.array([1, 20]))
-    assert [part.tolist() for part in found] == [steps, images]
+def test_client_cost_counts_steps_and_images(algorithm: Algorithm, steps: list[int], images: list[int]) -> None:
+    costs = client_cost(algorithm, np.array([1, 20]))
+    assert [cost.tolist() for cost in costs] == [steps, images]
 
 
-def test_a_clients_seconds() -> None:
+def test_throughput_gives_seconds_of_clients() -> None:
     assert Throughput(5.0, 2.0, 0.5).seconds(np.array([2, 4]), np.array([2, 40])).tolist() == [10.0, 33.0]
 
 
-def test_an_all_reduce_sends_everything_nearly_twice() -> None:
+def test_an_all_reduce_sends_all_parameters_nearly_twice() -> None:
     """100 floats of 4 bytes over 1,000 bytes a second."""
-    assert reduce_seconds(MODEL, 1, NETWORK) == 0
-    assert reduce_seconds(MODEL, 2, NETWORK) == pytest.approx(0.4)
-    assert reduce_seconds(MODEL, 4, NETWORK) == pytest.approx(0.6)
+    assert reduce_seconds(MODEL, 1, BANDWIDTH) == 0
+    assert reduce_seconds(MODEL, 2, BANDWIDTH) == pytest.approx(0.4)
+    assert reduce_seconds(MODEL, 4, BANDWIDTH) == pytest.approx(0.6)
 
 
-def test_a_member_of_a_team_has_its_part_of_every_batch_and_an_all_reduce_a_step() -> None:
-    """10 steps of 16 images by 3: 6 at most for each."""
-    found = team_seconds(Throughput(1.0, 2.0, 0.5), ClientCost(10, 160), 3, MODEL, NETWORK)
-    assert found == pytest.approx(1 + 10 * (2 + 0.5 * 6 + 2 * 2 / 3 * 0.4))
+def test_a_group_splits_every_batch_and_has_an_all_reduce_in_each_step() -> None:
+    """10 steps of 16 images, on 3 ranks: 6 at most for each."""
+    seconds = group_seconds(ClientCost(10, 160), 3, MODEL, Cluster(Throughput(1.0, 2.0, 0.5), BANDWIDTH))
+    assert seconds == pytest.approx(1 + 10 * (2 + 0.5 * 6 + 2 * 2 / 3 * 0.4))
 
 
 def test_a_round_waits_for_its_slowest_rank() -> None:
-    """Users of 1, 2, 3 and 10 examples in steps of 1: 1 s an image. Two ranks have 10 and 6, and wait 4 of 20."""
-    algorithm = replace(fedavg(batch_size=1), sampler=AllClients())
-    found = mean_round(algorithm, people(1, 2, 3, 10), Throughput(0, 0, 1.0), MODEL, 2, NETWORK, rounds=2)
-    assert (found.clients, found.images) == (4, 16)
-    assert found.seconds == pytest.approx(10 + 0.4)
-    assert found.idle_fraction == pytest.approx(0.2)
-    assert found.longest == 1
-    one = mean_round(algorithm, people(1, 2, 3, 10), Throughput(0, 0, 1.0), MODEL, 1, NETWORK, rounds=1)
-    assert (one.seconds, one.idle_fraction, one.longest) == (16, 0, 0)
+    """Users of 1, 2, 3 and 10 examples in steps of 1, 1 s per image: two ranks have 10 and 6 s, and idle 4 of 20."""
+    algorithm, population = replace(fedavg(batch_size=1), sampler=AllClients()), make_population(1, 2, 3, 10)
+    cost = mean_round(algorithm, population, MODEL, SLOW_CLUSTER, 2, rounds=2)
+    assert (cost.clients, cost.images) == (4, 16)
+    assert cost.seconds == pytest.approx(10 + 0.4)
+    assert cost.idle_fraction == pytest.approx(0.2)
+    assert cost.single_client == 1
+    alone = mean_round(algorithm, population, MODEL, SLOW_CLUSTER, 1, rounds=1)
+    assert (alone.seconds, alone.idle_fraction, alone.single_client) == (16, 0, 0)
 
 
-def test_a_team_shortens_a_round() -> None:
-    """One client of 8 steps of 4: alone 32 s; by two ranks 16 s, and an all-reduce of 0.4 s a step and for the sum."""
+def test_a_group_shortens_a_round() -> None:
+    """One client of 8 steps of 4: 32 s alone; 16 s on two ranks, and 0.4 s of all-reduce per step and per round."""
     algorithm = replace(fedavg(epochs=8, batch_size=4), sampler=AllClients())
-    found = mean_round(
-        algorithm, people(4), Throughput(0, 0, 1.0), MODEL, 2, Network(1000.0, allreduce_cost=0.0), rounds=1
-    )
-    assert found.seconds == pytest.approx(16 + 8 * 0.4 + 0.4)
-    assert (found.idle_fraction, found.longest) == (0, 0)
+    cluster = replace(SLOW_CLUSTER, allreduce_cost=0.0)
+    cost = mean_round(algorithm, make_population(4), MODEL, cluster, 2, rounds=1)
+    assert cost.seconds == pytest.approx(16 + 8 * 0.4 + 0.4)
+    assert (cost.idle_fraction, cost.single_client) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "numbers"),
+    ("algorithm", "num_floats"),
     [
         (fedavg(), 200),  # the weights and their sum
         (fedadam(), 200 + 2 * 90),
@@ -111,12 +97,12 @@ def test_a_team_shortens_a_round() -> None:
         (replace(fedavg(), aggregator=Median()), 200 + 50 * 100),
     ],
 )
-def test_the_servers_memory(algorithm: Algorithm, numbers: int) -> None:
-    assert server_memory(algorithm, MODEL, clients=50) == 4 * numbers
+def test_server_memory(algorithm: Algorithm, num_floats: int) -> None:
+    assert server_memory(algorithm, MODEL, num_clients=50) == 4 * num_floats
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "numbers"),
+    ("algorithm", "num_floats"),
     [
         (fedavg(), 0),
         (fedper(), 0),
@@ -135,55 +121,12 @@ def test_the_servers_memory(algorithm: Algorithm, numbers: int) -> None:
         (replace(fedavg(), compressor=TopK(0.1)), 80),
     ],
 )
-def test_what_a_client_keeps(algorithm: Algorithm, numbers: int) -> None:
-    """Of a model with 20 personal numbers, which it keeps too."""
-    assert client_disk(algorithm, MODEL) == 4 * (20 + numbers)
+def test_client_disk(algorithm: Algorithm, num_floats: int) -> None:
+    """The model has 20 personal parameters, which clients keep too."""
+    assert client_disk(algorithm, MODEL) == 4 * (20 + num_floats)
 
 
-def test_a_clients_memory() -> None:
-    """The server's weights, its own, a gradient and a momentum; personal numbers; a batch and what it leaves behind."""
+def test_client_memory() -> None:
+    """Two sets of weights, a gradient, a momentum and personal parameters; a batch and its activations."""
     algorithm = replace(fedavg(), client_optimizer=SGD(0.1, momentum=0.9))
     assert client_memory(algorithm, MODEL) == 4 * (100 + 100 + 90 + 90 + 20) + 500 + 7000
-
-
-def test_activations_by_hand() -> None:
-    """A linear model keeps its images, counted apart, and the loss log-probabilities, targets and a weight."""
-    model = FlatModel(build_model("linear", 3, size=8, seed=0))
-    found = activation_bytes(model, torch.zeros(5, 3, 8, 8))
-    assert 5 * 3 * 4 + 5 * 8 <= found <= 5 * 3 * 4 + 5 * 8 + 8
-    whole = describe(model, 0, Preprocess(), (8, 8, 3), 5)
-    assert (whole.num_parameters, whole.num_trainable, whole.batch) == (579, 579, 5 * 3 * 64 * 4)
-
-
-def test_predicted_seconds_are_within_a_factor_of_two_of_rounds_that_were_played() -> None:
-    """In the process's own time: others may use the machine."""
-    algorithm = replace(fedavg(epochs=2, batch_size=8, lr=1e-3), sampler=AllClients())
-    users, model = people(1, 1, 2, 3, 5, 20), FlatModel(build_model("lenet", 3, size=8, width=16, seed=0))
-    pace = time_clients(algorithm, model, (8, 8, 3), Preprocess(), CPU)
-    assert min(pace.client, pace.step, pace.image) >= 0
-    predicted = mean_round(algorithm, users, pace, describe(model, 0, Preprocess(), (8, 8, 3), 8), 1, NETWORK).seconds
-    engine, state = (
-        ReferenceEngine(EngineSetup(model, users, Preprocess(), CPU)),
-        init_state(algorithm, model.read(), model.num_trainable),
-    )
-    seconds = []
-    for _ in range(5):
-        began = time.process_time()
-        state, _ = run_round(algorithm, state, users, engine, {}, seed=0)
-        seconds.append(time.process_time() - began)
-    assert 0.5 < predicted / np.median(seconds) < 2
-
-
-def test_a_measurement_is_remembered(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    paces = iter([Throughput(1.0, 2.0, 3.0), Throughput(4.0, 5.0, 6.0), Throughput(7.0, 8.0, 9.0)])
-    assert remembered("one", lambda: next(paces)) == Throughput(1.0, 2.0, 3.0)
-    assert remembered("one", lambda: next(paces)) == Throughput(1.0, 2.0, 3.0)
-    assert remembered("two", lambda: next(paces)) == Throughput(4.0, 5.0, 6.0)
-    assert remembered("one", lambda: next(paces), anew=True) == Throughput(7.0, 8.0, 9.0)
-    (tmp_path / "manyeyes" / "pace.json").write_text("not json")
-    assert remembered("two", lambda: Throughput(0.0, 0.0, math.pi)) == Throughput(0.0, 0.0, math.pi)
-
-
-def test_blank_photos_take_no_room() -> None:
-    assert blank_population(1000, 100, (256, 256, 3), 2).images.strides[0] == 0
