@@ -4,8 +4,6 @@ fedavgm(cohort_size=20, lr=0.03)                            # a named algorithm 
 replace(fedvc(), example_weighting=ImportanceReweighting()) # any component exchanged for another
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """The command `manyeyes`: one table of commands, each a module with `main(argv) -> int`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`manyeyes board`: serve the page until Ctrl-C."""
 
-from __future__ import annotations
-
 import errno
 import re
 import secrets

@@ -1,7 +1,5 @@
 """`manyeyes data`: from raw files to a store, a look at it, and stand-ins in each dataset's own raw format."""
 
-from __future__ import annotations
-
 import inspect
 import shlex
 import types

@@ -1,7 +1,5 @@
 """`manyeyes demo`: FedAvg, FedAvgM and FedVC with FedIR against the centralised bound, on a small world."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

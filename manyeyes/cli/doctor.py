@@ -1,7 +1,5 @@
 """`manyeyes doctor`: what this machine has, which engine it will use, what is missing and how to get it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

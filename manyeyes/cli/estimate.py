@@ -1,7 +1,5 @@
 """`manyeyes estimate`: what a run will take, with the settings of `manyeyes run`."""
 
-from __future__ import annotations
-
 import math
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator

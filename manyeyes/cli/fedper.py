@@ -1,7 +1,5 @@
 """`manyeyes fedper`: the settings of the FedPer baseline (Flower, baselines/fedper) as settings of `manyeyes run`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`manyeyes flair`: the settings of the FLAIR baseline (Flower, baselines/flair) as settings of `manyeyes run`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`manyeyes flower`: write a Flower app with a run's settings, stores to try it with, and keys for its connections."""
 
-from __future__ import annotations
-
 import shlex
 from argparse import Namespace
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """How our commands read their options."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from typing import NoReturn
 

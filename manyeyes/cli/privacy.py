@@ -1,7 +1,5 @@
 """`manyeyes privacy`: plan what is promised before anything is trained, and attack our own training to see it kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from manyeyes.cli.parser import Parser

@@ -1,7 +1,5 @@
 """`manyeyes report`: some runs on one page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from manyeyes.cli.parser import Parser

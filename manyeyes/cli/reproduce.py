@@ -1,7 +1,5 @@
 """`manyeyes reproduce`: all runs of a table or figure of a paper, and its numbers beside ours."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

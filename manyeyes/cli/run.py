@@ -1,7 +1,5 @@
 """`manyeyes run`: train with the settings given, once or for every combination of a sweep."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`manyeyes users`: every user's own result in some runs, printed and drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich.console import Console

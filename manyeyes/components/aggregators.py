@@ -4,8 +4,6 @@ Every rule looks at each client's update [K, W]: memory grows with the cohort, w
 Coordinates are processed in blocks, so that nothing else of that size is made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Which examples a client trains on in a round, and in which batches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,8 +1,6 @@
 """How a client steps: pure functions of flat vectors [P], or of several clients' at once [K, P]; and how a learning
 rate changes over rounds."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """How a client's update is encoded for the upload: typed arrays on the wire, the same number of floats after it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What is added to each local gradient g: gradient_scale * g + proximal_strength * (theta - theta_t) + offset."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ Targets are class ids (int64 [B]) or, with several labels per image, multi-hot r
 every class is a binary problem of its own, and an example's loss is the mean over the classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

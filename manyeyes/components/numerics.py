@@ -1,7 +1,5 @@
 """L2 norms as gradients and updates are clipped by."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

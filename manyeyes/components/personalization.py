@@ -1,7 +1,5 @@
 """What stays with the client: personal layers, a personal model, or a model adapted before it is evaluated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase

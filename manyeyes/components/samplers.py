@@ -1,7 +1,5 @@
 """Which clients take part in a round."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

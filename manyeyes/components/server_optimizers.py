@@ -1,7 +1,5 @@
 """How the server steps, given the update g = theta_t - theta of the clients: it descends along g."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """How much a client counts in the update of a round, and how much an example counts in the loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

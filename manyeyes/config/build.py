@@ -1,7 +1,5 @@
 """What settings describe: the algorithm, population, model and options of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The one place that composes settings with Hydra: groups are stored from the registry, a user's own components by path."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Sequence

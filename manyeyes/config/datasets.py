@@ -1,7 +1,5 @@
 """What `data=...` can choose: synthetic images, a prepared dataset, or one of the known datasets by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path

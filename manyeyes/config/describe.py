@@ -1,7 +1,5 @@
 """The description of a run that its folder keeps in config.yaml: plain data from which everything can be built again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

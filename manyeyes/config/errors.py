@@ -1,7 +1,5 @@
 """What is wrong with a setting, in one sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

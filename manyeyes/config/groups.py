@@ -3,8 +3,6 @@
 Nothing is declared here: choices are what the registry holds, and options are what the components declare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from types import NoneType, UnionType

@@ -1,7 +1,5 @@
 """The help of `manyeyes run`, from the declarations: every group with its choices, every setting with its default."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING

@@ -1,7 +1,5 @@
 """Jobs given to submitit, one of which may be ended from outside: by a cluster's limits, or by a person."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """From composed settings to a run in its folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path

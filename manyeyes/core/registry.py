@@ -4,8 +4,6 @@ A component is a class (usually a frozen dataclass) or a function that returns o
 themselves with `@register(slot, name)`; a user's own are found by import path, `"package.module:Name"`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import inspect

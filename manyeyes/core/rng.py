@@ -1,7 +1,5 @@
 """Chance: every random choice is a function of (seed, purpose, round, user), and of nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 

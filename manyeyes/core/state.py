@@ -1,7 +1,5 @@
 """The data of a round: what clients are sent and return, what server and clients keep, and what is reported."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The cost of a run, as formulas of its users, model and algorithm."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import astuple, dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """How fast a client trains on this machine: a few timed clients, cached on disk."""
 
-from __future__ import annotations
-
 import json
 import platform
 import time

@@ -1,7 +1,5 @@
 """Who may see the board: programs of this machine that mean it, or those who have its token."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Curves: all numbers of a run as columns, and as many points of one as a screen can show."""
 
-from __future__ import annotations
-
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict

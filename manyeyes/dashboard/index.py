@@ -1,7 +1,5 @@
 """The index: every run below a folder, in memory; looking again costs what has changed since."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import time

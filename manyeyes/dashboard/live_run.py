@@ -1,7 +1,5 @@
 """One run as the board sees it: a row of facts, kept up to date with what its folder gets."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """What the board answers: its page, what has changed, curves, one run in full, and reports."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a run was told: its configuration as a flat list of names and values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether a run goes on, has ended, and how: from its lock, its last words and what it has left."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from dataclasses import dataclass

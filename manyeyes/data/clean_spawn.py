@@ -1,7 +1,5 @@
 """Processes that are started afresh and never import the script that starts them."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

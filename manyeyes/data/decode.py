@@ -4,8 +4,6 @@ A file of which pixels are missing or wrong (truncated, corrupt) is left out rat
 lie. Only a JPEG that has lost no more than its end marker is kept. Colour profiles are not applied.
 """
 
-from __future__ import annotations
-
 import io
 import warnings
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Partitions: which user holds each example of a dataset that came without users, and who is tested on what."""
 
-from __future__ import annotations
-
 import csv
 import io
 import zipfile

@@ -1,7 +1,5 @@
 """From uint8 photographs to what a model sees: random crops and flips in training, resizing in evaluation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

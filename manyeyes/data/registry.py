@@ -1,7 +1,5 @@
 """The datasets by name: how each is listed, fetched and imitated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What every engine does for a client: fetch batches, weigh losses, send the update, and keep state between rounds."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

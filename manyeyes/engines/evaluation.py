@@ -1,7 +1,5 @@
 """Evaluation: a split through the model, into metrics that merge over batches, users and processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, cast

@@ -1,7 +1,5 @@
 """Where images are while a run trains: on the device, or read from disk for the next round while one trains."""
 
-from __future__ import annotations
-
 import mmap
 import threading
 import time

@@ -1,7 +1,5 @@
 """The memory allocator of a process on a CPU, where every step needs the memory that the last one freed."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

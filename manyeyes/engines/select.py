@@ -1,7 +1,5 @@
 """Which engine trains, and on which device."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from typing import cast

@@ -1,7 +1,5 @@
 """The client app: opens its own store, plans its part of a round with the run's seed, and trains it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path

@@ -4,8 +4,6 @@ With each task the server says which round of this client it used last, and the 
 that round. A reply that was lost, late or repeated therefore has no effect, and at most two states are stored.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Evaluation by the clients: each counts the correct predictions of the model on its own test images."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Certificates and keys for a federation on your own machines: a CA, the SuperLink's certificate, a key per client."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Sending tasks to nodes and receiving their replies; a failing node does not affect the others."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Which clients take part in a round of a federation, where some are not connected."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

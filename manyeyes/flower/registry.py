@@ -1,7 +1,5 @@
 """The client registry: which node is which member, while nodes connect, disconnect and return."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

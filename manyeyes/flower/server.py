@@ -1,7 +1,5 @@
 """The server app: waits for its clients, then runs the rounds of `manyeyes run` with the grid as its engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """One store per user of a population, as clients would have them: to try a federation on one machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

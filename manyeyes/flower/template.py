@@ -1,7 +1,5 @@
 """A ready Flower app: a folder for `flwr run`, with the settings in it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is trained, read from the settings of `manyeyes run`: the same on the server and on every client."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Messages: tensors as typed arrays of plain bytes, and values whose types are checked before they are used."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any

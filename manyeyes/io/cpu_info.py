@@ -1,7 +1,5 @@
 """The name of this machine's processor."""
 
-from __future__ import annotations
-
 import platform
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Atomic writes: a file is complete or not there; it is written to a temporary file, flushed and renamed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import weakref

@@ -1,7 +1,5 @@
 """Files that another process writes: read as they grow, never through a link, and only regular files."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ All metrics of models follow `Metric`: they merge over batches, users and proces
 always reported; the metrics of the slot (`top_k`, `ece`, a user's own) are added to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from manyeyes.metrics.accuracy import Accuracy, PerUser

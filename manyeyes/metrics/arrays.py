@@ -1,7 +1,5 @@
 """Checked NumPy arrays from whatever array or tensor a caller has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

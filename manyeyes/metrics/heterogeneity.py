@@ -1,7 +1,5 @@
 """Heterogeneity: how far the users' class distributions are from the population's (Hsu et al. 2020, section 6.1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Building a model by its name, its import path or its factory."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

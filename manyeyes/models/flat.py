@@ -1,7 +1,5 @@
 """A module as a function of one flat vector: its trainable parameters, then its live BatchNorm statistics."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 

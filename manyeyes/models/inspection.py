@@ -1,7 +1,5 @@
 """Whether a module fits the data, and what it does when it trains, found by trying a copy of it on a few images."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Iterator

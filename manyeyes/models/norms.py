@@ -1,7 +1,5 @@
 """Norms: group norm, batch norm, and batch norm with fixed statistics; and replacing one with another."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Loading pretrained weights from a file, a URL or torchvision's published ones into a model."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

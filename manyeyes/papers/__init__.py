@@ -3,8 +3,6 @@
 ITEMS["hsu2020.table2"].rows[0].runs[0].command      # manyeyes run data=inaturalist ...
 """
 
-from __future__ import annotations
-
 from manyeyes.papers import fedper, flair, hsu2020
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, PrintedValue, RunRecipe
 from manyeyes.papers.scaling import on_synthetic_data, scale

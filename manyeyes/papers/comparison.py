@@ -1,7 +1,5 @@
 """Measured beside printed: what the runs of an item gave, as mean and deviation over seeds, and what the paper has."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Figures of data: how many images and classes clients hold, how common labels are, how far users' pixels differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

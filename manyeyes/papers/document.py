@@ -1,7 +1,5 @@
 """An item as files: a table in Markdown and CSV, charts as SVG, PNG and CSV, and a page that has all of it."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """About how long runs will take, from the rounds that were played of runs like them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from itertools import islice

@@ -1,7 +1,5 @@
 """What a paper shows, as data: tables and figures, their rows, the runs behind them and the numbers that it printed."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 The baseline prints no numbers; those here are read off its plots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, PrintedValue, RunRecipe, cells

@@ -3,8 +3,6 @@
 The paper's numbers stand beside runs of the paper's own size alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Song, Granqvist and Talwar 2022, "FLAIR: Federated Learning Annotated Image Repository" (arXiv:2207.08869)."""
 
-from __future__ import annotations
-
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, Expected, PrintedValue, RunRecipe, cells
 from manyeyes.papers.hsu2020_runs import IMAGENET, LANDMARKS, cifar, inaturalist
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Final, Frequency, UserQuantile

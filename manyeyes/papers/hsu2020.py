@@ -1,7 +1,5 @@
 """Hsu, Qi and Brown 2020, "Federated Visual Classification with Real-World Data Distribution" (arXiv:2003.08082)."""
 
-from __future__ import annotations
-
 from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.hsu2020_rows import (
     at_rounds,

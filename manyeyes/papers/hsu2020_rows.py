@@ -1,7 +1,5 @@
 """The rows of Hsu, Qi and Brown 2020: what its tables print, and the runs behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from manyeyes.papers.exhibit import ExhibitRow, Expected, PrintedValue, RunRecipe, cells

@@ -1,7 +1,5 @@
 """The runs of Hsu, Qi and Brown 2020: sections 5, 6.5 and appendix A.1 as settings."""
 
-from __future__ import annotations
-
 from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe
 
 IMAGENET = ("preprocess.mean=[0.485,0.456,0.406]", "preprocess.std=[0.229,0.224,0.225]")

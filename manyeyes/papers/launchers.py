@@ -1,7 +1,5 @@
 """Jobs of `manyeyes run` given to one of Hydra's launchers: joblib's processes here, or a cluster by submitit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The numbers of an item as a CSV file: the paper's, and ours with all digits."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """What has to be run for a table or figure, where it is kept, and how far it has come."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch

@@ -1,7 +1,5 @@
 """What the papers print, beside given runs: of the items whose runs they are, or of one that a person names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

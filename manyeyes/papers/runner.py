@@ -1,7 +1,5 @@
 """Running what an item needs: here one after the other, in processes side by side, or by one of Hydra's launchers."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

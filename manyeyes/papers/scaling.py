@@ -1,7 +1,5 @@
 """Smaller, and without a download: what a recipe becomes on one machine, and the sentence that says so."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The numbers that the papers print of their data, counted in a population."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

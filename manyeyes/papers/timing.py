@@ -1,7 +1,5 @@
 """When a measure was really taken: a run is not evaluated after every round, and a paper's budget may fall between."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """When a measured number is the paper's: a rule for each kind of number, and the sentence that says it."""
 
-from __future__ import annotations
-
 from manyeyes.papers.exhibit import PrintedValue
 from manyeyes.papers.metric import Metric
 from manyeyes.papers.statistics import Statistic

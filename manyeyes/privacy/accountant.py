@@ -3,8 +3,6 @@
 A round publishes a sum of updates, each clipped to norm C, plus Gaussian noise of standard deviation z C.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator

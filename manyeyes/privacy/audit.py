@@ -5,8 +5,6 @@ the clip allows: the worst case that is accounted for. All are planted in one tr
 2023), and the attacker guesses from the model which of them were there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

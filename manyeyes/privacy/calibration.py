@@ -1,7 +1,5 @@
 """The noise multiplier, rounds, epsilon or delta from the other three; and a large cohort's noise on a small cohort."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The Gaussian mechanism: a bound that follows the norms of updates, and the source of the noise that hides them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

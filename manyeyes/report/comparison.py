@@ -1,7 +1,5 @@
 """Runs side by side: what each reached, how fast, and how near to centralised training (Hsu et al. 2020, section 6)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Curves of runs: every metric over rounds, batches, images or seconds; several seeds as a mean and a band."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

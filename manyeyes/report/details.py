@@ -1,7 +1,5 @@
 """Below the averages: every class, every user, and the data that a run was trained on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

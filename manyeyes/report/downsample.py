@@ -1,7 +1,5 @@
 """Downsampling of long curves for a screen."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

@@ -1,7 +1,5 @@
 """Charts as files: pictures and numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

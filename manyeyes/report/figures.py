@@ -1,7 +1,5 @@
 """Figures: of runs, and what all others begin and end with."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The plain facts of runs: what they reached, what they promise of privacy, how fast they were, how to repeat them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any

@@ -1,7 +1,5 @@
 """A page: one HTML file that contains its pictures, style and scripts, and loads nothing from anywhere."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

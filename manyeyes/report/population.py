@@ -1,7 +1,5 @@
 """`manyeyes data show`: what a population holds, and how unlike its users are, as the papers show it of their data."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Figures of a population: who has how much of what, and how unlike the users are."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from itertools import cycle

@@ -1,7 +1,5 @@
 """`manyeyes privacy plan`: what a promise costs in noise, and what other cohorts and rounds would make of it."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import dataclass, replace

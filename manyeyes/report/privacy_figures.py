@@ -1,7 +1,5 @@
 """Figures of a privacy plan: what noise, epsilon and signal become with other cohorts and rounds."""
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike

@@ -1,7 +1,5 @@
 """`manyeyes report`: runs on one page that needs nothing but itself, and their figures as files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Scales of charts: from values to pixels, and the round values at which there are ticks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Accounts of runs: what was promised and spent of privacy, what time went where, and how to do it all again."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The one renderer of charts: a chart as SVG, for a page with a light and a dark theme, and for picture files."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A table, for a page, for a Markdown file and for a terminal."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass

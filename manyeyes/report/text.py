@@ -1,7 +1,5 @@
 """Text for pages, charts and tables: safe to print, short enough for its room, and numbers as people read them."""
 
-from __future__ import annotations
-
 import math
 from html import escape as escape_markup
 from unicodedata import east_asian_width

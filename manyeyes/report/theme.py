@@ -1,7 +1,5 @@
 """The colors of charts and pages. Series are distinguishable with any color vision, and have a contrast of 3 to 1."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Every user's own result, runs side by side: a table, and the distribution over users (FLAIR, figure 5)."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass

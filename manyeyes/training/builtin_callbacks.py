@@ -1,7 +1,5 @@
 """The callbacks of a run: those that every run has, and the user's."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Checkpoints: all that a run needs to continue as if it had never stopped, in one safetensors file."""
 
-from __future__ import annotations
-
 import errno
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The settings of a run, apart from what it trains and how fast: the one place that declares them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """Dataset statistics of a run: how many images each user and each class has, and how heterogeneous users are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any

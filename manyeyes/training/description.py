@@ -1,7 +1,5 @@
 """The description of a run as plain data, which `config.yaml` in its folder has: settings and components by name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Evaluation of personalized models: those that clients keep, or that are fine-tuned for the evaluation only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 

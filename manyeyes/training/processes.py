@@ -1,7 +1,5 @@
 """Runs in processes of their own, several at a time, none of which outlives this process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Progress of work that is counted, on a terminal."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -1,7 +1,5 @@
 """The result of a run: its curves, its final scores and the trained model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The files of a run folder by name, and what they tell without being read in full: the status and the last event."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

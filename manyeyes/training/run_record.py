@@ -1,7 +1,5 @@
 """Read run folders: settings, events, scores and status. A damaged file is named as a problem and never an error."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The setup of a run: the model on its device, the engine with what plans ahead for it, and the evaluators."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Trackers: callbacks that send the events of a run to TensorBoard, MLflow or Weights & Biases."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

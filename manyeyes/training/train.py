@@ -1,7 +1,5 @@
 """`train`: from data, a model and an algorithm to a trained model, in a run folder or in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009) with users, made from them by a partition; and stand-ins for them."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

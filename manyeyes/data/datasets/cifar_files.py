@@ -1,7 +1,5 @@
 """The files of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): python and binary versions, packed or not, checked, read."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle

@@ -1,7 +1,5 @@
 """FLAIR from its raw download: labels_and_metadata.json and small_images/ (Song et al., 2022, arXiv:2207.08869)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """FLICKR-AES: photographs rated 1 to 5 by workers (Ren et al., 2017), with FedPer's filters (arXiv:1912.00818)."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

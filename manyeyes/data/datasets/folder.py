@@ -8,8 +8,6 @@ Data in arrays needs no files: a `Listing` is a source, users, a split and label
     mnist = Listing("mnist", Pixels(images), np.arange(len(images)), writer.astype(str), split, labels)
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """iNaturalist-User-120k and iNaturalist-Geo, from the released splits or anew (Hsu et al. 2020, section 4.1)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

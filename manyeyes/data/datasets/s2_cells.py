@@ -1,7 +1,5 @@
 """S2 cells: users by place, smaller where there are more examples (Hsu et al. 2020, section 4.2, iNaturalist-Geo)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Archive: a zip or tar becomes files in a folder, all of them or none; what would leave the folder is refused."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Download: a file from the web, whole and checked; what broke off goes on where it stopped."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import json

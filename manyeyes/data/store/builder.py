@@ -1,7 +1,5 @@
 """A store that is being made: its images so far, and a journal of the chunks that are safe on the disk."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """From a source to the bytes of a store's images: in chunks, in order, by one process or by several."""
 
-from __future__ import annotations
-
 import pickle
 import signal
 from collections.abc import Callable, Generator

@@ -1,7 +1,5 @@
 """FLAIR as others have preprocessed it: the HDF5 files of pfl-research and of ml-flair, opened where they lie."""
 
-from __future__ import annotations
-
 import json
 import os
 import warnings

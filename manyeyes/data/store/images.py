@@ -1,7 +1,5 @@
 """The images of a store: raw pixels, read at the speed of the disk, or JPEGs, decoded when they are needed."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

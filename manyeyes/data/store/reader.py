@@ -8,8 +8,6 @@
 An image that cannot be read is black (in images.jpegs: of no length) and no example shows it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

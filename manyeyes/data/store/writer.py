@@ -1,7 +1,5 @@
 """Writing a store: a listing in, a whole folder out, whatever happens in between."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Scene: how one user of the procedural world composes, lights and rates photographs of given things."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """World: a population of procedural photographs, for tests and demonstrations that download nothing."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A coarse class is one silhouette with one texture; a fine class is one choice of their four parameters (`looks`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

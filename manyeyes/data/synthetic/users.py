@@ -1,7 +1,5 @@
 """Inhabitants: who lives in the procedural world, where, and what they photograph; fitted to FLAIR's statistics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 All processes wait for the largest client of a round: some users of FLAIR hold 200 times as many images as most.
 """
 
-from __future__ import annotations
-
 import atexit
 import math
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Every process plans the same rounds and steps the same server, so only sums trav
 round, and the statistics of each client.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

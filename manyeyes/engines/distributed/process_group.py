@@ -1,7 +1,5 @@
 """What the processes that `torchrun` starts for one training exchange, and how one learns that another has ended."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

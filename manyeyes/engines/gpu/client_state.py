@@ -1,7 +1,5 @@
 """What clients keep between rounds, on its way into the streams where they train and out of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Compiled functions, cached on disk between runs and trusted only after their gradients have been checked."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

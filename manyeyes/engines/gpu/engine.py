@@ -6,8 +6,6 @@ launched: compiled steps, captured as CUDA graphs, find their rows through an in
 code runs without streams and graphs.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Pure host data and a pure function of the plan, so that a run repeats bit for bit.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ On a CPU, processes of one thread are faster than the threads of one process: th
 not at every layer.
 """
 
-from __future__ import annotations
-
 import mmap
 import sys
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """LeNet: the small CIFAR network of Hsu et al. 2020 (arXiv:2003.08082, section 6.1)."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Softmax regression on the pixels, the simplest baseline."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from manyeyes.core.registry import register

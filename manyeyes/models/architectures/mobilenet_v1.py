@@ -1,7 +1,5 @@
 """MobileNet-v1 (Howard et al. 2017, arXiv:1704.04861, table 1)."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

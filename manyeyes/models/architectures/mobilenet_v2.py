@@ -1,7 +1,5 @@
 """MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381), with torchvision's names, shapes and initialization."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch.nn.functional as F

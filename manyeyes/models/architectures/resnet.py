@@ -1,7 +1,5 @@
 """ResNet-18 and ResNet-34 (He et al. 2015, arXiv:1512.03385), with torchvision's names, shapes and initialization."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Layers that are faster than PyTorch's: the same functions of the same parameters."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

@@ -1,7 +1,5 @@
 """Layers that are faster on a CPU core: the same functions of the same parameters."""
 
-from __future__ import annotations
-
 import copy
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers in the form that a GPU is fastest with: the same functions of the same parameters."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from itertools import pairwise

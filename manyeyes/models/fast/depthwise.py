@@ -4,8 +4,6 @@ Its library computes those of the weights, and the outputs, at about the speed o
 images several times slower.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ PyTorch's own is made for images in the other order: compiled, it copies them to
 G groups.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

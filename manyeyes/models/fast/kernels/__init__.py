@@ -1,7 +1,5 @@
 """Kernels in Triton, imported where they can run and nowhere else: PyTorch for CPUs comes without it."""
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 from importlib.util import find_spec
