@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "--version":
         print(f"manyeyes {__version__}")
         return 0
-    if name not in COMMANDS:
-        return _print_error(f"Unknown command {name!r}: choose {', '.join(COMMANDS)}.", 2)
+    if name not in COMMANDS and ":" not in name:
+        return _print_error(f"Unknown command {name!r}: choose {', '.join(COMMANDS)}, or package.module:function.", 2)
     try:
         return command(name)(rest)
     except ValueError as error:
@@ -60,13 +60,17 @@ def usage() -> str:
             "usage: manyeyes COMMAND ...\n",
             "Federated visual classification: images train one model and stay with their owners.\n",
             *lines,
-            "\n  manyeyes COMMAND --help\n  manyeyes --version\n",
+            "\n  manyeyes COMMAND --help\n  manyeyes package.module:function ...   a command of your own\n  manyeyes --version\n",
         ]
     )
 
 
 def command(name: str) -> Callable[[list[str]], int]:
-    """Return the function of a command; its module is imported when it is needed."""
+    """Return the function of a command, or a user's own by import path; its module is imported when it is needed."""
+    if name not in COMMANDS:
+        from manyeyes.core.registry import import_object
+
+        return cast(Callable[[list[str]], int], import_object(name, "command"))
     try:
         module = import_module(f"manyeyes.cli.{COMMANDS[name][0]}")
     except ModuleNotFoundError as error:

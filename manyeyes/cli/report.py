@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from manyeyes.cli.parser import Parser
+from manyeyes.core.registry import import_object
 from manyeyes.report.report import write
 from manyeyes.training.run_record import find_runs
 
@@ -18,6 +19,9 @@ def main(words: list[str]) -> int:
     parser.add_argument("--title", default="", help="its heading")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="also write every chart there, as SVG and as CSV")
     parser.add_argument("--paper", metavar="PAPER.ITEM", help="show what a paper printed beside: see reproduce --list")
+    parser.add_argument(
+        "--section", action="append", default=[], metavar="MODULE:FUNCTION", help="add a section of your own"
+    )
     given = parser.parse_args(words)
     runs = find_runs(given.runs)
     out = given.out or (runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html"))
@@ -25,6 +29,7 @@ def main(words: list[str]) -> int:
         raise ValueError(f"{out} is a folder: name the page, such as {out / 'report.html'}")
     from manyeyes.papers.report_section import paper_sections  # which loads all papers
 
-    figures = write(runs, out, given.title, paper_sections(runs, given.paper), given.figures)
+    own = [section for path in given.section if (section := import_object(path, "--section")(runs)) is not None]
+    figures = write(runs, out, given.title, [*paper_sections(runs, given.paper), *own], given.figures)
     print(f"Report: {out}" + (f", and {figures} figures in {given.figures}" if given.figures else ""))
     return 0
