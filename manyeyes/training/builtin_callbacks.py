@@ -16,7 +16,7 @@ from manyeyes.engines.evaluation import Evaluator, Score
 from manyeyes.metrics import MultiLabelScores, result_info
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.result import Result
-from manyeyes.training.run_files import Event
+from manyeyes.training.run_files import PER_CLASS_FILE, PER_USER_FILE, PRIVACY_FILE, Event
 from manyeyes.training.run_folder import RunFolder
 
 SELECTION_LOSS = "selection_loss"  # of the current model, in the events of evaluated rounds
@@ -117,14 +117,13 @@ class PrivacyLedger(Callback):
         privacy, state = run.algorithm.privacy, run.state
         if privacy is None or run.folder is None:
             return
-        RunFolder(run.folder).write_privacy(
-            {
-                "guarantee": privacy.describe(),
-                "epsilon": privacy.epsilon_spent(state.round, state.privacy_state),
-                "rounds": state.round,
-                "mechanism": describe("privacy", privacy),
-            }
-        )
+        report = {
+            "guarantee": privacy.describe(),
+            "epsilon": privacy.epsilon_spent(state.round, state.privacy_state),
+            "rounds": state.round,
+            "mechanism": describe("privacy", privacy),
+        }
+        RunFolder(run.folder).write_json(PRIVACY_FILE, report)
 
 
 class Tables(Callback):
@@ -133,11 +132,9 @@ class Tables(Callback):
     def on_train_end(self, run: TrainingRun, result: Result) -> None:
         if run.folder is None or run.evaluator is None or result.score is None:
             return
-        population = run.evaluator.population
-        RunFolder(run.folder).write_tables(
-            per_class_table(result.score, population),
-            per_user_table(result.score, population, result.personalized),
-        )
+        folder, population = RunFolder(run.folder), run.evaluator.population
+        folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population))
+        folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))
 
 
 def per_class_table(score: Score, population: Population) -> str:
@@ -176,6 +173,6 @@ class RejectionMessages(Callback):
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
         reasons = event.get("rejection_reasons", {})
-        for name in event.get("rejected_clients", ()) if run.rank == 0 else ():
+        for name in event.get("rejected_clients", ()):
             reason = reasons.get(name, f"the update of user {name} was not finite and is rejected")
             print(f"round {event['round']}: {reason}", file=sys.stderr)

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.population import Population
 from manyeyes.core.registry import build, describe
 from manyeyes.core.state import ServerState
-from manyeyes.engines.evaluation import Evaluator
-from manyeyes.training.config import RunConfig
 from manyeyes.training.run_files import Event
 
 if TYPE_CHECKING:
     from manyeyes.training.result import Result
+    from manyeyes.training.setup import TrainingSetup
 
 
 class TrainingRun:
@@ -34,23 +31,19 @@ class TrainingRun:
 
     def __init__(
         self,
-        algorithm: Algorithm,
-        population: Population,
-        config: RunConfig,
-        evaluator: Evaluator | None,
-        metrics: tuple[Any, ...],
+        setup: TrainingSetup,
         folder: Path | None,
-        rank: int,
         read_events: Callable[[], list[Event]],
         read_state: Callable[[], ServerState],
     ) -> None:
+        algorithm = setup.algorithm
         self.algorithm = algorithm if algorithm.privacy is None else copy.deepcopy(algorithm)
-        self.population = population  # that is trained on
-        self.config = config
-        self.evaluator = evaluator
-        self.metrics = metrics  # that are reported in addition to the usual ones
+        self.population = setup.population  # that is trained on
+        self.config = setup.config
+        self.evaluator = setup.evaluator
+        self.metrics = setup.metrics  # that are reported in addition to the usual ones
         self.folder = folder  # None on the processes that write nothing, and in a run without a folder
-        self.rank = rank  # of this process under torchrun; the first has 0
+        self.rank = setup.dist.rank  # of this process under torchrun; the first has 0
         self.stop_reason: str | None = None
         self._read_events, self._read_state = read_events, read_state
 

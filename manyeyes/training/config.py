@@ -4,46 +4,36 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
-from manyeyes.core.registry import option, suggestion
+from manyeyes.core.registry import check_options, option, suggestion
 from manyeyes.engines.base import EngineOptions
-
-MINIMUMS = {
-    "rounds": 1,
-    "seed": 0,
-    "evaluate_every": 0,
-    "evaluate_every_fraction": 0,
-    "max_local_batches": 0,
-    "checkpoint_seconds": 0,
-    "client_state_cache_mib": 0,
-}
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """How long a run is, and what it evaluates and saves."""
 
-    rounds: int = option(100, "rounds of training")
-    seed: int = option(0, "seed of everything random")
-    evaluate_every: int = option(10, "rounds between evaluations; 0: only before the first round and after the last")
+    rounds: int = option(100, "rounds of training", minimum=1)
+    seed: int = option(0, "seed of everything random", minimum=0)
+    evaluate_every: int = option(
+        10, "rounds between evaluations; 0: only before the first round and after the last", minimum=0
+    )
     evaluate_every_fraction: float = option(
-        0.0, "largest interval between evaluations as a fraction of the rounds completed so far; 0: no limit"
+        0.0, "largest interval between evaluations as a fraction of the rounds completed so far; 0: no limit", minimum=0
     )
     eval_split: str = option("test", "split that is evaluated")
     select_best_on: str = option(
         "", "split on which the model with the lowest loss is selected, tested and kept; empty: keep the last model"
     )
     max_local_batches: int = option(
-        0, "stop when the largest clients of all rounds have trained on this many batches; 0: no limit"
+        0, "stop when the largest clients of all rounds have trained on this many batches; 0: no limit", minimum=0
     )
-    checkpoint_seconds: float = option(60.0, "seconds between checkpoints")
+    checkpoint_seconds: float = option(60.0, "seconds between checkpoints", minimum=0)
     client_state_cache_mib: int = option(
-        1024, "MiB of clients' states that are kept in memory; the rest is in the run folder"
+        1024, "MiB of clients' states that are kept in memory; the rest is in the run folder", minimum=0
     )
 
     def __post_init__(self) -> None:
-        for name, minimum in MINIMUMS.items():
-            if not getattr(self, name) >= minimum:  # also true of NaN
-                raise ValueError(f"{name} is {getattr(self, name)}: set it to at least {minimum}.")
+        check_options(self, "")
 
     def evaluates_after(self, round: int) -> bool:
         """Return whether the model is evaluated after this round, apart from the first and the last evaluation."""
@@ -58,11 +48,10 @@ class RunConfig:
 
 def split_options(options: dict[str, Any]) -> tuple[RunConfig, EngineOptions]:
     """Return the keyword arguments of `train` as settings of the run and of the engine."""
-    run_names, engine_names = ([one.name for one in fields(kind)] for kind in (RunConfig, EngineOptions))
+    names = {kind: [declared.name for declared in fields(kind)] for kind in (RunConfig, EngineOptions)}
+    known = [*names[RunConfig], *names[EngineOptions]]
     for name in options:
-        if name not in run_names and name not in engine_names:
-            known = (*run_names, *engine_names)
+        if name not in known:
             raise ValueError(f"Unknown option {name!r} of train{suggestion(name, known)}: it has {', '.join(known)}.")
-    run = {name: value for name, value in options.items() if name in run_names}
-    engine = {name: value for name, value in options.items() if name in engine_names}
+    run, engine = ({name: options[name] for name in known if name in options} for known in names.values())
     return RunConfig(**run), EngineOptions(**engine)

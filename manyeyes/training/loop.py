@@ -8,7 +8,6 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import FrameType, TracebackType
@@ -18,13 +17,13 @@ import numpy as np
 
 from manyeyes.components.samplers import Centralized
 from manyeyes.core.round import run_round
-from manyeyes.core.state import DivergenceError, RoundMetrics, ServerState
+from manyeyes.core.state import DivergenceError, RoundMetrics, ServerState, init_state
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.training.callbacks import CallbackList, TrainingRun
-from manyeyes.training.checkpoint import CallbackState
+from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.personalized_evaluation import evaluate_personalized
-from manyeyes.training.result import Scores
+from manyeyes.training.result import Result, Scores
 from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder
 from manyeyes.training.setup import TrainingSetup
@@ -59,31 +58,24 @@ class TrainingLoop:
         self,
         setup: TrainingSetup,
         recorder: Recorder,
-        state: ServerState,
         clients: ClientStateStore,
+        checkpoint: Checkpoint | None = None,
         callbacks: tuple[Any, ...] = (),
         observers: tuple[Any, ...] = (),
-        callback_states: Mapping[str, CallbackState] | None = None,
     ) -> None:
+        """Start from the checkpoint, or else from the model of the setup."""
         self.setup, self.recorder, self.clients = setup, recorder, clients
-        self.state, self.scores, self.scored_round = state, Scores(), -1
+        model = setup.model
+        self.state = checkpoint.state if checkpoint else init_state(setup.algorithm, model.read(), model.num_trainable)
+        self.scores, self.scored_round = Scores(), -1
         self.num_batches = sum(event.get("max_client_batches", 0) for event in recorder.events)
         self.stop_reason: str | None = None
         self.saved_at = time.monotonic()
-        run = TrainingRun(
-            algorithm=setup.algorithm,
-            population=setup.population,
-            config=setup.config,
-            evaluator=setup.evaluator,
-            metrics=setup.metrics,
-            folder=recorder.path,
-            rank=setup.dist.rank,
-            read_events=lambda: self.recorder.events,
-            read_state=lambda: self.state,
-        )
+        run = TrainingRun(setup, recorder.path, lambda: self.recorder.events, lambda: self.state)
         self.callbacks, self.observers = CallbackList(callbacks, run), CallbackList(observers, run)
-        for each in (self.callbacks, self.observers):
-            each.load_state_dicts(callback_states or {})
+        if checkpoint:
+            self.callbacks.load_state_dicts(checkpoint.callbacks)
+            self.observers.load_state_dicts(checkpoint.callbacks)
 
     @property
     def is_complete(self) -> bool:
@@ -107,8 +99,8 @@ class TrainingLoop:
 
     def start(self) -> None:
         """Evaluate the untrained model; of a finished run, the model that it kept."""
-        for callbacks in (self.callbacks, self.observers):
-            callbacks.call("on_train_start")
+        self.callbacks.call("on_train_start")
+        self.observers.call("on_train_start")
         self._agree(False)
         if not self.recorder.events:
             event: Event = {"round": 0}
@@ -164,11 +156,16 @@ class TrainingLoop:
 
     def save(self) -> None:
         """Write a checkpoint."""
-        for callbacks in (self.callbacks, self.observers):
-            callbacks.call("on_checkpoint")
+        self.callbacks.call("on_checkpoint")
+        self.observers.call("on_checkpoint")
         states = self.callbacks.state_dicts() | self.observers.state_dicts()
         self.recorder.save(self.state, self.clients, states)
         self.saved_at = time.monotonic()
+
+    def end(self, result: Result) -> None:
+        """Let callbacks finish what they write."""
+        self.callbacks.call("on_train_end", result)
+        self.observers.call("on_train_end", result)
 
     def close(self) -> None:
         """Let callbacks release what they hold."""

@@ -105,6 +105,15 @@ def read_failure(folder: Path | str) -> tuple[Status, str] | None:
     return None
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the settings of a run; empty if they cannot be read."""
+    try:
+        content = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def read_last_event(path: Path) -> Event | None:
     """Return the last complete event of a metrics file, which may have thousands; None if there is none."""
     with suppress(OSError):
@@ -182,7 +191,6 @@ def _silent_seconds(metrics: Path) -> float:
 
 def _planned_rounds(folder: Path) -> int | None:
     try:
-        settings: Any = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        return int(settings["rounds"])
-    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError):
+        return int(read_config(folder)["rounds"])
+    except (KeyError, TypeError, ValueError):
         return None

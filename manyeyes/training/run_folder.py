@@ -1,4 +1,4 @@
-"""A run folder: one process at a time writes it, and it has all that is needed to repeat or continue the run."""
+"""A run folder as it is written: by one process at a time, with all that is needed to repeat or continue the run."""
 
 from __future__ import annotations
 
@@ -10,25 +10,21 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import torch
 import yaml
-from torch import Tensor
 
-from manyeyes.core.population import Population
 from manyeyes.core.state import DivergenceError, ServerState
 from manyeyes.io.files import acquire_lock, write_text
 from manyeyes.training import checkpoint as checkpoints
-from manyeyes.training.checkpoint import CallbackState, Checkpoint, write_tensors
+from manyeyes.training.checkpoint import CallbackState, Checkpoint
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.dataset_stats import dataset_stats
 from manyeyes.training.environment import environment
 from manyeyes.training.run_files import (
     CHECKPOINT_FILE,
     CLIENT_STATES_FILE,
     CONFIG_FILE,
-    DATASET_STATS_FILE,
     DIVERGED_FILE,
     ENVIRONMENT_FILE,
     FAILED_FILE,
@@ -36,9 +32,6 @@ from manyeyes.training.run_files import (
     METRICS_FILE,
     MODEL_FILE,
     OLD_DATASET_STATS_FILE,
-    PER_CLASS_FILE,
-    PER_USER_FILE,
-    PRIVACY_FILE,
     Event,
 )
 
@@ -75,18 +68,19 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._lock is not None, "the folder was not entered"
-        if self._is_claimed and isinstance(error, Exception) and not isinstance(error, DivergenceError):
+        if self._is_claimed and isinstance(error, Exception):
+            file = DIVERGED_FILE if isinstance(error, DivergenceError) else FAILED_FILE
             with suppress(OSError):  # such as the full disk that the run has failed for
-                write_text(self.path / FAILED_FILE, f"{str(error) or type(error).__name__}\n")
+                self.write_text(file, f"{str(error) or type(error).__name__}\n")
         self._lock.close()  # the file stays, so that no two processes lock two different files
 
-    def create(self, engine: dict[str, str] | None = None) -> None:
+    def create(self, engine: Mapping[str, str] | None = None) -> None:
         """Record where a new run runs, and on what engine; refuse a folder that has a run already."""
         if self.checkpoint.exists() or (self.path / MODEL_FILE).exists():
             raise ValueError(
                 f"{self.path} already has a run: continue it with resume={self.path}, or choose another folder."
             )
-        self._write_json(ENVIRONMENT_FILE, environment() | (engine or {}))
+        self.write_json(ENVIRONMENT_FILE, {**environment(), **(engine or {})})
         self._claim()
 
     def load(self, device: torch.device, fingerprint: str) -> Checkpoint:
@@ -104,45 +98,23 @@ class RunFolder:
         self._claim()
         return checkpoint
 
-    def read_config(self) -> dict[str, Any]:
-        """Return the description of the run; empty if there is none."""
-        try:
-            content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError):
-            return {}
-        return content if isinstance(content, dict) else {}
-
-    def write_config(self, description: dict[str, Any]) -> None:
+    def write_config(self, description: Mapping[str, Any]) -> None:
         """Write what the run is; a continued run may have more rounds than it began with."""
-        write_text(self.path / CONFIG_FILE, yaml.safe_dump(description, sort_keys=False))
+        self.write_text(CONFIG_FILE, yaml.safe_dump(dict(description), sort_keys=False))
 
-    def write_dataset_stats(self, splits: dict[str, Population | None]) -> None:
-        write_text(self.path / DATASET_STATS_FILE, json.dumps(dataset_stats(splits)) + "\n")
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file of this name."""
+        self.write_text(name, json.dumps(content, indent=1) + "\n")
 
-    def write_model(self, tensors: dict[str, Tensor]) -> None:
-        write_tensors(self.path / MODEL_FILE, {name: tensor.contiguous() for name, tensor in tensors.items()})
-
-    def write_privacy(self, report: dict[str, Any]) -> None:
-        self._write_json(PRIVACY_FILE, report)
-
-    def write_tables(self, per_class: str, per_user: str) -> None:
-        write_text(self.path / PER_CLASS_FILE, per_class)
-        write_text(self.path / PER_USER_FILE, per_user)
-
-    def write_divergence(self, reason: str) -> None:
-        write_text(self.path / DIVERGED_FILE, f"{reason}\n")
-
-    def clear_divergence(self) -> None:
-        """Remove what an earlier attempt of this run left when it diverged."""
-        (self.path / DIVERGED_FILE).unlink(missing_ok=True)
-
-    def _write_json(self, name: str, content: dict[str, Any]) -> None:
-        write_text(self.path / name, json.dumps(content, indent=1) + "\n")
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file of this name."""
+        write_text(self.path / name, text)
 
     def _claim(self) -> None:
-        self._is_claimed = self._lock is not None  # a process without the lock only reads
-        if self._is_claimed:
-            (self.path / FAILED_FILE).unlink(missing_ok=True)
+        """Take over the folder, without the failure of an earlier attempt; a process without the lock only reads."""
+        self._is_claimed = self._lock is not None
+        for name in (FAILED_FILE, DIVERGED_FILE) if self._is_claimed else ():
+            (self.path / name).unlink(missing_ok=True)
 
 
 def unused_path(path: Path) -> Path:
@@ -151,87 +123,51 @@ def unused_path(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
-class Recorder(Protocol):
-    """Keeps events, and states to continue from."""
+class Recorder:
+    """Keeps the events of a run; with a folder, it writes them to `metrics.jsonl` and states to the checkpoint."""
 
-    @property
-    def events(self) -> list[Event]: ...
+    def __init__(
+        self, folder: RunFolder | None = None, fingerprint: str = "", checkpoint: Checkpoint | None = None
+    ) -> None:
+        """Continue `metrics.jsonl` where the checkpoint was written: later lines belong to rounds that are repeated."""
+        self.folder, self.events = folder, list[Event]()
+        self._fingerprint = fingerprint
+        self._metrics: IO[bytes] | None = None
+        if folder is None:
+            return
+        size = checkpoint.metrics_bytes if checkpoint else 0
+        if size and folder.metrics.stat().st_size < size:
+            raise ValueError(
+                f"{folder.metrics} is shorter than its checkpoint says: restore the file, or start a new run."
+            )
+        self._metrics = folder.metrics.open("ab")
+        self._metrics.truncate(size)
+        self.events = read_events(folder.metrics)
 
     @property
     def path(self) -> Path | None:
         """The folder; None where nothing is written."""
-
-    def write(self, event: Event) -> None: ...
-
-    def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class InMemoryRecorder:
-    """Keeps events only: for a run without a folder, and for the processes that do not write."""
-
-    path = None
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+        return self.folder.path if self.folder else None
 
     def write(self, event: Event) -> None:
+        """Add the event of a round."""
         self.events.append(event)
+        if self._metrics is not None:
+            self._metrics.write(json.dumps(event).encode() + b"\n")
+            self._metrics.flush()
 
     def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class FolderRecorder:
-    """Writes events to `metrics.jsonl` and states to the checkpoint of a run folder."""
-
-    def __init__(self, folder: RunFolder, fingerprint: str, checkpoint: Checkpoint | None = None) -> None:
-        self.path = folder.path
-        self._folder, self._fingerprint = folder, fingerprint
-        self._metrics = MetricsFile(folder.metrics, checkpoint.metrics_bytes if checkpoint else 0)
-        self.events = read_events(folder.metrics)
-
-    def write(self, event: Event) -> None:
-        self.events.append(event)
-        self._metrics.write(event)
-
-    def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None:
-        """Write the events and the clients' records, then the checkpoint that refers to them."""
-        metrics_bytes, index = self._metrics.sync(), clients.flush()
-        checkpoint = Checkpoint(state, index, metrics_bytes, self._fingerprint, callbacks)
-        checkpoints.save(self._folder.checkpoint, checkpoint)
+        """Write the events and the clients' states to disk, then the checkpoint that refers to them."""
+        if self.folder is None or self._metrics is None:
+            return
+        os.fsync(self._metrics.fileno())
+        checkpoint = Checkpoint(state, clients.flush(), self._metrics.tell(), self._fingerprint, callbacks)
+        checkpoints.save(self.folder.checkpoint, checkpoint)
         clients.commit()
 
     def close(self) -> None:
-        self._metrics.close()
-
-
-class MetricsFile:
-    """Appends events to a file."""
-
-    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
-        """Continue a file after its first `keep_bytes` bytes: later lines belong to rounds that are repeated."""
-        if keep_bytes and path.stat().st_size < keep_bytes:
-            raise ValueError(f"{path} is shorter than its checkpoint says: restore the file, or start a new run.")
-        self._file = path.open("ab")
-        self._file.truncate(keep_bytes)
-
-    def write(self, event: Event) -> None:
-        self._file.write(json.dumps(event).encode() + b"\n")
-        self._file.flush()
-
-    def sync(self) -> int:
-        """Flush all lines to disk and return the size of the file."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._file.tell()
-
-    def close(self) -> None:
-        self._file.close()
+        if self._metrics is not None:
+            self._metrics.close()
 
 
 def read_events(path: Path) -> list[Event]:

@@ -1,5 +1,6 @@
 """`train`: from data, a model and an algorithm to a trained model, in a run folder or in memory."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import torch
 
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.state import DivergenceError, init_state
+from manyeyes.core.state import DivergenceError
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.engines.malloc import retained_memory
@@ -19,15 +20,18 @@ from manyeyes.metrics import MetricSet
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.builtin_callbacks import PrivacyLedger, RejectionMessages, Tables
 from manyeyes.training.callbacks import build_all
-from manyeyes.training.checkpoint import Checkpoint
+from manyeyes.training.checkpoint import Checkpoint, write_tensors
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import split_options
+from manyeyes.training.dataset_stats import dataset_stats
 from manyeyes.training.description import describe_run, fingerprint, warn_of_changed_sources
 from manyeyes.training.loop import TrainingLoop, train_rounds
 from manyeyes.training.progress import progress_bar
 from manyeyes.training.result import Result
-from manyeyes.training.run_folder import FolderRecorder, InMemoryRecorder, Recorder, RunFolder
+from manyeyes.training.run_files import DATASET_STATS_FILE, MODEL_FILE, read_config
+from manyeyes.training.run_folder import Recorder, RunFolder
 from manyeyes.training.setup import (
+    MIB,
     Model,
     TrainingSetup,
     check_algorithm,
@@ -38,31 +42,6 @@ from manyeyes.training.setup import (
     make_splits,
     prepare_model,
 )
-
-MIB = 2**20
-
-
-@dataclass(frozen=True)
-class Extras:
-    """What a run has in addition to training, evaluating and saving."""
-
-    callbacks: tuple[Any, ...] = ()
-    trackers: tuple[Any, ...] = ()
-    progress: tuple[Any, ...] = ()
-
-
-NO_EXTRAS = Extras()
-
-
-def make_callbacks(setup: TrainingSetup, extras: Extras) -> tuple[Any, ...]:
-    """Return the callbacks that take part in a run: what is built in, then the user's."""
-    best_model = () if setup.best_model is None else (setup.best_model,)
-    return (*best_model, PrivacyLedger(), Tables(), *extras.callbacks)
-
-
-def make_observers(setup: TrainingSetup, extras: Extras) -> tuple[Any, ...]:
-    """Return the callbacks that follow complete events, on the process that writes."""
-    return (*extras.trackers, RejectionMessages(), *extras.progress) if setup.dist.rank == 0 else ()
 
 
 def train(
@@ -120,9 +99,9 @@ def train(
     preprocess = preprocess or Preprocess()
     if engine_options.threads:
         torch.set_num_threads(engine_options.threads)
-    extras = Extras(
-        build_all("callback", callbacks), build_all("tracker", trackers), tuple(progress_bar(title, progress))
-    )
+    callbacks, trackers = build_all("callback", callbacks), build_all("tracker", trackers)
+    if trackers and folder is None:
+        raise ValueError("Trackers write to the run folder and this run has none: set folder.")
     metric_set = MetricSet(build_all("metric", metrics))
     splits = make_splits(population, test, algorithm, config)
     check_algorithm(algorithm, splits)
@@ -133,11 +112,11 @@ def train(
     check_model(algorithm, prepared.flat, splits, preprocess)
     setup = make_setup(algorithm, splits, prepared, preprocess, config, engine_options, device, metric_set)
     description = describe_run(
-        algorithm, model, preprocess, config, engine_options, extras.trackers, extras.callbacks, metric_set.metrics
+        algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics
     )
     target = RunTarget(folder, resume, description | dict(metadata or {}), splits.by_users)
     with setup.engine:
-        return run_training(setup, target, extras)
+        return run_training(setup, target, callbacks, (*trackers, *progress_bar(title, progress)))
 
 
 @dataclass(frozen=True)
@@ -150,77 +129,59 @@ class RunTarget:
     splits: dict[str, Population | None] = field(default_factory=dict)  # whose statistics are written
 
 
-def run_training(setup: TrainingSetup, target: RunTarget, extras: Extras = NO_EXTRAS) -> Result:
-    """Run a training that is set up, from its start or its checkpoint."""
+def run_training(
+    setup: TrainingSetup, target: RunTarget, callbacks: Iterable[Any] = (), observers: Iterable[Any] = ()
+) -> Result:
+    """Run a training that is set up, from its start or its checkpoint.
+
+    Callbacks take part in the run on every process; observers follow complete events, on the process that writes.
+    """
     check_norm_statistics(setup.algorithm, setup.model)
-    if extras.trackers and target.folder is None:
-        raise ValueError("trackers write to the run folder and this run has none: set folder.")
+    built_in = (
+        (PrivacyLedger(), Tables()) if setup.best_model is None else (setup.best_model, PrivacyLedger(), Tables())
+    )
     with ExitStack() as stack:
         stack.enter_context(retained_memory(setup.device))
-        files = open_run(setup, target, stack)
-        checkpoint, recorder = files.checkpoint, files.recorder
-        initial_state = init_state(setup.algorithm, setup.model.read(), setup.model.num_trainable)
+        recorder, checkpoint = open_run(setup, target, stack)
         loop = TrainingLoop(
             setup,
             recorder,
-            checkpoint.state if checkpoint else initial_state,
             stack.enter_context(closing(open_clients(setup, target, checkpoint))),
-            make_callbacks(setup, extras),
-            make_observers(setup, extras),
-            checkpoint.callbacks if checkpoint else {},
+            checkpoint,
+            (*built_in, *callbacks),
+            (RejectionMessages(), *observers) if setup.dist.rank == 0 else (),
         )
         stack.callback(loop.close)
-        with explained_failures(files):
+        with explained_failures(recorder.path):
             train_rounds(loop)
-        FlatModel(setup.module).write(loop.state.weights)
-        if files.folder is not None:
-            files.folder.write_model(setup.module.state_dict())
-        result = Result(setup.module, recorder.events, loop.scores.shared, recorder.path, loop.scores.personalized)
-        loop.callbacks.call("on_train_end", result)
-        loop.observers.call("on_train_end", result)
-        return result
+        return finish(loop)
 
 
-@dataclass(frozen=True, eq=False)
-class RunFiles:
-    """The files of a run on this process."""
-
-    recorder: Recorder
-    folder: RunFolder | None = None  # None on the processes that write nothing
-    checkpoint: Checkpoint | None = None
-
-
-def open_run(setup: TrainingSetup, target: RunTarget, stack: ExitStack) -> RunFiles:
+def open_run(setup: TrainingSetup, target: RunTarget, stack: ExitStack) -> tuple[Recorder, Checkpoint | None]:
     """Create or continue the run folder; of several processes, the first writes and the others only read."""
-    files = RunFiles(InMemoryRecorder())
-    if target.folder is not None:
-        run_fingerprint = fingerprint(
-            setup.algorithm, setup.preprocess, setup.config.seed, setup.model, setup.population
-        )
-        folder = RunFolder(Path(target.folder))
-        if setup.dist.rank == 0:
-            files = _open_folder(stack.enter_context(folder), setup, target, run_fingerprint, stack)
-        elif target.resume:
-            files = RunFiles(InMemoryRecorder(), None, folder.load(setup.device, run_fingerprint))
-    files.recorder.events[:] = setup.dist.all_gather(files.recorder.events)[0]
-    return files
+    if target.folder is None:
+        return Recorder(), None
+    folder, writes = RunFolder(Path(target.folder)), setup.dist.rank == 0
+    run_fingerprint = fingerprint(setup.algorithm, setup.preprocess, setup.config.seed, setup.model, setup.population)
+    if writes:
+        stack.enter_context(folder)
+    checkpoint = folder.load(setup.device, run_fingerprint) if target.resume else None
+    recorder = Recorder()
+    if writes:
+        _describe_in_folder(folder, setup, target)
+        recorder = stack.enter_context(closing(Recorder(folder, run_fingerprint, checkpoint)))
+    recorder.events = setup.dist.all_gather(recorder.events)[0]
+    return recorder, checkpoint
 
 
-def _open_folder(
-    folder: RunFolder, setup: TrainingSetup, target: RunTarget, run_fingerprint: str, stack: ExitStack
-) -> RunFiles:
-    checkpoint = None
+def _describe_in_folder(folder: RunFolder, setup: TrainingSetup, target: RunTarget) -> None:
     if target.resume:
-        checkpoint = folder.load(setup.device, run_fingerprint)
-        warn_of_changed_sources(folder.read_config(), target.description)
+        warn_of_changed_sources(read_config(folder.path), target.description)
     else:
         folder.create({"engine": setup.engine_name, "device": str(setup.device)})
         if target.splits:
-            folder.write_dataset_stats(target.splits)
-    folder.clear_divergence()
+            folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(target.splits)) + "\n")
     folder.write_config(target.description)
-    recorder = stack.enter_context(closing(FolderRecorder(folder, run_fingerprint, checkpoint)))
-    return RunFiles(recorder, folder, checkpoint)
 
 
 def open_clients(setup: TrainingSetup, target: RunTarget, checkpoint: Checkpoint | None) -> ClientStateStore:
@@ -234,17 +195,27 @@ def open_clients(setup: TrainingSetup, target: RunTarget, checkpoint: Checkpoint
 
 
 @contextmanager
-def explained_failures(files: RunFiles) -> Iterator[None]:
+def explained_failures(folder: Path | None) -> Iterator[None]:
     """Say in one sentence what happened to a run that cannot go on, and where it is saved."""
-    path = files.recorder.path
     try:
         yield
     except PeerLostError as error:
-        saved = f"; the run is saved: continue it with resume={path}" if path else ""
+        saved = f"; the run is saved: continue it with resume={folder}" if folder else ""
         raise PeerLostError(f"{error}{saved}") from None
     except DivergenceError as error:
-        saved = f" (its last good checkpoint is in {path})" if path else ""
-        reason = f"the run has diverged{saved}, {error}: try a lower learning rate, or clip gradients"
-        if files.folder is not None:
-            files.folder.write_divergence(reason)
-        raise DivergenceError(reason) from None
+        saved = f" (its last good checkpoint is in {folder})" if folder else ""
+        raise DivergenceError(
+            f"the run has diverged{saved}, {error}: try a lower learning rate, or clip gradients"
+        ) from None
+
+
+def finish(loop: TrainingLoop) -> Result:
+    """Write the trained model and return the result."""
+    setup, recorder, scores = loop.setup, loop.recorder, loop.scores
+    FlatModel(setup.module).write(loop.state.weights)
+    if recorder.folder is not None:
+        tensors = {name: tensor.contiguous() for name, tensor in setup.module.state_dict().items()}
+        write_tensors(recorder.folder.path / MODEL_FILE, tensors)
+    result = Result(setup.module, recorder.events, scores.shared, recorder.path, scores.personalized)
+    loop.end(result)
+    return result
