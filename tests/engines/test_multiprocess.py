@@ -1,4 +1,4 @@
-"""The ranks engine computes what the reference computes, and repeats bit for bit."""
+"""The multiprocess engine equals the reference engine, and runs repeat bit for bit."""
 
 from __future__ import annotations
 
@@ -15,24 +15,21 @@ from manyeyes.algorithms import NAMED_ALGORITHMS, fedavg, scaffold
 from manyeyes.components import SGD, AllClients, Centralized, MatchingLayers
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.multiprocess.engine import MultiprocessEngine
-from manyeyes.engines.reference import ReferenceEngine
+from manyeyes.engines.select import choose_engine
 from manyeyes.models.fast.cpu import OneDNNLinear, WinogradConv2d, optimize_for_cpu
-from manyeyes.models.flat import FlatModel
+from tests.engines.engine_runs import initial_state, make_setup, run_rounds
 from tests.engines.multiprocess_runs import (
-    AUGMENT,
-    CPU,
     FEDAVG,
     IMAGES,
     NEEDS_WORKERS,
     POPULATION,
-    assert_same_game,
-    begin,
-    game,
+    assert_equals_reference,
     lenet,
     linear,
-    one_round,
-    pids,
-    ranks,
+    make_engine,
+    make_reference,
+    train_one_round,
+    worker_pids,
 )
 
 pytestmark = NEEDS_WORKERS
@@ -40,158 +37,165 @@ pytestmark = NEEDS_WORKERS
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("name", NAMED_ALGORITHMS)
-def test_two_rounds_equal_those_of_the_reference(name: str, workers: int) -> None:
+def test_two_rounds_equal_the_references(name: str, workers: int) -> None:
     algorithm = NAMED_ALGORITHMS[name](batch_size=4, lr=0.05, **({"virtual_client_size": 8} if name == "fedvc" else {}))
-    pooled = isinstance(algorithm.sampler, Centralized)
-    population = POPULATION.pooled() if pooled else POPULATION
-    algorithm = algorithm if pooled else replace(algorithm, sampler=AllClients())
-    normed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3))
-    assert_same_game(algorithm, normed if name == "fedbn" else lenet(), population, workers)
+    is_centralized = isinstance(algorithm.sampler, Centralized)
+    population = POPULATION.pooled() if is_centralized else POPULATION
+    algorithm = algorithm if is_centralized else replace(algorithm, sampler=AllClients())
+    group_norm_model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3))
+    assert_equals_reference(algorithm, group_norm_model if name == "fedbn" else lenet(), population, workers)
 
 
 def test_personal_layers_stay_with_their_clients() -> None:
-    assert_same_game(replace(FEDAVG, personal_layers=MatchingLayers(("fc3.*",))), lenet())
+    assert_equals_reference(replace(FEDAVG, personal_layers=MatchingLayers(("fc3.*",))), lenet())
 
 
-def test_state_of_the_optimiser_stays_with_its_client() -> None:
-    assert_same_game(replace(FEDAVG, client_optimizer=SGD(0.05, momentum=0.9, persist_state=True)), lenet())
+def test_the_optimizer_state_stays_with_its_client() -> None:
+    assert_equals_reference(replace(FEDAVG, client_optimizer=SGD(0.05, momentum=0.9, persist_state=True)), lenet())
 
 
-def test_live_batch_norm_is_averaged() -> None:
+def test_statistics_of_live_batch_norm_are_averaged() -> None:
     torch.manual_seed(0)
-    assert_same_game(FEDAVG, nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3)))
-
-
-@pytest.mark.parametrize("name", ["fedavg", "mimelite"])
-def test_bf16_is_that_of_the_reference(name: str) -> None:
-    normed = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    assert_same_game(
-        replace(NAMED_ALGORITHMS[name](batch_size=4, lr=0.05), sampler=AllClients()), normed, precision="bf16"
+    assert_equals_reference(
+        FEDAVG, nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
     )
 
 
-def test_convolutions_of_fewer_products_agree_with_those_of_the_reference() -> None:
+@pytest.mark.parametrize("name", ["fedavg", "mimelite"])
+def test_bf16_equals_the_references(name: str) -> None:
+    module = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    assert_equals_reference(
+        replace(NAMED_ALGORITHMS[name](batch_size=4, lr=0.05), sampler=AllClients()), module, precision="bf16"
+    )
+
+
+def test_winograd_convolutions_agree_with_the_references() -> None:
     torch.manual_seed(0)
-    many = nn.Sequential(nn.Conv2d(3, 64, 1), nn.Conv2d(64, 64, 5, padding=2), nn.Tanh())
-    wide = nn.Sequential(many, nn.Flatten(), nn.Linear(4096, 3))
+    features = nn.Sequential(nn.Conv2d(3, 64, 1), nn.Conv2d(64, 64, 5, padding=2), nn.Tanh())
+    wide = nn.Sequential(features, nn.Flatten(), nn.Linear(4096, 3))
     wide.channels_last = ("cpu",)  # type: ignore[assignment]
     assert any(isinstance(layer, WinogradConv2d) for layer in optimize_for_cpu(wide).modules())
-    assert_same_game(replace(fedavg(batch_size=8, lr=0.05), sampler=AllClients()), wide)
+    assert_equals_reference(replace(fedavg(batch_size=8, lr=0.05), sampler=AllClients()), wide)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
-def test_products_by_onednn_agree_with_those_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_linear_layers_agree_with_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyeyes.models.fast.cpu.mkl_is_slow", lambda: True)
     torch.manual_seed(0)
     wide = nn.Sequential(nn.Flatten(), nn.Linear(192, 1400), nn.Tanh(), nn.Linear(1400, 3))
     assert any(isinstance(layer, OneDNNLinear) for layer in optimize_for_cpu(wide).modules())
-    assert_same_game(replace(fedavg(batch_size=8, lr=0.05), sampler=AllClients()), wide)
+    assert_equals_reference(replace(fedavg(batch_size=8, lr=0.05), sampler=AllClients()), wide)
 
 
-def test_dropout_is_that_of_the_client() -> None:
+def test_dropout_of_a_client_equals_the_references() -> None:
     torch.manual_seed(0)
-    assert_same_game(FEDAVG, nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3)))
+    assert_equals_reference(FEDAVG, nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 3)))
 
 
-def test_statistics_come_in_the_order_of_the_plan() -> None:
-    with ranks(lenet(), 3) as engine:
-        found = one_round(engine, lenet())
-    expected = one_round(ReferenceEngine(FlatModel(lenet()), POPULATION, AUGMENT, CPU), lenet())
-    np.testing.assert_allclose(found.loss_K, expected.loss_K, rtol=1e-6)
-    np.testing.assert_allclose(found.norm_K, expected.norm_K, rtol=1e-6)
-    assert found.accepted_K.tolist() == expected.accepted_K.tolist() == [True] * 7
-    assert found.uploads_P is None
+def test_statistics_are_in_the_order_of_the_plan() -> None:
+    with make_engine(lenet(), workers=3) as engine:
+        actual = train_one_round(engine, lenet())
+    expected = train_one_round(make_reference(lenet()), lenet())
+    np.testing.assert_allclose(actual.loss_K, expected.loss_K, rtol=1e-6)
+    np.testing.assert_allclose(actual.norm_K, expected.norm_K, rtol=1e-6)
+    assert actual.accepted_K.tolist() == expected.accepted_K.tolist() == [True] * 7
+    assert actual.uploads_P is None
 
 
-def test_a_game_repeats_bit_for_bit() -> None:
+def test_a_run_repeats_bit_for_bit() -> None:
     algorithm = replace(scaffold(batch_size=4), sampler=AllClients())
     ends = []
     for _ in range(2):
-        with ranks(lenet()) as engine:
-            ends.append(game(algorithm, engine, begin(algorithm, lenet()), 3)[0].weights)
+        with make_engine(lenet()) as engine:
+            ends.append(run_rounds(algorithm, engine, POPULATION, initial_state(algorithm, lenet()), 3)[0].weights)
     assert torch.equal(*ends)
 
 
-def test_other_processes_go_on_where_some_have_stopped_bit_for_bit() -> None:
+def test_new_workers_continue_a_run_bit_for_bit() -> None:
     algorithm = replace(scaffold(batch_size=4), sampler=AllClients())
-    with ranks(lenet()) as engine:
-        straight, _ = game(algorithm, engine, begin(algorithm, lenet()), 4)
-    with ranks(lenet()) as engine:
-        state, clients = game(algorithm, engine, begin(algorithm, lenet()), 2)
-    with ranks(lenet()) as engine:
-        resumed, _ = game(algorithm, engine, state, 2, clients=clients)
-    assert torch.equal(straight.weights, resumed.weights)
+    first = initial_state(algorithm, lenet())
+    with make_engine(lenet()) as engine:
+        expected, _, _ = run_rounds(algorithm, engine, POPULATION, first, 4)
+    with make_engine(lenet()) as engine:
+        state, client_states, _ = run_rounds(algorithm, engine, POPULATION, first, 2)
+    with make_engine(lenet()) as engine:
+        resumed, _, _ = run_rounds(algorithm, engine, POPULATION, state, 2, client_states=client_states)
+    assert torch.equal(expected.weights, resumed.weights)
 
 
-def test_no_more_processes_are_started_than_there_are_clients() -> None:
-    assert_same_game(replace(fedavg(batch_size=4), sampler=AllClients()), linear(), workers=20)
-    with ranks(linear(), 20) as engine:
-        one_round(engine, linear())
-        assert len(pids(engine)) == 7
+def test_at_most_one_worker_per_client_is_started() -> None:
+    assert_equals_reference(replace(fedavg(batch_size=4), sampler=AllClients()), linear(), workers=20)
+    with make_engine(linear(), workers=20) as engine:
+        train_one_round(engine, linear())
+        assert len(worker_pids(engine)) == 7
 
 
-def test_a_process_has_the_threads_that_it_needs_after_a_parent_that_had_more() -> None:
+def test_a_worker_has_two_threads_even_if_its_parent_had_more() -> None:
     torch.set_num_threads(2)
     try:
         torch.ones(2**20, requires_grad=True).square().sum().backward()
-        with ranks(lenet()) as engine:
-            one_round(engine, lenet())
-            counts = [len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in pids(engine)]
+        with make_engine(lenet()) as engine:
+            train_one_round(engine, lenet())
+            counts = [len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in worker_pids(engine)]
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
-    assert counts == [2, 2]  # that which works, and that which looks after the parent
+    assert counts == [2, 2]  # one trains, and one watches the parent
 
 
-class Flawed(nn.Module):
-    """Gives a number that is none for images of user 3, whom it knows by a white corner."""
+class NanForWhiteCorner(nn.Module):
+    """Returns NaN for images whose corner is white."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = linear()
 
     def forward(self, images: Tensor) -> Tensor:
-        white = (images[:, :, 0, 0] > 1.99).all(1)
-        return self.inner(images) + torch.where(white, torch.nan, 0.0)[:, None]
+        is_white = (images[:, :, 0, 0] > 1.99).all(1)
+        return self.inner(images) + torch.where(is_white, torch.nan, 0.0)[:, None]
 
 
-def test_a_client_that_is_not_finite_is_left_out_as_in_the_reference() -> None:
+def test_a_client_whose_update_is_not_finite_is_rejected_as_by_the_reference() -> None:
+    """Only user 3 has images with a white corner."""
     pixels = IMAGES.copy()
     pixels[:, 0, 0] = 7
     pixels[POPULATION.image_indices[POPULATION.examples(3)], 0, 0] = 255
     population, algorithm = replace(POPULATION, images=pixels), replace(scaffold(batch_size=4), sampler=AllClients())
-    expected = one_round(
-        ReferenceEngine(FlatModel(Flawed()), population, Preprocess(), CPU), Flawed(), algorithm, population
-    )
-    with ranks(Flawed(), population=population, augment=Preprocess()) as engine:
-        found = one_round(engine, Flawed(), algorithm, population)
-    assert found.accepted_K.tolist() == expected.accepted_K.tolist() == [True] * 3 + [False] + [True] * 3
-    assert list(found.client_states) == list(expected.client_states) == [0, 1, 2, 4, 5, 6]
-    assert found.uploads_P is not None
-    torch.testing.assert_close(found.update_W, expected.update_W, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(found.uploads_P, expected.uploads_P, rtol=1e-5, atol=1e-6)
+    module, preprocess = NanForWhiteCorner(), Preprocess()
+    expected = train_one_round(make_reference(module, population, preprocess), module, algorithm, population)
+    with make_engine(module, population=population, preprocess=preprocess) as engine:
+        actual = train_one_round(engine, module, algorithm, population)
+    assert actual.accepted_K.tolist() == expected.accepted_K.tolist() == [True] * 3 + [False] + [True] * 3
+    assert list(actual.client_states) == list(expected.client_states) == [0, 1, 2, 4, 5, 6]
+    assert actual.uploads_P is not None
+    torch.testing.assert_close(actual.update_W, expected.update_W, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(actual.uploads_P, expected.uploads_P, rtol=1e-5, atol=1e-6)
 
 
 @dataclass(frozen=True)
-class Mine(SGD):
-    """A part that somebody else has written."""
+class CustomSGD(SGD):
+    """A component of a user's own."""
 
 
-def test_a_part_of_ones_own_is_sent_where_it_can_be() -> None:
-    assert_same_game(replace(FEDAVG, client_optimizer=Mine(0.1)), linear())
+def test_a_component_of_a_users_own_is_sent_if_it_can_be_pickled() -> None:
+    assert_equals_reference(replace(FEDAVG, client_optimizer=CustomSGD(0.1)), linear())
 
-    class Hidden(SGD):
+    class LocalSGD(SGD):
         pass
 
-    with ranks(linear()) as engine, pytest.raises(ValueError, match=r"Hidden.*use engine=reference"):
-        one_round(engine, linear(), replace(FEDAVG, client_optimizer=Hidden(0.1)))
+    setup = make_setup(linear(), POPULATION, engine="multiprocess")
+    with pytest.raises(ValueError, match=r"engine=multiprocess does not support this client_optimizer.*LocalSGD"):
+        choose_engine(replace(FEDAVG, client_optimizer=LocalSGD(0.1)), setup)
 
 
-def test_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="device is cuda"):
-        MultiprocessEngine(FlatModel(linear()), POPULATION, AUGMENT, torch.device("cuda"))
-    with pytest.raises(ValueError, match="workers is 0"):
-        ranks(linear(), 0)
+def test_a_machine_or_device_without_workers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="engine=multiprocess does not support device=cuda"):
+        MultiprocessEngine(replace(make_setup(linear(), POPULATION), device=torch.device("cuda")))
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(ValueError, match="cannot fork a process: use engine=reference"):
-        ranks(linear())
+        make_engine(linear())
+
+
+def test_a_negative_number_of_workers_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"engine\.workers is -1: set it to at least 0"):
+        make_engine(linear(), workers=-1)
