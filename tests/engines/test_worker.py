@@ -1,11 +1,10 @@
-"""Workers of a real process: silent while it lives, and gone when it is."""
+"""Workers of a process: they print nothing, and end when their parent has ended."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,25 +12,26 @@ from typing import Any
 
 import pytest
 
-from tests.engines.multiprocess_runs import NEEDS_WORKERS, alive
+from tests.engines.multiprocess_runs import NEEDS_WORKERS, is_alive
 
 pytestmark = NEEDS_WORKERS
 
 Until = Callable[[Callable[[], bool]], None]
 Spawn = Callable[..., "subprocess.Popen[str]"]
 SCRIPT = """
-import atexit, json, os, sys, time
+import atexit, os, sys, time
 import numpy as np
 import torch
 from torch import nn
-from manyeyes.core.state import Work
-from manyeyes.core.round import plan_round
 from manyeyes.algorithms import fedavg
-from manyeyes.data.preprocess import Augment
-from manyeyes.engines import workers
-from manyeyes.engines.multiprocess.engine import Ranks
-from manyeyes.models.flat import FlatModel
+from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.state import RoundContext
+from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineOptions, EngineSetup
+from manyeyes.engines.multiprocess import worker
+from manyeyes.engines.multiprocess.engine import MultiprocessEngine
+from manyeyes.models.flat import FlatModel
 
 class Model(nn.Module):
     def __init__(self):
@@ -39,21 +39,23 @@ class Model(nn.Module):
         self.fc = nn.Linear(48, 2)
 
     def forward(self, images):
-        print("a word of a worker")
-        os.write(1, b"another")
+        print("printed by a worker")
+        os.write(1, b"written by a worker")
         with open("working", "a") as file:
             file.write(f"{os.getpid()} ")
         time.sleep(float(sys.argv[1]))
         return self.fc(images.flatten(1))
 
-workers.GLANCE = float(sys.argv[2])
-atexit.register(print, "the end")
-population = Population.of(np.zeros((8, 4, 4, 3), np.uint8), SingleLabels(np.zeros(8, int), ("a", "b")), np.arange(8) // 2)
+worker.WATCHDOG_SECONDS = float(sys.argv[2])
+atexit.register(print, "exit handler")
+labels = SingleLabels(np.zeros(8, int), ("a", "b"))
+population = Population.from_arrays(np.zeros((8, 4, 4, 3), np.uint8), labels, np.arange(8) // 2)
 algorithm, model = fedavg(cohort_size=4, batch_size=2), FlatModel(Model())
-engine = Ranks(model, population, Augment(), torch.device("cpu"), 2)
+setup = EngineSetup(model, population, Preprocess(), torch.device("cpu"), EngineOptions(workers=2))
+engine = MultiprocessEngine(setup)
 try:
-    plan, work = plan_round(algorithm, population, 0, 0), Work(algorithm.local, 0.1, None, None, None)
-    engine.train(model.read(), plan, work, {})
+    context = RoundContext(algorithm.client_optimizer, 0.1, None, None, None)
+    engine.train(model.read(), plan_round(algorithm, population, 0, 0), context, {})
     print("trained", flush=True)
     time.sleep(float(sys.argv[3]))
 finally:
@@ -61,64 +63,57 @@ finally:
 """
 
 
-def workers_of(folder: Path) -> set[int]:
+def read_worker_pids(folder: Path) -> set[int]:
+    """Return the process ids of the workers that have computed a forward pass."""
     file = folder / "working"
-    return {int(word) for word in file.read_text().split()} if file.exists() else set()
+    return {int(pid) for pid in file.read_text().split()} if file.exists() else set()
 
 
 @pytest.fixture
 def run(spawn: Spawn, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """The script in a group of processes of its own, as a shell starts it; none of the group outlives the test."""
-    started = []
+    """Start the script in its own process group, as a shell does; the group is killed after the test."""
+    processes = []
 
-    def begin(**seconds: float) -> subprocess.Popen[str]:
-        words = [
-            str({"step": 0.0, "glance": 0.05, "rest": 0.0, **seconds}[name]) for name in ("step", "glance", "rest")
-        ]
-        started.append(spawn("-c", SCRIPT, *words, start_new_session=True))
-        return started[-1]
+    def start(step: float = 0.0, watchdog: float = 0.05, rest: float = 0.0) -> subprocess.Popen[str]:
+        """Start it with the seconds of a step, between two checks of the watchdog, and after training."""
+        processes.append(spawn("-c", SCRIPT, str(step), str(watchdog), str(rest), start_new_session=True))
+        return processes[-1]
 
-    yield begin
-    for process in started:
+    yield start
+    for process in processes:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_workers_say_nothing_and_do_nothing_that_the_parent_has_yet_to_do(
-    run: Any, tmp_path: Path, until: Until
-) -> None:
-    """It forgets to close them, too."""
+def test_workers_print_nothing_and_run_no_exit_handlers_of_the_parent(run: Any, tmp_path: Path, until: Until) -> None:
+    """The script does not close the engine, either."""
     out, err = run().communicate(timeout=60)
-    assert (out, err) == ("trained\nfinally\nthe end\n", "")
-    until(lambda: not any(map(alive, workers_of(tmp_path))))
+    assert (out, err) == ("trained\nfinally\nexit handler\n", "")
+    until(lambda: not any(map(is_alive, read_worker_pids(tmp_path))))
 
 
-def test_workers_end_with_a_parent_that_is_killed_while_they_rest(run: Any, tmp_path: Path, until: Until) -> None:
-    """They read the end of the pipe: none but the parent held its other end."""
-    process = run(rest=60, glance=1000)
+def test_idle_workers_end_when_their_parent_is_killed(run: Any, tmp_path: Path, until: Until) -> None:
+    """They reach the end of the pipe, whose other end only the parent had."""
+    process = run(rest=600, watchdog=1000)
     assert process.stdout.readline() == "trained\n"
-    found = workers_of(tmp_path)
-    assert len(found) == 2 and all(map(alive, found))
+    pids = read_worker_pids(tmp_path)
+    assert len(pids) == 2 and all(map(is_alive, pids))
     process.kill()
-    began = time.monotonic()
-    until(lambda: not any(map(alive, found)))
-    assert time.monotonic() - began < 10
+    until(lambda: not any(map(is_alive, pids)))
 
 
-def test_workers_end_with_a_parent_that_is_killed_while_they_work(run: Any, tmp_path: Path, until: Until) -> None:
-    process = run(step=60)
-    until(lambda: len(workers_of(tmp_path)) == 2)
+def test_training_workers_end_when_their_parent_is_killed(run: Any, tmp_path: Path, until: Until) -> None:
+    process = run(step=600)
+    until(lambda: len(read_worker_pids(tmp_path)) == 2)
     process.kill()
-    began = time.monotonic()
-    until(lambda: not any(map(alive, workers_of(tmp_path))))
-    assert time.monotonic() - began < 10
+    until(lambda: not any(map(is_alive, read_worker_pids(tmp_path))))
 
 
 def test_ctrl_c_leaves_no_process(run: Any, tmp_path: Path, until: Until) -> None:
-    process = run(step=60, glance=1000)
-    until(lambda: len(workers_of(tmp_path)) == 2)
+    process = run(step=60, watchdog=1000)
+    until(lambda: len(read_worker_pids(tmp_path)) == 2)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
     out, err = process.communicate(timeout=30)
-    assert out == "finally\nthe end\n"
+    assert out == "finally\nexit handler\n"
     assert err.count("Traceback") == 1 and err.endswith("KeyboardInterrupt\n")
-    assert not any(map(alive, workers_of(tmp_path)))
+    assert not any(map(is_alive, read_worker_pids(tmp_path)))
