@@ -1,4 +1,4 @@
-"""A tiny population, a tiny run of the command, and real processes that a test may kill."""
+"""Fixtures: a small population, the command in this process, and real processes that a test may kill."""
 
 from __future__ import annotations
 
@@ -17,22 +17,19 @@ import numpy as np
 import pytest
 import torch
 
-from manyeyes.cli import main
 from manyeyes.core.population import Population, SingleLabels
-from manyeyes.papers import ITEMS
-from tests.small_exhibits import PAPERS
 
 
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c() -> None:
-    """Work, although a shell has started the tests in its background, where that is ignored by all that they start."""
+    """Handle SIGINT even if a shell started the tests in the background, where child processes would ignore it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    torch.set_num_threads(1)  # the models are small, and a second thread waits longer than it works
+    torch.set_num_threads(1)  # the models are too small for a second thread to pay
 
 
 @pytest.fixture
@@ -54,9 +51,9 @@ def population() -> Population:
 
 @pytest.fixture
 def tiny() -> tuple[str, ...]:
-    """Settings of a run that takes well under a second."""
-    words = "data.users=40 data.images_per_user=12 model=linear algorithm.cohort_size=4 algorithm.batch_size=6 engine.threads=1"
-    return *words.split(), "evaluate_every=5", "checkpoint_seconds=0"
+    """Return the settings of a run that takes well under a second."""
+    settings = "data.users=40 data.images_per_user=12 model=linear algorithm.cohort_size=4 algorithm.batch_size=6 engine.threads=1"
+    return *settings.split(), "evaluate_every=5", "checkpoint_seconds=0"
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,16 @@ class Outcome:
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
-    """The command `manyeyes` in this process, in an empty folder."""
+    """Return a function that runs the command `manyeyes` in this process, in an empty folder."""
+    from manyeyes.cli import main
+
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", sys.argv)  # which Hydra changes
+    monkeypatch.setattr(sys, "argv", sys.argv)  # Hydra changes it
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
 
-    def call(*words: str) -> Outcome:
+    def call(*args: str) -> Outcome:
         capsys.readouterr()
-        code = main(words)
+        code = main(args)
         return Outcome(code, *capsys.readouterr())
 
     return call
@@ -85,7 +84,7 @@ def command(
 
 @pytest.fixture
 def fresh_joblib() -> Iterator[None]:
-    """No process of joblib's from an earlier test, which would still be in that one's folder."""
+    """Stop joblib's processes of earlier tests, which are in another folder."""
     loky = pytest.importorskip("joblib.externals.loky")
     loky.get_reusable_executor().shutdown(wait=True)
     yield
@@ -94,29 +93,29 @@ def fresh_joblib() -> Iterator[None]:
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Python in a process of its own, in the test's folder; none outlives the test."""
-    running = []
+    """Return a function that starts Python in a new process, in the test's folder; it is killed after the test."""
+    processes = []
 
-    def start(*words: str, **options: Any) -> subprocess.Popen[str]:
+    def start(*args: str, **options: Any) -> subprocess.Popen[str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
         env = os.environ | {"OMP_NUM_THREADS": "1"}
-        running.append(subprocess.Popen([sys.executable, *words], **{**pipes, "env": env, **options}))
-        return running[-1]
+        processes.append(subprocess.Popen([sys.executable, *args], **{**pipes, "env": env, **options}))
+        return processes[-1]
 
     yield start
-    for process in running:
+    for process in processes:
         process.kill()
         process.communicate()
 
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for something to become true, at most two minutes."""
+    """Return a function that waits until a condition is true, at most two minutes."""
 
-    def wait(happened: Callable[[], bool]) -> None:
+    def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120
-        while not happened():
-            assert time.monotonic() < deadline, "it did not happen"
+        while not condition():
+            assert time.monotonic() < deadline, "the condition was not true within two minutes"
             time.sleep(0.002)
 
     return wait
@@ -124,39 +123,42 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium, driven by Playwright, which brings none of its own here."""
+    """Start the system's Chromium, driven by Playwright."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("chromium is not installed (apt-get install chromium)")
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield made
-        made.close()
+        chromium_browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield chromium_browser
+        chromium_browser.close()
 
 
 @pytest.fixture
 def browser_page(browser: Any) -> Iterator[Any]:
-    """An empty page; what goes wrong on it is in `console_errors`, what it asks of any server in `asked`."""
+    """Open an empty page that records its errors (`console_errors`) and requests to servers (`requested_urls`)."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(10_000)
-    page.console_errors, page.asked = [], []
-    page.on("console", lambda said: page.console_errors.append(said.text) if said.type == "error" else None)
+    page.console_errors, page.requested_urls = [], []
+    page.on("console", lambda log: page.console_errors.append(log.text) if log.type == "error" else None)
     page.on("pageerror", lambda error: page.console_errors.append(str(error)))
     page.on("requestfailed", lambda request: page.console_errors.append(f"failed: {request.url}"))
-    page.on("request", lambda request: _asks(request.url) and page.asked.append(request.url))
+    page.on("request", lambda request: _is_remote(request.url) and page.requested_urls.append(request.url))
     yield page
     context.close()
 
 
-def _asks(url: str) -> bool:
+def _is_remote(url: str) -> bool:
     return not url.startswith(("file:", "data:", "blob:", "about:"))
 
 
 @pytest.fixture
 def papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tables and figures among the real ones, and a folder to run them in."""
+    """Add small tables and figures to the real ones, and change to a folder to run them in."""
+    from manyeyes.papers import ITEMS
+    from tests.small_exhibits import PAPERS
+
     monkeypatch.chdir(tmp_path)
-    for one in PAPERS:
-        monkeypatch.setitem(ITEMS, one.key, one)
+    for item in PAPERS:
+        monkeypatch.setitem(ITEMS, item.key, item)

@@ -30,7 +30,7 @@ def board(browser_page: Any, serve: Callable[..., str], write: Write) -> Any:
         browser_page.wait_for_selector("body[data-ready]")
         yield browser_page
     assert wrong(browser_page) == []
-    assert {urlsplit(url).netloc for url in browser_page.asked} == {urlsplit(address).netloc}
+    assert {urlsplit(url).netloc for url in browser_page.requested_urls} == {urlsplit(address).netloc}
 
 
 def wrong(page: Any) -> list[str]:

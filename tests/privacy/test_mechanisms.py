@@ -1,4 +1,4 @@
-"""Private rounds: who takes part, what is told of them, what is refused, and the settings that make them."""
+"""Private rounds: who takes part, what is reported of them, what is refused, and the settings that build mechanisms."""
 
 from __future__ import annotations
 
@@ -32,111 +32,123 @@ from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.registry import build
 from manyeyes.core.rng import make_rng
 from manyeyes.core.round import run_round
-from manyeyes.core.state import init_state
-from manyeyes.privacy.mechanisms import AdaptiveClip, CentralDP, Clip, LocalDP
-from tests.privacy.private_sums import ENGINES, FALSE_ALARM, FEDAVG, POPULATION, USERS, ready, settled
+from manyeyes.privacy.mechanisms import CentralDP, LocalDP
+from tests.privacy.private_runs import (
+    ENGINES,
+    FALSE_ALARM_RATE,
+    FEDAVG,
+    NUM_USERS,
+    POPULATION,
+    first_state,
+    open_engine,
+    private_algorithm,
+)
 
 
-def test_poisson_cohorts_vary_as_coins_do() -> None:
-    """Mean and variance of their sizes, and options often each user and each pair of users come (false alarm 1e-6)."""
+def test_poisson_cohorts_have_binomial_sizes() -> None:
+    """Mean and variance of the sizes, and how often each user and each pair of users is sampled."""
     rounds, q = 4000, 0.2
-    chosen = [PoissonSampler(20).sample(POPULATION, make_rng(0, "cohort", round)) for round in range(rounds)]
-    sizes = np.array([len(users) for users in chosen])
-    assert all(len(set(users.tolist())) == len(users) for users in chosen)
-    spread = norm.ppf(1 - FALSE_ALARM / 2)
-    assert abs(sizes.mean() - 20) < spread * math.sqrt(USERS * q * (1 - q) / rounds)
-    assert abs(sizes.var() / (USERS * q * (1 - q)) - 1) < spread * math.sqrt(2 / rounds)
-    came = np.zeros((rounds, USERS))
-    for round, users in enumerate(chosen):
-        came[round, users] = 1
-    squares = ((came.sum(0) - rounds * q) ** 2 / (rounds * q * (1 - q))).sum()
-    assert chi2.ppf(FALSE_ALARM / 2, USERS) < squares < chi2.ppf(1 - FALSE_ALARM / 2, USERS)
-    together = (came.T @ came)[np.triu_indices(USERS, 1)].mean()
-    assert together == pytest.approx(rounds * q**2, rel=0.02)
+    cohorts = [PoissonSampler(20).sample(POPULATION, make_rng(0, "cohort", round)) for round in range(rounds)]
+    sizes = np.array([len(users) for users in cohorts])
+    assert all(len(set(users.tolist())) == len(users) for users in cohorts)
+    z = norm.ppf(1 - FALSE_ALARM_RATE / 2)
+    assert abs(sizes.mean() - 20) < z * math.sqrt(NUM_USERS * q * (1 - q) / rounds)
+    assert abs(sizes.var() / (NUM_USERS * q * (1 - q)) - 1) < z * math.sqrt(2 / rounds)
+    is_sampled = np.zeros((rounds, NUM_USERS))
+    for round, users in enumerate(cohorts):
+        is_sampled[round, users] = 1
+    squares = ((is_sampled.sum(0) - rounds * q) ** 2 / (rounds * q * (1 - q))).sum()
+    assert chi2.ppf(FALSE_ALARM_RATE / 2, NUM_USERS) < squares < chi2.ppf(1 - FALSE_ALARM_RATE / 2, NUM_USERS)
+    pairs = (is_sampled.T @ is_sampled)[np.triu_indices(NUM_USERS, 1)].mean()
+    assert pairs == pytest.approx(rounds * q**2, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_round_in_which_nobody_takes_part_is_noise(name: str) -> None:
+def test_a_private_round_without_clients_is_noise(name: str) -> None:
     privacy = CentralDP(noise_multiplier=1.0, clipping_norm=0.3, target_quantile=0.5)
-    algorithm = settled(privacy, cohort=PoissonSampler(1))
-    with ready(name) as engine:
-        state, reports = init_state(algorithm, torch.zeros(6 * USERS), 6 * USERS), []
+    algorithm = private_algorithm(privacy, sampler=PoissonSampler(1))
+    with open_engine(name) as engine:
+        state, rounds = first_state(algorithm), []
         for _ in range(8):
             before, (state, metrics) = state, run_round(algorithm, state, POPULATION, engine, {}, 0)
-            reports.append(metrics)
+            rounds.append(metrics)
             assert not torch.equal(before.weights, state.weights)
-    sizes = [metrics.num_clients for metrics in reports]
+    sizes = [metrics.num_clients for metrics in rounds]
     assert 0 in sizes
-    spent: list[Any] = [metrics.epsilon for metrics in reports]
+    spent: list[Any] = [metrics.epsilon for metrics in rounds]
     assert spent == sorted(set(spent))
-    empty = reports[sizes.index(0)]
-    assert (empty.images, empty.batches, empty.rejected_clients) == (0, 0, ())
+    empty = rounds[sizes.index(0)]
+    assert (empty.num_images, empty.max_client_batches, empty.rejected_clients) == (0, 0, ())
 
 
-@pytest.mark.parametrize("weigh", [WeightUniformly(), WeightByExamples(), FedNovaWeighting()])
-@pytest.mark.parametrize("correct", [None, ScaffoldCorrection()])
-def test_an_open_round_in_which_nobody_takes_part_changes_nothing(weigh: Any, correct: Any) -> None:
-    algorithm = replace(FEDAVG, client_weighting=weigh, correction=correct)
-    with ready("reference") as engine:
-        begun = init_state(algorithm, torch.ones(6 * USERS), 6 * USERS)
-        state, metrics = run_round(algorithm, begun, POPULATION, engine, {}, 0, plan=RoundPlan(0, 0, ()))
-    assert torch.equal(state.weights, begun.weights)
+@pytest.mark.parametrize("weighting", [WeightUniformly(), WeightByExamples(), FedNovaWeighting()])
+@pytest.mark.parametrize("correction", [None, ScaffoldCorrection()])
+def test_a_round_without_clients_and_privacy_changes_nothing(weighting: Any, correction: Any) -> None:
+    algorithm = replace(FEDAVG, client_weighting=weighting, correction=correction)
+    with open_engine("reference") as engine:
+        begin = first_state(algorithm, 1.0)
+        state, metrics = run_round(algorithm, begin, POPULATION, engine, {}, 0, plan=RoundPlan(0, 0, ()))
+    assert torch.equal(state.weights, begin.weights)
     assert (metrics.num_clients, metrics.max_client_batches) == (0, 0)
 
 
-def test_no_statistic_is_that_of_one_client() -> None:
-    """A cohort of one is told without loss and length; `batches` is that of the mean client, not of the largest."""
-    algorithm = settled(CentralDP(noise_multiplier=1.0), cohort=UniformSampler(1))
-    population = settled(CentralDP(noise_multiplier=1.0), cohort=AllClients(), draw=EpochBatching(1, 1))
-    with ready("reference") as engine:
-        _, alone = run_round(algorithm, init_state(algorithm, torch.zeros(600), 600), POPULATION, engine, {}, 0)
-        _, many = run_round(population, init_state(population, torch.zeros(600), 600), POPULATION, engine, {}, 0)
-        _, open_ = run_round(
-            replace(population, privacy=None), init_state(FEDAVG, torch.zeros(600), 600), POPULATION, engine, {}, 0
+def test_no_metric_is_that_of_a_single_client() -> None:
+    """A cohort of one has no loss and norm; `max_client_batches` is that of the mean client, not of the largest."""
+    one_client = private_algorithm(CentralDP(noise_multiplier=1.0), sampler=UniformSampler(1))
+    all_clients = private_algorithm(CentralDP(noise_multiplier=1.0), sampler=AllClients(), batching=EpochBatching(1, 1))
+    public = replace(all_clients, privacy=None)
+    with open_engine("reference") as engine:
+        metrics_of_one, metrics_of_all, public_metrics = (
+            run_round(algorithm, first_state(algorithm), POPULATION, engine, {}, 0)[1]
+            for algorithm in (one_client, all_clients, public)
         )
-    assert math.isnan(alone.loss)
-    assert math.isnan(alone.update_norm)
-    assert math.isfinite(many.loss)
-    assert (many.max_client_batches, open_.max_client_batches) == (math.ceil(len(POPULATION) / USERS), 3)
-    assert (open_.epsilon, open_.clipping_norm) == (None, None)
+    assert math.isnan(metrics_of_one.train_loss)
+    assert math.isnan(metrics_of_one.update_norm)
+    assert math.isfinite(metrics_of_all.train_loss)
+    assert metrics_of_all.max_client_batches == math.ceil(len(POPULATION) / NUM_USERS)
+    assert public_metrics.max_client_batches == 3
+    assert (public_metrics.epsilon, public_metrics.clipping_norm) == (None, None)
 
 
-WANTED: dict[str, tuple[Callable[[], Algorithm], str]] = {
-    "weights": (lambda: fedavg(cohort_size=5), "private sums count every client alike: set weigh to equally"),
-    "by size": (
+REFUSED: dict[str, tuple[Callable[[], Algorithm], str]] = {
+    "weights": (lambda: fedavg(cohort_size=5), "privacy counts every client the same: set client_weighting=uniform"),
+    "size-weighted": (
         lambda: replace(FEDAVG, sampler=SizeWeightedSampler(5)),
-        "no account is known for clients drawn as by BySize",
+        "privacy=central has no accounting for sampler=SizeWeightedSampler: set sampler=poisson, uniform or all",
     ),
-    "pooled": (lambda: replace(FEDAVG, sampler=Centralized()), "no account is known for clients drawn as by Pooled"),
+    "centralized": (
+        lambda: replace(FEDAVG, sampler=Centralized()),
+        "privacy=central has no accounting for sampler=Centralized",
+    ),
     "scaffold": (
         lambda: replace(scaffold(), client_weighting=WeightUniformly()),
-        "ScaffoldCorrection has clients metrics more than",
+        "correction=ScaffoldCorrection uploads more than the update",
     ),
     "mimelite": (
         lambda: replace(mimelite(), client_weighting=WeightUniformly()),
-        "ServerMomentum has clients metrics more than",
+        "correction=MimeLiteMomentum uploads more than the update",
     ),
     "fedir": (
         lambda: replace(fedir(), client_weighting=WeightUniformly()),
-        "FedIR would read p.y. off all users: give the target",
+        "example_weighting=importance would read p.y. from all users' labels: set example_weighting.target_distribution",
     ),
 }
 
 
-@pytest.mark.parametrize("name", WANTED)
-def test_what_would_tell_more_than_a_bounded_update_is_refused(name: str) -> None:
-    make, sentence = WANTED[name]
-    with pytest.raises(ValueError, match=sentence):
+@pytest.mark.parametrize("name", REFUSED)
+def test_components_that_reveal_more_than_a_clipped_update_are_refused(name: str) -> None:
+    make, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
         replace(make(), privacy=CentralDP()).validate(POPULATION)
 
 
-@pytest.mark.parametrize("cohort", [SizeWeightedSampler(5), Centralized()])
-def test_local_noise_wants_clients_that_are_chosen_without_a_look_at_them(cohort: Any) -> None:
-    with pytest.raises(ValueError, match="looks at what clients hold before they add noise: select uniform"):
-        replace(FEDAVG, sampler=cohort, privacy=LocalDP()).validate(POPULATION)
+@pytest.mark.parametrize("sampler", [SizeWeightedSampler(5), Centralized()])
+def test_local_privacy_refuses_samplers_that_read_clients_data(sampler: Any) -> None:
+    with pytest.raises(ValueError, match="reads what clients hold before they add noise: set sampler=uniform"):
+        replace(FEDAVG, sampler=sampler, privacy=LocalDP()).validate(POPULATION)
 
 
-def test_a_target_makes_fedir_private() -> None:
+def test_a_target_distribution_makes_fedir_private() -> None:
     replace(
         fedir(),
         client_weighting=WeightUniformly(),
@@ -146,48 +158,50 @@ def test_a_target_makes_fedir_private() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("make", "message"),
     [
-        (lambda: CentralDP(epsilon=0), "private training needs a budget or a noise"),
-        (lambda: CentralDP(epsilon=-1), "epsilon is -1: it must be a number of at least 0"),
-        (lambda: CentralDP(noise_cohort_size=-5), "noise_cohort is -5: it must be a whole number of at least 0"),
-        (lambda: CentralDP(delta=1), "delta is 1: it must be above 0 and below 1"),
-        (lambda: LocalDP(delta=1), "delta is 1: it must be above 0 and below 1"),
-        (lambda: Clip(0), "clip is 0: it must be a number above 0"),
-        (lambda: AdaptiveClip(target_quantile=0), "quantile is 0: it must be a number above 0"),
-        (lambda: AdaptiveClip(target_quantile=1), "quantile is 1: it must be at least 0 and below 1"),
-        (lambda: LocalDP(0), "noise is 0: it must be a number above 0"),
+        (lambda: CentralDP(epsilon=0), "privacy needs a budget or noise: set privacy.epsilon, privacy.noise_mult"),
+        (lambda: CentralDP(epsilon=-1), r"privacy\.epsilon is -1: set it to a number of at least 0"),
+        (lambda: CentralDP(noise_cohort_size=-5), r"privacy\.noise_cohort_size is -5: set it to a whole number"),
+        (lambda: CentralDP(delta=1), r"privacy\.delta is 1: set it to a number of at least 0 and below 1"),
+        (lambda: LocalDP(delta=1), r"privacy\.delta is 1: set it to a number of at least 0 and below 1"),
+        (lambda: CentralDP(clipping_norm=0), r"privacy\.clipping_norm is 0: set it to a number above 0"),
+        (lambda: LocalDP(clipping_norm=-1), r"privacy\.clipping_norm is -1: set it to a number above 0"),
+        (lambda: CentralDP(target_quantile=-1), r"privacy\.target_quantile is -1: set it to a number of at least 0"),
+        (lambda: CentralDP(target_quantile=1), r"privacy\.target_quantile is 1: set it to a number .* and below 1"),
+        (lambda: LocalDP(0), r"privacy\.noise_multiplier is 0: set it to a number above 0"),
         (
-            lambda: settled(
+            lambda: private_algorithm(
                 CentralDP(noise_multiplier=9.0, clipped_count_stddev=4.0, clipping_norm=0.1, target_quantile=0.5)
             ),
             "leaves nothing for the update",
         ),
         (
-            lambda: settled(CentralDP(noise_cohort_size=10)),
-            "noise_cohort is 10: it must be at least the cohort that trains",
+            lambda: private_algorithm(CentralDP(noise_cohort_size=10)),
+            "noise_cohort_size is 10: set it to at least the cohort that trains",
         ),
-        (lambda: settled(CentralDP(accountant="guess")), "accountant 'guess' is unknown: choose rdp, pld"),
+        (lambda: CentralDP(accountant="guess"), r"privacy\.accountant is 'guess': set it to rdp or pld"),
     ],
 )
-def test_a_number_without_a_meaning_is_refused(make: Callable[[], Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_an_invalid_option_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize(
-    ("cohort", "many", "sentence"),
+    ("sampler", "noise_cohort_size", "message"),
     [
-        (PoissonSampler(5), 101, "noise_cohort is 101: there are 100 users"),
-        (AllClients(), 100, "and all_clients does: set it to 0"),
+        (PoissonSampler(5), 101, r"privacy\.noise_cohort_size=101 is more than the 100 users of the data"),
+        (AllClients(), 100, "sampler=all has every user: set it to 0"),
     ],
 )
-def test_a_simulated_cohort_that_cannot_be_is_refused(cohort: Any, many: int, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        replace(FEDAVG, sampler=cohort, privacy=CentralDP(noise_cohort_size=many)).validate(POPULATION)
+def test_an_impossible_simulated_cohort_is_refused(sampler: Any, noise_cohort_size: int, message: str) -> None:
+    privacy = CentralDP(noise_cohort_size=noise_cohort_size)
+    with pytest.raises(ValueError, match=message):
+        replace(FEDAVG, sampler=sampler, privacy=privacy).validate(POPULATION)
 
 
-def test_settings_become_the_parts_that_they_name() -> None:
+def test_settings_build_the_mechanisms_that_they_name() -> None:
     presets = {name: build("privacy", {"name": name}) for name in ("central", "local", "flair")}
     assert presets["central"] == CentralDP(epsilon=2.0, clipping_norm=1.0)
     assert presets["local"] == LocalDP(noise_multiplier=1.0, clipping_norm=1.0)
@@ -197,19 +211,19 @@ def test_settings_become_the_parts_that_they_name() -> None:
     )
 
 
-def test_flairs_settings_give_flairs_noise() -> None:
-    """FACTS: 41,131 users, 5,000 rounds, epsilon 2: z 18.67 for 5,000 clients, and delta 8.40e-6."""
-    users = 41131
+def test_the_flair_preset_gives_flairs_noise() -> None:
+    """41,131 users, 5,000 rounds, epsilon 2: z 18.67 for 5,000 clients, and delta 8.40e-6."""
+    num_users = 41131
     population = Population.from_arrays(
-        np.zeros((users, 1, 1, 3), np.uint8), SingleLabels(np.zeros(users, np.int64), ("any",)), np.arange(users)
+        np.zeros((num_users, 1, 1, 3), np.uint8),
+        SingleLabels(np.zeros(num_users, np.int64), ("any",)),
+        np.arange(num_users),
     )
     flair = build("privacy", {"name": "flair"})
-    done = flair.calibrate(replace(FEDAVG, sampler=PoissonSampler(200)), population, 5000)
-    assert isinstance(done, CentralDP)
-    assert (done.noise_multiplier, done.delta) == pytest.approx((18.67, 8.40e-6), rel=1e-3)
-    assert done.max_rounds(5000) == 5000
-    assert done.max_rounds(6000) == 5000
-    assert (
-        "is what training with 5,000 would promise. This training itself, with 200, spends epsilon 4.3"
-        in done.describe()
-    )
+    calibrated = flair.calibrate(replace(FEDAVG, sampler=PoissonSampler(200)), population, 5000)
+    assert isinstance(calibrated, CentralDP)
+    assert (calibrated.noise_multiplier, calibrated.delta) == pytest.approx((18.67, 8.40e-6), rel=1e-3)
+    assert calibrated.max_rounds(5000) == 5000
+    assert calibrated.max_rounds(6000) == 5000
+    assert "training with 5,000 would have (2, 8.4e-06)-differential privacy" in calibrated.describe()
+    assert "This training, with 200, spends epsilon 4.3" in calibrated.describe()

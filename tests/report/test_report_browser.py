@@ -35,7 +35,7 @@ def page(browser_page: Any, report: Path) -> Any:
     browser_page.goto(report.as_uri())
     yield browser_page
     assert browser_page.console_errors == []
-    assert browser_page.asked == []
+    assert browser_page.requested_urls == []
 
 
 def point(page: Any, round: int) -> tuple[float, float]:
