@@ -1,4 +1,4 @@
-"""Images on the device: the same ones, with their labels, where they fit."""
+"""Images on the device: the same images with the same labels, if they fit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import torch
 
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.engines.client_step import fetch
-from manyeyes.engines.images import DeviceImages, image_bytes, load, place_images
+from manyeyes.engines.images import DeviceImages, image_bytes, load_to_device, place_images
+from tests.engines.engine_runs import CPU
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CUDA = torch.device("cuda")
 
 
-def colored(count: int = 40) -> Population:
-    """Photos whose color is (row, label, owner), and a view of some of them."""
+def make_colored_images(count: int = 40) -> Population:
+    """Return a view of images whose color is (row, label, owner)."""
     rng = np.random.default_rng(0)
     labels, owners = rng.integers(0, 4, count), rng.integers(0, 6, count)
     images = np.empty((count, 2, 3, 3), np.uint8)
@@ -26,10 +27,10 @@ def colored(count: int = 40) -> Population:
     return population.filter(rng.random(count) < 0.6)
 
 
-@pytest.mark.parametrize("chunk", [1, 100, 2**20])  # one image at a time, some, all
-def test_loaded_images_stay_with_their_labels_and_users(chunk: int) -> None:
-    population = colored()
-    loaded = load(population, CPU, chunk)
+@pytest.mark.parametrize("chunk_bytes", [1, 100, 2**20])  # one image, five, all
+def test_loaded_images_stay_with_their_labels_and_users(chunk_bytes: int) -> None:
+    population = make_colored_images()
+    loaded = load_to_device(population, CPU, chunk_bytes)
     assert isinstance(loaded.images, DeviceImages)
     examples = np.random.default_rng(1).integers(0, len(population), 30)
     images, targets = fetch(loaded, examples, CPU)
@@ -41,58 +42,61 @@ def test_loaded_images_stay_with_their_labels_and_users(chunk: int) -> None:
     ]
 
 
-def test_only_the_views_own_images_are_loaded_and_each_once() -> None:
-    population = colored()
-    twice = population.filter(np.arange(len(population)) < 3)
-    loaded = load(replace(twice, image_indices=twice.image_indices[[0, 0, 1]]), CPU)
+def test_only_the_images_of_a_view_are_loaded_each_once() -> None:
+    population = make_colored_images()
+    view = population.filter(np.arange(len(population)) < 3)
+    loaded = load_to_device(replace(view, image_indices=view.image_indices[[0, 0, 1]]), CPU)
     assert loaded.images.shape == (2, 2, 3, 3)
     assert image_bytes(loaded) == 2 * 18
 
 
-def test_resident_images_are_an_array_to_the_population() -> None:
-    population = colored()
-    loaded = load(population, CPU)
+def test_loaded_images_are_indexed_as_an_array() -> None:
+    population = make_colored_images()
+    loaded = load_to_device(population, CPU)
     assert loaded.image_shape == population.image_shape
     np.testing.assert_array_equal(loaded.pixels(np.array([3, 0, 3])), population.pixels(np.array([3, 0, 3])))
     assert loaded.images[2:4].shape == (2, 2, 3, 3)
 
 
-@pytest.mark.parametrize("place", ["auto", "device", "host"])
-def test_on_a_cpu_images_stay_where_they_are(place: str) -> None:
-    population = colored()
-    assert place_images([population], place, CPU) == [population]
+@pytest.mark.parametrize("storage", ["auto", "gpu", "cpu"])
+def test_images_are_not_moved_if_training_runs_on_a_cpu(storage: str) -> None:
+    population = make_colored_images()
+    assert place_images([population], storage, CPU) == [population]
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A GPU of so many free bytes; what is loaded to it is told."""
-    monkeypatch.setattr("manyeyes.engines.images.load", lambda population, device: (device.type, population))
+def set_free_bytes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Set the free memory of a GPU that loads images as a tuple (device type, population)."""
+    monkeypatch.setattr("manyeyes.engines.images.load_to_device", lambda population, device: (device.type, population))
 
-    def has(free: int) -> None:
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2 * free))
+    def set_bytes(num_bytes: int) -> None:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (num_bytes, 2 * num_bytes))
 
-    return has
+    return set_bytes
 
 
 @pytest.mark.parametrize(
-    ("shares", "loaded"), [(3.4, [True, True]), (3.3, [True, False]), (1.7, [True, False]), (1.6, [False, False])]
+    ("populations_that_fit", "loaded"),
+    [(3.4, [True, True]), (3.3, [True, False]), (1.7, [True, False]), (1.6, [False, False])],
 )
-def test_auto_loads_what_fits_into_six_tenths_of_the_free_memory(gpu: Any, shares: float, loaded: list[bool]) -> None:
-    population = colored()
-    gpu(int(shares * image_bytes(population)))
-    assert [isinstance(found, tuple) for found in place_images([population, population], "auto", CUDA)] == loaded
+def test_auto_loads_what_fits_into_60_percent_of_the_free_memory(
+    set_free_bytes: Any, populations_that_fit: float, loaded: list[bool]
+) -> None:
+    population = make_colored_images()
+    set_free_bytes(int(populations_that_fit * image_bytes(population)))
+    assert [isinstance(placed, tuple) for placed in place_images([population, population], "auto", CUDA)] == loaded
 
 
-def test_device_fills_the_free_memory_and_refuses_more(gpu: Any) -> None:
-    population = colored()
-    gpu(2 * image_bytes(population))
-    assert place_images([population, population], "device", CUDA) == [("cuda", population)] * 2
-    gpu(2 * image_bytes(population) - 1)
-    with pytest.raises(ValueError, match=r"^resident is device and the images take 0.0 GiB of 0.0 .*: choose auto or"):
-        place_images([population, population], "device", CUDA)
+def test_gpu_fills_the_free_memory_and_refuses_more(set_free_bytes: Any) -> None:
+    population = make_colored_images()
+    set_free_bytes(2 * image_bytes(population))
+    assert place_images([population, population], "gpu", CUDA) == [("cuda", population)] * 2
+    set_free_bytes(2 * image_bytes(population) - 1)
+    with pytest.raises(ValueError, match=r"^engine.image_storage=gpu needs 0.0 GiB .* 0.0 GiB free: choose auto or"):
+        place_images([population, population], "gpu", CUDA)
 
 
-def test_host_leaves_the_gpu_alone(gpu: Any) -> None:
-    population = colored()
-    gpu(10**9)
-    assert place_images([population], "host", CUDA) == [population]
+def test_cpu_loads_nothing_to_the_gpu(set_free_bytes: Any) -> None:
+    population = make_colored_images()
+    set_free_bytes(10**9)
+    assert place_images([population], "cpu", CUDA) == [population]

@@ -1,31 +1,47 @@
-"""Which engine is chosen, with how many lanes, and what one that cannot do the work says."""
+"""Which engine is chosen, with how many streams, and why an engine refuses."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from torch import Tensor, nn
 
-from manyeyes.engines.multiprocess.engine import MultiprocessEngine
+from manyeyes.algorithms import fedavg
+from manyeyes.engines.base import DistInfo, EngineBase
+from manyeyes.engines.gpu.engine import streams_for, width_for
 from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.engines.select import streams_for, width_for
+from manyeyes.engines.select import choose_engine
 from manyeyes.models import build_model
 from manyeyes.models.fast.cpu import WinogradConv2d
-from tests.engines.gpu_runs import choose
+from tests.engines.engine_runs import make_setup
+from tests.engines.gpu_runs import POPULATION
+from tests.engines.multiprocess_runs import NEEDS_WORKERS
 
 
-@pytest.mark.parametrize(("clients", "count"), [(1, 1), (10, 10), (16, 16), (50, 10), (200, 8), (17, 9)])
-def test_lanes_are_chosen_so_that_none_is_idle_for_long(clients: int, count: int) -> None:
-    assert streams_for(clients) == count
+def choose(name: str, module: nn.Module, num_processes: int = 1, **options: Any) -> EngineBase:
+    setup = make_setup(module, POPULATION, engine=name, **options)
+    return choose_engine(fedavg(), replace(setup, dist=DistInfo(0, num_processes)))
 
 
-@pytest.mark.parametrize(("clients", "width"), [(1, 1), (10, 5), (31, 16), (32, 32), (50, 50), (100, 50), (1000, 63)])
-def test_few_clients_side_by_side_are_divided_between_two_lanes_and_many_are_not(clients: int, width: int) -> None:
-    assert width_for(clients, lanes=min(2, clients)) == width
+@pytest.mark.parametrize(("num_clients", "num_streams"), [(1, 1), (10, 10), (16, 16), (50, 10), (200, 8), (17, 9)])
+def test_there_are_as_many_streams_as_leave_none_idle_for_long(num_clients: int, num_streams: int) -> None:
+    assert streams_for(num_clients) == num_streams
 
 
-class Drawing(nn.Module):
+@pytest.mark.parametrize(
+    ("num_clients", "width"), [(1, 1), (10, 5), (31, 16), (32, 32), (50, 50), (100, 50), (1000, 63)]
+)
+def test_few_clients_side_by_side_are_divided_between_two_streams_and_many_are_not(
+    num_clients: int, width: int
+) -> None:
+    assert width_for(num_clients, num_streams=min(2, num_clients)) == width
+
+
+class RandomInputs(nn.Module):
+    """Draws random numbers from PyTorch's generator."""
+
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(588, 5)
@@ -34,42 +50,48 @@ class Drawing(nn.Module):
         return self.fc(nn.functional.dropout(images, training=self.training).flatten(1))
 
 
+LINEAR = build_model("linear", 5, size=14)
+
+
 @pytest.mark.parametrize(
-    ("name", "module", "means", "reason"),
+    ("name", "module", "options", "message"),
     [
-        ("vmap", build_model("resnet18", 5, norm="batch"), {}, "would count the padding"),
-        ("cuda_graphs", Drawing(), {}, "draws random numbers of its own"),
         (
-            "quantum",
-            build_model("linear", 5, size=14),
+            "vmap",
+            nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(588, 5)),
             {},
-            "engine 'quantum' is unknown: choose auto or reference, ranks",
+            "engine=vmap does not support a model that mixes the examples of a batch",
         ),
-        ("cuda_graphs", build_model("linear", 5, size=14), {"precision": "tf32"}, "is one of GPUs"),
-        (
-            "cuda_graphs",
-            build_model("linear", 5, size=14),
-            {"precision": "float16"},
-            "choose auto, float32, tf32, bf16",
-        ),
+        ("cuda_graphs", RandomInputs(), {}, "engine=cuda_graphs does not support a model that draws random numbers"),
+        ("quantum", LINEAR, {}, "Unknown engine 'quantum': choose auto, reference, "),
+        ("refrence", LINEAR, {}, "Unknown engine 'refrence'.*reference"),
+        ("cuda_graphs", LINEAR, {"precision": "tf32"}, "engine.precision=tf32 needs a GPU"),
+        ("cuda_graphs", LINEAR, {"precision": "float16"}, "choose auto, float32, tf32, bf16"),
     ],
 )
-def test_what_an_engine_cannot_do_it_says(name: str, module: nn.Module, means: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        choose(name, module, **means)
+def test_an_engine_that_does_not_support_the_training_is_refused_with_the_reason(
+    name: str, module: nn.Module, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose(name, module, **options)
 
 
-def test_auto_takes_the_next_best() -> None:
-    linear = build_model("linear", 5, size=14)
-    assert isinstance(choose("auto", linear), MultiprocessEngine)
-    assert isinstance(choose("auto", linear, precision="bf16"), MultiprocessEngine)
-    assert isinstance(choose("auto", Drawing()), MultiprocessEngine)
+@NEEDS_WORKERS
+@pytest.mark.parametrize("options", [{}, {"precision": "bf16"}])
+@pytest.mark.parametrize("module", [LINEAR, RandomInputs()], ids=["linear", "random"])
+def test_auto_chooses_multiprocess_on_a_cpu(module: nn.Module, options: dict[str, Any]) -> None:
+    assert choose("auto", module, **options).name == "multiprocess"
 
 
 @pytest.mark.parametrize(("name", "layer"), [("auto", WinogradConv2d), ("reference", nn.Conv2d)])
-def test_each_of_several_processes_trains_as_a_worker_does_unless_the_reference_is_asked_for(
+def test_each_process_of_torchrun_gets_the_layers_of_a_worker_unless_reference_is_requested(
     name: str, layer: type[nn.Module]
 ) -> None:
-    engine = choose(name, build_model("lenet", 5, size=14), processes=2)
-    assert isinstance(engine, ReferenceEngine)
+    engine = choose(name, build_model("lenet", 5, size=14), num_processes=2)
+    assert type(engine) is ReferenceEngine
     assert type(engine.model.module.get_submodule("conv2")) is layer
+
+
+def test_a_class_that_is_no_engine_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"engine=pathlib:Path is not an engine: derive it from .*EngineBase"):
+        choose("pathlib:Path", LINEAR)
