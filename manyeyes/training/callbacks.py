@@ -8,11 +8,10 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from manyeyes.core.registry import build, describe
 from manyeyes.core.state import ServerState
@@ -55,7 +54,7 @@ class TrainingRun:
     @property
     def state(self) -> ServerState:
         """The server's state after the last round."""
-        return _copy_state(self._read_state())
+        return copy.deepcopy(self._read_state())
 
     @property
     def round(self) -> int:
@@ -99,54 +98,66 @@ class Callback:
         """Take over the state of a checkpoint; called before `on_train_start` of a resumed run."""
 
 
+NO_HOOKS = Callback()
+
+
 @dataclass(frozen=True, eq=False)
 class CallbackList:
-    """Calls the hooks of several callbacks, in their order."""
+    """Calls the hooks of callbacks, in their order, and then those of observers, which cannot change an event."""
 
     callbacks: tuple[Any, ...]
+    observers: tuple[Any, ...]
     run: TrainingRun
 
     def call(self, hook: str, *args: Any) -> None:
-        for callback in self.callbacks:
-            if (method := getattr(callback, hook, None)) is not None:
-                method(self.run, *args)
+        for callback in (*self.callbacks, *self.observers):
+            _hook(callback, hook)(self.run, *args)
 
-    def call_with_event(self, hook: str, event: Event) -> None:
-        """Let each callback add keys to the event; refuse one that changes others or adds what is no JSON."""
+    def add_to_event(self, hook: str, event: Event) -> None:
+        """Let each callback add keys to the event; refuse changed keys, and values that JSON cannot hold."""
         for callback in self.callbacks:
-            if (method := getattr(callback, hook, None)) is None:
-                continue
             seen = copy.deepcopy(event)
-            method(self.run, seen)
+            _hook(callback, hook)(self.run, seen)
             event.update(_added_keys(callback, event, seen))
 
+    def observe(self, event: Event) -> None:
+        """Show observers the complete event of a round."""
+        for observer in self.observers:
+            _hook(observer, "on_round_end")(self.run, copy.deepcopy(event))
+
     def close(self) -> None:
-        for callback in self.callbacks:
-            if (method := getattr(callback, "close", None)) is not None:
-                method()
+        for callback in (*self.callbacks, *self.observers):
+            _hook(callback, "close")()
 
     def state_dicts(self) -> dict[str, Mapping[str, Any]]:
-        states = {name: one.state_dict() for name, one in self._named() if hasattr(one, "state_dict")}
+        states = {name: _hook(callback, "state_dict")() for name, callback in self._by_name().items()}
         return {name: state for name, state in states.items() if state}
 
     def load_state_dicts(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        for name, callback in self._named():
-            if name in states and hasattr(callback, "load_state_dict"):
-                callback.load_state_dict(states[name])
+        for name, callback in self._by_name().items():
+            if name in states:
+                _hook(callback, "load_state_dict")(states[name])
 
-    def _named(self) -> Iterable[tuple[str, Any]]:
-        """Yield each callback with a name that is the same after a resume."""
-        counts: dict[str, int] = {}
-        for callback in self.callbacks:
+    def _by_name(self) -> dict[str, Any]:
+        """Return the callbacks by names that are the same after a resume."""
+        named: dict[str, Any] = {}
+        for callback in (*self.callbacks, *self.observers):
             name = describe("callback", callback)["name"]
-            counts[name] = counts.get(name, 0) + 1
-            yield (name if counts[name] == 1 else f"{name}-{counts[name]}"), callback
+            names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+            named[next(name for name in names if name not in named)] = callback
+        return named
 
 
 def build_all(slot: str, items: Iterable[Any]) -> tuple[Any, ...]:
     """Return the components of a list of names, descriptions and components."""
     configs = ({"name": item} if isinstance(item, str) else item for item in items)
     return tuple(build(slot, config) if isinstance(config, Mapping) else config for config in configs)
+
+
+def _hook(callback: Any, name: str) -> Callable[..., Any]:
+    """Return a method of a callback, which may be a class that has only some of them."""
+    method: Callable[..., Any] = getattr(callback, name, getattr(NO_HOOKS, name))
+    return method
 
 
 def _added_keys(callback: Any, event: Event, seen: Event) -> Event:
@@ -160,17 +171,3 @@ def _added_keys(callback: Any, event: Event, seen: Event) -> Event:
     except TypeError as error:
         raise ValueError(f"callback={name} added a value to a round's event that JSON cannot hold: {error}.") from None
     return added
-
-
-def _copy_state(state: ServerState) -> ServerState:
-    def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.clone() for name, tensor in tensors.items()}
-
-    return replace(
-        state,
-        weights=state.weights.clone(),
-        opt_state=clones(state.opt_state),
-        correction_state=None if state.correction_state is None else state.correction_state.clone(),
-        privacy_state=clones(state.privacy_state),
-        aggregator_state=clones(state.aggregator_state),
-    )

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,11 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import describe, import_path, source_hash
+from manyeyes.core.registry import SETTINGS, describe, import_path, source_hash
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.config import RunConfig
-
-PACKAGE = "manyeyes."
 
 
 def describe_run(
@@ -32,20 +31,19 @@ def describe_run(
     metrics: Iterable[Any] = (),
 ) -> dict[str, Any]:
     """Return the settings of a run that began in Python, in the format of `manyeyes run`."""
-    slots = {slot: getattr(algorithm, slot) for slot in SLOTS}
-    lists = {"trackers": ("tracker", trackers), "callbacks": ("callback", callbacks), "metrics": ("metric", metrics)}
-    components = {name: [(slot, one) for one in items] for name, (slot, items) in lists.items()}
+    components = {slot: getattr(algorithm, slot) for slot in SLOTS}
+    lists = {"tracker": tuple(trackers), "callback": tuple(callbacks), "metric": tuple(metrics)}
     engine_options = asdict(engine)
     description = {
         "data": None,  # arrays have no name
         "model": {"name": model} if isinstance(model, str) else None,
         "algorithm": None,  # it may have any components
-        **{slot: None if one is None else describe(slot, one) for slot, one in slots.items()},
+        **{slot: None if part is None else describe(slot, part) for slot, part in components.items()},
         "preprocess": asdict(preprocess),
         "engine": {"name": engine_options.pop("engine"), **engine_options},
-        **{name: [describe(slot, one) for slot, one in items] for name, items in components.items()},
+        **{SETTINGS[slot]: [describe(slot, item) for item in items] for slot, items in lists.items()},
         **asdict(config),
-        "sources": source_hashes([*slots.values(), *(one for items in components.values() for _, one in items)]),
+        "sources": source_hashes([*components.values(), *chain(*lists.values())]),
     }
     plain: dict[str, Any] = as_plain(description)
     return plain
@@ -53,12 +51,9 @@ def describe_run(
 
 def source_hashes(components: Iterable[Any]) -> dict[str, str]:
     """Return the hash of the source file of each component that does not come with manyeyes, by import path."""
-    paths = {
-        import_path(one): one
-        for one in components
-        if one is not None and not isinstance(one, str) and not import_path(one).startswith((PACKAGE, "torch."))
-    }
-    return {path: digest for path, one in paths.items() if (digest := source_hash(one)) is not None}
+    paths = {import_path(component): component for component in components if component is not None}
+    hashes = {path: source_hash(part) for path, part in paths.items() if not path.startswith(("manyeyes.", "torch."))}
+    return {path: digest for path, digest in hashes.items() if digest is not None}
 
 
 def warn_of_changed_sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -72,9 +67,9 @@ def warn_of_changed_sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> N
 def as_plain(value: Any) -> Any:
     """Return a value as YAML can hold it; what it cannot hold becomes text."""
     if isinstance(value, Mapping):
-        return {str(key): as_plain(one) for key, one in value.items()}
+        return {str(key): as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [as_plain(one) for one in value]
+        return [as_plain(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         return as_plain(asdict(value))
     if value is None or type(value) in (bool, int, float, str):
@@ -82,17 +77,17 @@ def as_plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else str(value)
 
 
-DIGEST_BYTES = 16
+FINGERPRINT_BYTES = 16
 
 
 def fingerprint(
     algorithm: Algorithm, preprocess: Preprocess, seed: int, model: FlatModel, population: Population
 ) -> str:
     """Return a hash of everything that the weights depend on, apart from their initial values."""
-    slots = {slot: _content(slot, getattr(algorithm, slot)) for slot in SLOTS}
-    parts = (slots, _content("preprocess", preprocess), seed, repr(model.shapes))
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    digest.update(json.dumps(parts, sort_keys=True, default=_plain).encode())
+    components = {slot: _content(slot, getattr(algorithm, slot)) for slot in SLOTS}
+    content = (components, _content("preprocess", preprocess), seed, repr(model.shapes))
+    digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
+    digest.update(json.dumps(content, sort_keys=True, default=_plain).encode())
     for array in (population.offsets, population.user_ids, population.image_indices, *population.labels.nonzero()):
         digest.update(array.tobytes())
     return digest.hexdigest()
@@ -115,5 +110,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value, key=repr)
     if is_dataclass(value) and not isinstance(value, type):
-        return [import_path(value), {one.name: getattr(value, one.name) for one in fields(value) if one.repr}]
+        return [import_path(value), {field.name: getattr(value, field.name) for field in fields(value) if field.repr}]
     return import_path(value)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import signal
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from manyeyes.training.callbacks import CallbackList, TrainingRun
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.personalized_evaluation import evaluate_personalized
-from manyeyes.training.result import Result, Scores
+from manyeyes.training.result import Scores
 from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder
 from manyeyes.training.setup import TrainingSetup
@@ -37,13 +37,13 @@ def train_rounds(loop: TrainingLoop) -> None:
     source = loop.setup.plan_source
     with (
         source if isinstance(source, AbstractContextManager) else nullcontext(),
-        Interrupt() if handles_signals else nullcontext() as interrupt,
+        deferred_interrupts() if handles_signals else nullcontext(lambda: False) as is_stop_requested,
     ):
         while not loop.is_complete:
             event = loop.train_round()
             if loop.is_complete or config.evaluates_after(loop.state.round):
                 loop.evaluate(event)
-            is_interrupted = loop.end_round(event, interrupt is not None and interrupt.requested)
+            is_interrupted = loop.end_round(event, is_stop_requested())
             if loop.is_complete or is_interrupted or loop.is_checkpoint_due:
                 loop.save()
             if is_interrupted and not loop.is_complete:
@@ -72,10 +72,9 @@ class TrainingLoop:
         self.stop_reason: str | None = None
         self.saved_at = time.monotonic()
         run = TrainingRun(setup, recorder.path, lambda: self.recorder.events, lambda: self.state)
-        self.callbacks, self.observers = CallbackList(callbacks, run), CallbackList(observers, run)
+        self.callbacks = CallbackList(callbacks, observers, run)
         if checkpoint:
             self.callbacks.load_state_dicts(checkpoint.callbacks)
-            self.observers.load_state_dicts(checkpoint.callbacks)
 
     @property
     def is_complete(self) -> bool:
@@ -100,12 +99,11 @@ class TrainingLoop:
     def start(self) -> None:
         """Evaluate the untrained model; of a finished run, the model that it kept."""
         self.callbacks.call("on_train_start")
-        self.observers.call("on_train_start")
         self._agree(False)
         if not self.recorder.events:
             event: Event = {"round": 0}
             self.evaluate(event)
-            self.callbacks.call_with_event("on_round_end", event)
+            self.callbacks.add_to_event("on_round_end", event)
             self._record(event)
             self.save()
         elif self.is_complete:
@@ -136,14 +134,14 @@ class TrainingLoop:
 
     def evaluate(self, event: Event) -> None:
         """Add the scores of the current model to an event; after the last round, those of the model that is kept."""
-        self.callbacks.call_with_event("on_evaluate_start", event)
+        self.callbacks.add_to_event("on_evaluate_start", event)
         self._score(event)
-        self.callbacks.call_with_event("on_evaluate", event)
+        self.callbacks.add_to_event("on_evaluate", event)
 
     def end_round(self, event: Event, is_interrupt_requested: bool) -> bool:
         """Record a round; return whether the run was interrupted."""
         was_complete, was_evaluated = self.is_complete, self.scored_round == self.state.round
-        self.callbacks.call_with_event("on_round_end", event)
+        self.callbacks.add_to_event("on_round_end", event)
         is_interrupted = self._agree(is_interrupt_requested)
         if self.is_complete and not was_complete:  # a callback ends the run with this round
             event["stop_reason"] = self.stop_reason
@@ -157,23 +155,11 @@ class TrainingLoop:
     def save(self) -> None:
         """Write a checkpoint."""
         self.callbacks.call("on_checkpoint")
-        self.observers.call("on_checkpoint")
-        states = self.callbacks.state_dicts() | self.observers.state_dicts()
-        self.recorder.save(self.state, self.clients, states)
+        self.recorder.save(self.state, self.clients, self.callbacks.state_dicts())
         self.saved_at = time.monotonic()
 
-    def end(self, result: Result) -> None:
-        """Let callbacks finish what they write."""
-        self.callbacks.call("on_train_end", result)
-        self.observers.call("on_train_end", result)
-
-    def close(self) -> None:
-        """Let callbacks release what they hold."""
-        self.callbacks.close()
-        self.observers.close()
-
     def _record(self, event: Event) -> None:
-        self.observers.call_with_event("on_round_end", event)
+        self.callbacks.observe(event)
         self.recorder.write(event)
 
     def _score(self, event: Event) -> None:
@@ -219,25 +205,17 @@ def count_users_without_test(setup: TrainingSetup) -> dict[str, float]:
 
 def make_event(metrics: RoundMetrics, seconds: float, is_centralized: bool = False) -> Event:
     """Return what is recorded of a round: no means of no clients, and no bytes where nothing is sent."""
-    event: Event = {
-        "round": metrics.round,
-        "train_loss": metrics.train_loss,
-        "update_norm": metrics.update_norm,
-        "epsilon": metrics.epsilon,
-        "clipping_norm": metrics.clipping_norm,
-        "num_clients": metrics.num_clients,
-        "num_images": metrics.num_images,
-        "max_client_batches": metrics.max_client_batches,
-        "bytes_up": None if is_centralized else metrics.bytes_up,
-        "bytes_down": None if is_centralized else metrics.bytes_down,
+    event = vars(metrics) | {
         "seconds": round(seconds, 4),
-        "rejected_clients": list(metrics.rejected_clients) or None,
-        "rejection_reasons": dict(metrics.rejection_reasons) or None,
+        "rejected_clients": list(metrics.rejected_clients),
+        "rejection_reasons": dict(metrics.rejection_reasons),
     }
-    is_nan = {name: isinstance(value, float) and math.isnan(value) for name, value in event.items()}
-    return {name: value for name, value in event.items() if value is not None and not is_nan[name]}
+    if is_centralized:
+        del event["bytes_up"], event["bytes_down"]
+    return {name: value for name, value in event.items() if value not in (None, [], {}) and value == value}
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FIRST_SIGNAL_MESSAGE = "\nFinishing this round, then saving; press Ctrl-C again to stop at once.\n"
 
 
@@ -245,28 +223,22 @@ class Interrupted(KeyboardInterrupt):
     """A user stopped the run, and it was saved."""
 
 
-class Interrupt:
-    """A context manager that records the first SIGINT or SIGTERM; a second one stops at once."""
+@contextmanager
+def deferred_interrupts() -> Iterator[Callable[[], bool]]:
+    """Return whether SIGINT or SIGTERM was received, instead of stopping; a second one stops at once."""
+    received: list[int] = []
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._handlers: dict[int, object] = {}  # that were there before
-
-    def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._record)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for number, handler in self._handlers.items():
-            if signal.getsignal(number) == self._record:  # else someone has replaced it since
-                signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _record(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+    def record(number: int, frame: FrameType | None) -> None:
+        if received:
             raise KeyboardInterrupt
-        self.requested = True
+        received.append(number)
         os.write(2, FIRST_SIGNAL_MESSAGE.encode())  # print is not reentrant, and a signal may interrupt one
+
+    can_handle = threading.current_thread() is threading.main_thread()
+    previous = {number: signal.signal(number, record) for number in SIGNALS if can_handle}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in previous.items():
+            if signal.getsignal(number) == record:  # else someone has replaced it since
+                signal.signal(number, handler)

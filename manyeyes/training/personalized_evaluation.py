@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from manyeyes.core.algorithm import Algorithm, Engine
-from manyeyes.core.plan import plan_round
+from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import derive_key
 from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, RoundContext, ServerState
@@ -86,34 +86,28 @@ def _fine_tuned_models(
             f"adaptation={type(algorithm.adaptation).__name__} returns an algorithm without personal layers: set its "
             "personal_layers to what the client fine-tunes."
         )
+    lr, fine_tuned = task.client_optimizer.learning_rate(state.round), engine.personal_mask(task.personal_layers)
+    context = RoundContext(task.client_optimizer, lr, None, None, fine_tuned, loss=task.loss)
     mask = None if algorithm.personal_layers is None else engine.personal_mask(algorithm.personal_layers)
-    context = RoundContext(
-        client_optimizer=task.client_optimizer,
-        lr=task.client_optimizer.learning_rate(state.round),
-        correction=None,
-        correction_state=None,
-        personal_mask=engine.personal_mask(task.personal_layers),
-        loss=task.loss,
-    )
     user_of = {client_id: user for user, client_id in enumerate(population.user_ids.tolist())}
-    client_ids = evaluator.population.user_ids.tolist()
+    client_ids = evaluator.population.user_ids
     for start in range(0, len(client_ids), MODELS_IN_MEMORY):
         batch = client_ids[start : start + MODELS_IN_MEMORY]
-        models = {
-            k: state.weights if mask is None else with_personal_weights(state.weights, mask, clients.get(k))
-            for k in batch
-        }
-        users = tuple(user_of[k] for k in batch if k in user_of)
-        if users:
-            plan = plan_round(
-                replace(task, sampler=FixedCohort(users)),
-                population,
-                derive_key(seed, "adapt"),
-                state.round,
-                engine.num_augment_uniforms,
-            )
-            initial = {k: {PERSONAL_WEIGHTS: model} for k, model in models.items()}
-            result = engine.train(state.weights, plan, context, initial)
-            models |= {k: kept[PERSONAL_WEIGHTS] for k, kept in result.client_states.items()}
-        for client_id in evaluator.dist.shard(np.array(batch)).tolist():
+        models = dict.fromkeys(batch.tolist(), state.weights)
+        if mask is not None:
+            models = {k: with_personal_weights(state.weights, mask, clients.get(k)) for k in models}
+        if users := tuple(user_of[k] for k in models if k in user_of):
+            fixed = replace(task, sampler=FixedCohort(users))
+            plan = plan_round(fixed, population, derive_key(seed, "adapt"), state.round, engine.num_augment_uniforms)
+            models |= _train_models(models, state, plan, context, engine)
+        for client_id in evaluator.dist.shard(batch).tolist():
             yield client_id, models[client_id]
+
+
+def _train_models(
+    models: dict[int, Tensor], state: ServerState, plan: RoundPlan, context: RoundContext, engine: Engine
+) -> dict[int, Tensor]:
+    """Return the models of the clients of a plan after local training."""
+    initial = {client_id: {PERSONAL_WEIGHTS: model} for client_id, model in models.items()}
+    result = engine.train(state.weights, plan, context, initial)
+    return {client_id: client_state[PERSONAL_WEIGHTS] for client_id, client_state in result.client_states.items()}

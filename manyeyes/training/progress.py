@@ -10,68 +10,56 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from manyeyes.training.callbacks import Callback, TrainingRun
-from manyeyes.training.run_files import Event
+from manyeyes.training.run_files import HEADLINE_METRICS, Event
 
 MIN_SECONDS = 1e-9
 
 
 @contextmanager
 def counter(title: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a line for work that is counted, with its speed and the time left; None if standard error is no terminal."""
+    """Show a line for work that is counted, with its speed and the time left; None unless standard error is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(),
-        console=Console(file=sys.stderr),
-    ) as progress:
-        task = progress.add_task(title, total=None, speed="")
+    with _progress_line() as progress:
+        task = progress.add_task(title, total=None, text="")
         start = time.monotonic()
 
         def update(done: int, total: int) -> None:
             speed = done / max(time.monotonic() - start, MIN_SECONDS)
-            progress.update(task, completed=done, total=total, speed=f"{speed:,.0f} {unit}/s")
+            progress.update(task, completed=done, total=total, text=f"{speed:,.0f} {unit}/s")
 
         yield update
-
-
-HEADLINE_METRICS = ("macro_ap", "accuracy")  # the first that an event has is shown
-MIN_SECONDS = 1e-9
 
 
 class ProgressBar(Callback):
     """A live line on the terminal."""
 
     def __init__(self, title: str) -> None:
-        self._title, self._headline = title, ""
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
-        )
-        self._progress = Progress(*columns, console=Console(file=sys.stderr))
+        self._title, self._headline, self._progress = title, "", _progress_line()
 
     def on_train_start(self, run: TrainingRun) -> None:
-        self._task = self._progress.add_task(self._title, total=run.config.rounds, completed=run.round, facts="")
+        self._task = self._progress.add_task(self._title, total=run.config.rounds, completed=run.round, text="")
         self._progress.start()
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
         self._headline = headline(event) or self._headline
-        facts = f"loss {event.get('train_loss', math.nan):.3f}  {self._headline}"
+        text = f"loss {event.get('train_loss', math.nan):.3f}  {self._headline}"
         if "epsilon" in event:
-            facts += f"  epsilon {event['epsilon']:.2f}"
+            text += f"  epsilon {event['epsilon']:.2f}"
         if "seconds" in event:
-            facts += f"  {event['num_images'] / max(event['seconds'], MIN_SECONDS):,.0f} images/s"
-            self._progress.update(self._task, completed=event["round"], facts=facts)
+            text += f"  {event['num_images'] / max(event['seconds'], MIN_SECONDS):,.0f} images/s"
+            self._progress.update(self._task, completed=event["round"], text=text)
 
     def close(self) -> None:
         self._progress.stop()
+
+
+def _progress_line() -> Progress:
+    """Return a line with a title, a bar, a count, a text and the time left."""
+    title, text = (TextColumn(f"{{task.{name}}}") for name in ("description", "fields[text]"))
+    columns = (title, BarColumn(bar_width=None), MofNCompleteColumn(), text, TimeRemainingColumn())
+    return Progress(*columns, console=Console(file=sys.stderr))
 
 
 def progress_bar(title: str, show: bool | None = None) -> list[Callback]:
@@ -80,5 +68,5 @@ def progress_bar(title: str, show: bool | None = None) -> list[Callback]:
 
 
 def headline(event: Event) -> str:
-    """Return the first metric of an event in words; empty if it was not evaluated."""
+    """Return the first metric of an event as text; empty if it was not evaluated."""
     return next((f"{name} {event[name]:.3f}" for name in HEADLINE_METRICS if name in event), "")

@@ -32,6 +32,7 @@ OLD_DATASET_STATS_FILE = "population.json"  # of a run folder that an older vers
 Event = dict[str, Any]  # what is recorded of a round: one line of METRICS_FILE
 Status = Literal["empty", "running", "stale", "stopped", "finished", "diverged", "failed"]
 STATUSES: tuple[Status, ...] = ("running", "stale", "finished", "stopped", "diverged", "failed", "empty")
+HEADLINE_METRICS = ("macro_ap", "accuracy")  # the first of these that a run has is shown first
 STALE_SECONDS = 300.0  # without a line, after which a running run is stale
 STALE_ROUNDS = 20  # the same, in rounds of the run
 TAIL_BYTES: tuple[int | None, ...] = (2**14, 2**20, None)  # of a metrics file that are searched for its last event
@@ -74,22 +75,26 @@ def run_status(signals: RunSignals) -> tuple[Status, str]:
 
 def read_status(folder: Path, last_event: Event | None = None, planned_rounds: int | None = None) -> tuple[Status, str]:
     """Return the status of the run in a folder; what the caller has read of it already is not read again."""
+    model_time, metrics_time = (_modified_time(folder / name) for name in (MODEL_FILE, METRICS_FILE))
     last_event = last_event or read_last_event(folder / METRICS_FILE)
+    is_complete = model_time > 0
+    if is_complete and last_event is not None and last_event.get("stop_reason") is None:
+        planned_rounds = planned_rounds or read_config(folder).get("rounds")
+        is_complete = is_final_model(model_time, metrics_time, last_event["round"], planned_rounds)
     signals = RunSignals(
         has_events=last_event is not None,
-        is_complete=_has_final_model(folder, last_event, planned_rounds),
+        is_complete=is_complete,
         failure=read_failure(folder),
         is_locked=is_locked(folder / LOCK_FILE, locked_inodes()),
-        silent_seconds=_silent_seconds(folder / METRICS_FILE),
+        silent_seconds=time.time() - metrics_time / NANOSECONDS if metrics_time else 0.0,
     )
     return run_status(signals)
 
 
-def is_final_model(model_time: int, metrics_time: int, last_round: int, planned_rounds: int | None) -> bool:
+def is_final_model(model_time: int, metrics_time: int, last_round: int, planned_rounds: object) -> bool:
     """Return whether a model of this time (0: no model) is that of the last round; a continued run has an old one."""
-    return model_time > 0 and (
-        model_time >= metrics_time or (planned_rounds is not None and last_round >= planned_rounds)
-    )
+    is_last_round = isinstance(planned_rounds, int) and last_round >= planned_rounds
+    return model_time > 0 and (model_time >= metrics_time or is_last_round)
 
 
 def read_failure(folder: Path | str) -> tuple[Status, str] | None:
@@ -167,30 +172,8 @@ def is_locked(lock: Path | str, inodes: frozenset[int] | None) -> bool:
     return False
 
 
-def _has_final_model(folder: Path, last_event: Event | None, planned_rounds: int | None) -> bool:
-    model_time, metrics_time = (_modified_time(folder / name) for name in (MODEL_FILE, METRICS_FILE))
-    if not model_time or model_time >= metrics_time or last_event is None:
-        return model_time > 0
-    planned_rounds = _planned_rounds(folder) if planned_rounds is None else planned_rounds
-    is_last_round = last_event.get("stop_reason") is not None
-    return is_last_round or is_final_model(model_time, metrics_time, last_event["round"], planned_rounds)
-
-
 def _modified_time(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def _silent_seconds(metrics: Path) -> float:
-    """Return how long ago a metrics file was written; 0 if the run has none yet."""
-    written = _modified_time(metrics)
-    return time.time() - written / NANOSECONDS if written else 0.0
-
-
-def _planned_rounds(folder: Path) -> int | None:
-    try:
-        return int(read_config(folder)["rounds"])
-    except (KeyError, TypeError, ValueError):
-        return None

@@ -1,4 +1,4 @@
-"""A run folder as it is written: by one process at a time, with all that is needed to repeat or continue the run."""
+"""The writer of a run folder, which has all that is needed to repeat or continue the run; one process at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -36,25 +35,14 @@ from manyeyes.training.run_files import (
 )
 
 
-@dataclass
 class RunFolder:
     """Writes the files of a run; a context manager that holds the folder's lock."""
 
-    path: Path
-    _lock: IO[str] | None = field(default=None, init=False)
-    _is_claimed: bool = field(default=False, init=False)  # whether the run in the folder is the current one
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / CHECKPOINT_FILE
-
-    @property
-    def client_states(self) -> Path:
-        return self.path / CLIENT_STATES_FILE
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / METRICS_FILE
+    def __init__(self, path: Path) -> None:
+        self.path, self.metrics = path, path / METRICS_FILE
+        self.checkpoint, self.client_states = path / CHECKPOINT_FILE, path / CLIENT_STATES_FILE
+        self._lock: IO[str] | None = None
+        self._is_claimed = False  # whether the run in the folder is the current one
 
     def __enter__(self) -> RunFolder:
         try:

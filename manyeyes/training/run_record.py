@@ -21,6 +21,7 @@ from manyeyes.training.run_files import (
     CONFIG_FILE,
     DATASET_STATS_FILE,
     ENVIRONMENT_FILE,
+    HEADLINE_METRICS,
     METRICS_FILE,
     PER_CLASS_FILE,
     PER_USER_FILE,
@@ -34,7 +35,6 @@ from manyeyes.training.run_files import (
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-HEADLINE_METRICS = ("macro_ap", "accuracy")  # the metric that is shown first: the first of these that a run has
 CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
 RUN_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE)  # a folder with any of them is a run
 NOT_COMPARED = ("folder", "resume")  # settings that say where a run is, not what it is
@@ -211,26 +211,34 @@ class _FolderReader:
 
 def find_runs(arguments: list[str]) -> list[RunRecord]:
     """Return the runs that a user named: folders, NAME=FOLDER, or folders of runs such as those of a sweep."""
-    given_names: dict[Path, str] = {}
-    for argument in arguments:
-        given_name, folder = _split_name(argument)
-        if not folder.is_dir():
-            raise ValueError(f"No folder {folder}: give the folders of runs, such as runs/2026-11-15_21-00-00_fedavg.")
-        run_folders = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.rglob("*/")), key=_natural_order)
-        if not run_folders:
-            raise ValueError(f"{folder} has no run: give the folder of a run, or a folder of several runs.")
-        for run_folder in run_folders:
-            relative_path = "" if run_folder == folder else str(run_folder.relative_to(folder))
-            given_names[run_folder] = " ".join(filter(None, [given_name, relative_path])) if given_name else ""
+    given_names = {folder: name for argument in arguments for folder, name in _named_folders(argument)}
     runs = [read_run(folder, name) for folder, name in given_names.items()]
-    names = _unique_names(runs, list(given_names.values()))
-    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+    names = [given or name for given, name in zip(given_names.values(), _folder_names(runs), strict=True)]
+    unique = [
+        name if names.count(name) == 1 else f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)
+    ]
+    return [replace(run, name=name) for run, name in zip(runs, unique, strict=True)]
 
 
 def differing_settings(runs: list[RunRecord]) -> list[str]:
     """Return the names of the settings that are not the same in all runs."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in NOT_COMPARED)
     return [name for name in names if len({json.dumps(run.settings.get(name), default=str) for run in runs}) > 1]
+
+
+def _named_folders(argument: str) -> Iterator[tuple[Path, str]]:
+    """Yield the run folders that an argument names, and their names; empty where it gives none."""
+    given_name, folder = _split_name(argument)
+    if not folder.is_dir():
+        raise ValueError(f"No folder {folder}: give the folders of runs, such as runs/2026-11-15_21-00-00_fedavg.")
+    if _is_run(folder):
+        yield folder, given_name
+        return
+    run_folders = sorted(filter(_is_run, folder.rglob("*/")), key=_natural_order)
+    if not run_folders:
+        raise ValueError(f"{folder} has no run: give the folder of a run, or a folder of several runs.")
+    for run_folder in run_folders:
+        yield run_folder, given_name and f"{given_name} {run_folder.relative_to(folder)}"
 
 
 def _split_name(argument: str) -> tuple[str, Path]:
@@ -240,16 +248,14 @@ def _split_name(argument: str) -> tuple[str, Path]:
     return next((candidate for candidate in candidates if candidate[1].is_dir()), candidates[-1])
 
 
-def _unique_names(runs: list[RunRecord], given_names: list[str]) -> list[str]:
-    """Return a name for each run: as given, or its folder, or what differs if all folders are numbers."""
-    common = os.path.commonpath([run.folder.resolve().parent for run in runs])
-    folder_names = [str(run.folder.resolve().relative_to(common)) for run in runs]
+def _folder_names(runs: list[RunRecord]) -> list[str]:
+    """Return the folder of each run as its name, or what differs if all folders are numbers."""
+    parents = [run.folder.resolve().parent for run in runs]
+    folder_names = [str(run.folder.resolve().relative_to(os.path.commonpath(parents))) for run in runs]
     differing = differing_settings(runs)
     if differing and all(name.isdigit() for name in folder_names):
-        folder_names = [", ".join(_brief(name, run.settings.get(name)) for name in differing) for run in runs]
-    names = [given_name or name for given_name, name in zip(given_names, folder_names, strict=True)]
-    duplicates = {name for name in names if names.count(name) > 1}
-    return [f"{name} ({run.folder})" if name in duplicates else name for name, run in zip(names, runs, strict=True)]
+        return [", ".join(_brief(name, run.settings.get(name)) for name in differing) for run in runs]
+    return folder_names
 
 
 def _brief(name: str, value: Any) -> str:

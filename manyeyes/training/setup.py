@@ -19,7 +19,7 @@ from manyeyes.core.population import Population
 from manyeyes.core.registry import import_object
 from manyeyes.core.rng import derive_key, make_rng
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import DistInfo, EngineBase, EngineOptions, EngineSetup, dist_info
+from manyeyes.engines.base import DistInfo, EngineOptions, EngineSetup, dist_info
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
 from manyeyes.engines.images import ImagePrefetcher, PlanPrefetcher, place_images, reads_from_disk
 from manyeyes.engines.select import make_engine
@@ -59,35 +59,27 @@ def _validation_split(population: Population, algorithm: Algorithm, config: RunC
     name = config.select_best_on
     if not name:
         return None
+    if "split" not in population.columns or name == config.eval_split:
+        raise ValueError(f"select_best_on is {name!r}: set it to a split of the data other than the evaluated one.")
     for slot in ("personal_layers", "personal_model", "adaptation"):
         if getattr(algorithm, slot) is not None:
             raise ValueError(
                 f"select_best_on={name} selects among shared models and {slot} gives clients their own: leave "
                 "select_best_on empty."
             )
-    if "split" not in population.columns or name == config.eval_split:
-        raise ValueError(f"select_best_on is {name!r}: set it to a split of the data other than the evaluated one.")
     return population.split(name)
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedModel:
-    """The module of a run, and its weights as a flat vector."""
-
-    module: nn.Module
-    flat: FlatModel  # a view of `module`
 
 
 def prepare_model(
     model: Model, splits: Splits, preprocess: Preprocess, seed: int, device: torch.device
-) -> PreparedModel:
-    """Build or copy the model of a run, and check that it fits the data."""
+) -> tuple[nn.Module, FlatModel]:
+    """Build or copy the module of a run, check that it fits the data, and return it with its flat view."""
     population = splits.train
     preprocess.check(*population.image_shape[:2])
     module = make_module(model, population, preprocess, seed).to(device)
     image_size = preprocess.shape(*population.image_shape[:2])
     check_fits(module, *image_size, len(population.classes), evaluated=splits.test is not None)
-    return PreparedModel(module, FlatModel(with_seeded_dropout(module)))
+    return module, FlatModel(with_seeded_dropout(module))
 
 
 def make_module(model: Model, population: Population, preprocess: Preprocess, seed: int) -> nn.Module:
@@ -140,7 +132,8 @@ class TrainingSetup:
 def make_setup(
     algorithm: Algorithm,
     splits: Splits,
-    model: PreparedModel,
+    module: nn.Module,
+    model: FlatModel,
     preprocess: Preprocess,
     config: RunConfig,
     options: EngineOptions,
@@ -148,7 +141,7 @@ def make_setup(
     metrics: MetricSet,
 ) -> TrainingSetup:
     """Put together what a run works with: images where they are needed, the engine and the evaluators."""
-    populations = [one for one in (splits.train, splits.test, splits.validation) if one is not None]
+    populations = [split for split in (splits.train, splits.test, splits.validation) if split is not None]
     train, *evaluated = place_images(populations, options.image_storage, device)
     planner = partial(plan_round, algorithm, splits.train, config.seed, num_augment_uniforms=preprocess.num_uniforms)
     images = None
@@ -156,13 +149,17 @@ def make_setup(
         images = ImagePrefetcher(train, planner, config.rounds, options.prefetch_mib * MIB)
         train = replace(train, images=images)
     cohort_size = getattr(algorithm.sampler, "cohort_size", len(splits.train.user_ids))
-    engine_setup = EngineSetup(model.flat, train, preprocess, device, options, cohort_size, dist_info(), images)
+    engine_setup = EngineSetup(model, train, preprocess, device, options, cohort_size, dist_info(), images)
     engine = make_engine(algorithm, engine_setup)
+    plan_source: PlanSource | None = images
+    if images is None:
+        plan_source = prefetcher = PlanPrefetcher(planner, config.rounds, engine.prefetch)
+        engine.on_device_busy = prefetcher.prepare
     if algorithm.personal_layers is not None:
         engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer before a folder exists
     evaluate = partial(
         LocalEvaluator,
-        model.flat,
+        model,
         preprocess=preprocess,
         device=device,
         precision=engine.precision,
@@ -175,24 +172,17 @@ def make_setup(
         population=splits.train,
         preprocess=preprocess,
         config=config,
-        module=model.module,
-        model=model.flat,
+        module=module,
+        model=model,
         device=device,
         engine=engine,
         evaluator=None if test is None else evaluate(population=test, metrics=metrics),
         best_model=None if validation is None else BestModel(evaluate(population=validation)),
-        plan_source=images or _plan_while_device_is_busy(engine, planner, config.rounds),
+        plan_source=plan_source,
         dist=engine_setup.dist,
         engine_name=engine.name,
         metrics=metrics.metrics,
     )
-
-
-def _plan_while_device_is_busy(engine: EngineBase, planner: Callable[[int], RoundPlan], rounds: int) -> PlanPrefetcher:
-    """Return a source of plans that draws the next one when the engine waits for its device."""
-    source = PlanPrefetcher(planner, rounds, engine.prefetch)
-    engine.on_device_busy = source.prepare
-    return source
 
 
 def check_algorithm(algorithm: Algorithm, splits: Splits) -> None:

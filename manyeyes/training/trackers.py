@@ -2,7 +2,9 @@
 
 import os
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from manyeyes.core.registry import register
 from manyeyes.training.callbacks import Callback, TrainingRun
@@ -15,12 +17,9 @@ class TensorBoard(Callback):
     """Curves for TensorBoard, in the run folder."""
 
     def on_train_start(self, run: TrainingRun) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise _not_installed("TensorBoard") from error
+        tensorboard = _import("torch.utils.tensorboard", "TensorBoard")
         # Rounds after a checkpoint are repeated.
-        self._writer = SummaryWriter(str(_folder(run) / "tensorboard"), purge_step=run.round + 1)
+        self._writer = tensorboard.SummaryWriter(str(_folder(run) / "tensorboard"), purge_step=run.round + 1)
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
         for name, value in scalars(event).items():
@@ -37,10 +36,7 @@ class MLflow(Callback):
     """Curves for MLflow: to the server of MLFLOW_TRACKING_URI, else to a database in the run folder."""
 
     def on_train_start(self, run: TrainingRun) -> None:
-        try:
-            import mlflow
-        except ImportError as error:
-            raise _not_installed("MLflow") from error
+        mlflow = _import("mlflow", "MLflow")
         if not os.environ.get("MLFLOW_TRACKING_URI"):
             mlflow.set_tracking_uri(f"sqlite:///{_folder(run).resolve() / 'mlflow.db'}")
         mlflow.start_run(run_name=_folder(run).name)
@@ -60,10 +56,7 @@ class WeightsAndBiases(Callback):
     """Curves for Weights & Biases, which reads its own settings (WANDB_PROJECT, WANDB_MODE=offline, ...)."""
 
     def on_train_start(self, run: TrainingRun) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise _not_installed("Weights & Biases") from error
+        wandb = _import("wandb", "Weights & Biases")
         self._run = wandb.init(dir=str(_folder(run)), name=_folder(run).name)
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
@@ -74,13 +67,16 @@ class WeightsAndBiases(Callback):
             self._run.finish()
 
 
+def _import(module: str, name: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{name} is not installed: run pip install 'manyeyes[track]'.") from error
+
+
 def _folder(run: TrainingRun) -> Path:
     assert run.folder is not None, "train() refuses trackers without a folder"
     return run.folder
-
-
-def _not_installed(name: str) -> ValueError:
-    return ValueError(f"{name} is not installed: pip install 'manyeyes[track]'")
 
 
 def scalars(event: Event) -> dict[str, float]:

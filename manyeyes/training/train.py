@@ -108,9 +108,9 @@ def train(
     metric_set.validate(splits.test or splits.train)
     algorithm, config = limit_to_budget(algorithm, splits.train, config)
     device = choose_device(engine_options.device)
-    prepared = prepare_model(model, splits, preprocess, config.seed, device)
-    check_model(algorithm, prepared.flat, splits, preprocess)
-    setup = make_setup(algorithm, splits, prepared, preprocess, config, engine_options, device, metric_set)
+    module, flat_model = prepare_model(model, splits, preprocess, config.seed, device)
+    check_model(algorithm, flat_model, splits, preprocess)
+    setup = make_setup(algorithm, splits, module, flat_model, preprocess, config, engine_options, device, metric_set)
     description = describe_run(
         algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics
     )
@@ -151,7 +151,7 @@ def run_training(
             (*built_in, *callbacks),
             (RejectionMessages(), *observers) if setup.dist.rank == 0 else (),
         )
-        stack.callback(loop.close)
+        stack.callback(loop.callbacks.close)
         with explained_failures(recorder.path):
             train_rounds(loop)
         return finish(loop)
@@ -217,5 +217,5 @@ def finish(loop: TrainingLoop) -> Result:
         tensors = {name: tensor.contiguous() for name, tensor in setup.module.state_dict().items()}
         write_tensors(recorder.folder.path / MODEL_FILE, tensors)
     result = Result(setup.module, recorder.events, scores.shared, recorder.path, scores.personalized)
-    loop.end(result)
+    loop.callbacks.call("on_train_end", result)
     return result
