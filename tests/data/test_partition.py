@@ -1,4 +1,4 @@
-"""Partitions: nobody's examples are lost or shared, and they are as skewed as those that were released."""
+"""Partitions: every example has one user, and partitions are as skewed as the released ones."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def cifar10() -> Ints:
     """The labels of CIFAR-10's 50,000 train images."""
     if not SPLITS.exists():
         pytest.skip(f"needs CIFAR-10's labels and released splits in {SHARED}")
-    parts = [np.load(SHARED / "data" / "cifar10" / f"part_{part}.npz")["y"] for part in "ab"]
-    return np.concatenate(parts)[:50_000].astype(np.int64)
+    files = [SHARED / "data" / "cifar10" / f"part_{name}.npz" for name in "ab"]
+    return np.concatenate([np.load(file)["y"] for file in files])[:50_000].astype(np.int64)
 
 
 @given(LABELS, st.data(), ALPHA, SEEDS)
-def test_dirichlet_gives_every_example_to_one_user_in_equal_parts(
+def test_dirichlet_gives_every_example_to_one_user_in_equal_numbers(
     labels: Ints, data: st.DataObject, alpha: float, seed: int
 ) -> None:
     users = data.draw(st.integers(1, len(labels)))
@@ -50,7 +50,7 @@ def test_dirichlet_gives_every_example_to_one_user_in_equal_parts(
 
 
 @given(LABELS, st.data(), ALPHA, SEEDS)
-def test_dirichlet_gives_each_user_as_many_as_asked_and_the_rest_to_nobody(
+def test_dirichlet_gives_each_user_per_user_examples_and_leaves_the_rest_unassigned(
     labels: Ints, data: st.DataObject, alpha: float, seed: int
 ) -> None:
     users = data.draw(st.integers(1, len(labels)))
@@ -62,9 +62,9 @@ def test_dirichlet_gives_each_user_as_many_as_asked_and_the_rest_to_nobody(
 def test_alpha_0_gives_one_class_a_client_until_it_is_exhausted() -> None:
     labels = np.repeat(np.arange(10), 50)
     assert (histograms(dirichlet(labels, 100, 0, seed=1), labels, 100, 10) > 0).sum(axis=1).tolist() == [1] * 100
-    held = (histograms(dirichlet(labels, 4, 0, seed=1), labels, 4, 10) > 0).sum(axis=1)  # 125 = two classes and a half
-    assert held.min() >= 3
-    assert held.max() <= 4
+    classes = (histograms(dirichlet(labels, 4, 0, seed=1), labels, 4, 10) > 0).sum(axis=1)  # 125 = 2.5 classes
+    assert classes.min() >= 3
+    assert classes.max() <= 4
 
 
 def test_alpha_0_draws_first_classes_in_proportion_to_the_prior() -> None:
@@ -75,19 +75,19 @@ def test_alpha_0_draws_first_classes_in_proportion_to_the_prior() -> None:
 
 def test_a_large_alpha_draws_clients_from_the_prior() -> None:
     labels = np.repeat(np.arange(3), [6000, 3000, 1000])
-    shares = histograms(dirichlet(labels, 5, 1e9, seed=0), labels, 5, 3) / 2000
-    assert np.abs(shares - [0.6, 0.3, 0.1]).max() < 0.06
+    frequencies = histograms(dirichlet(labels, 5, 1e9, seed=0), labels, 5, 3) / 2000
+    assert np.abs(frequencies - [0.6, 0.3, 0.1]).max() < 0.06
 
 
 def test_dirichlet_has_the_variance_of_the_paper() -> None:
-    """Var q = p (1 - p) / (alpha + 1), and p (1 - p) / n more from drawing n: before classes run out."""
+    """Var q = p (1 - p) / (alpha + 1), plus p (1 - p) / n from drawing n, while no class is exhausted."""
     labels = np.repeat(np.arange(4), 50_000)
-    shares = histograms(dirichlet(labels, 400, 7.0, 0, per_user=100) + 1, labels, 401, 4)[1:] / 100
+    frequencies = histograms(dirichlet(labels, 400, 7.0, 0, per_user=100) + 1, labels, 401, 4)[1:] / 100
     expected = 0.25 * 0.75 * (1 / 8 + (1 - 1 / 8) / 100)
-    assert shares.var(axis=0).mean() == pytest.approx(expected, rel=0.1)
+    assert frequencies.var(axis=0).mean() == pytest.approx(expected, rel=0.1)
 
 
-def test_examples_of_a_class_are_shared_out_at_random() -> None:
+def test_examples_of_a_class_are_assigned_at_random() -> None:
     labels = np.zeros(1000, np.int64)
     assert np.abs(np.corrcoef(dirichlet(labels, 10, 1, seed=0), np.arange(1000))[0, 1]) < 0.15
 
@@ -104,7 +104,7 @@ def test_dirichlet_is_as_skewed_as_the_released_splits(cifar10: Ints, alpha: flo
 
 
 @given(LABELS, st.data(), SEEDS)
-def test_classes_per_client_gives_every_example_to_a_holder_of_its_class(
+def test_classes_per_client_splits_each_class_equally_among_its_clients(
     labels: Ints, data: st.DataObject, seed: int
 ) -> None:
     labels = np.unique(labels, return_inverse=True)[1]
@@ -114,19 +114,19 @@ def test_classes_per_client_gives_every_example_to_a_holder_of_its_class(
     try:
         owners = classes_per_client(labels, users, n, seed)
     except ValueError as error:
-        assert "to nobody in 10000 draws" in str(error)  # noqa: PT017
+        assert "without a client in 10000 draws" in str(error)  # noqa: PT017
         return
     counts = histograms(owners, labels, users, classes)
     assert ((counts > 0).sum(axis=1) <= n).all()
     for c, count in enumerate(counts.T):
-        held = count[count > 0]
-        assert held.sum() == (labels == c).sum()
-        assert held.max() - held.min() <= 1
+        positive = count[count > 0]
+        assert positive.sum() == (labels == c).sum()
+        assert positive.max() - positive.min() <= 1
     assert np.array_equal(owners, classes_per_client(labels, users, n, seed))
 
 
-def test_classes_per_client_leaves_no_class_to_nobody_though_some_draws_would() -> None:
-    """At n = 4 of 10, 10 clients leave some class to nobody in 6 % of draws: 18 of these 300, if none were redrawn."""
+def test_classes_per_client_redraws_until_every_class_has_a_client() -> None:
+    """With 4 of 10 classes for 10 clients, 6 % of draws leave out a class: 18 of these 300 without redrawing."""
     labels = np.repeat(np.arange(10), 20)
     for seed in range(300):
         counts = histograms(classes_per_client(labels, 10, 4, seed), labels, 10, 10)
@@ -135,7 +135,7 @@ def test_classes_per_client_leaves_no_class_to_nobody_though_some_draws_would() 
 
 
 @given(st.integers(1, 200), st.data(), SEEDS)
-def test_iid_gives_equal_parts(count: int, data: st.DataObject, seed: int) -> None:
+def test_iid_gives_equal_numbers(count: int, data: st.DataObject, seed: int) -> None:
     users = data.draw(st.integers(1, count))
     sizes = np.bincount(iid(count, users, seed), minlength=users)
     assert sizes.sum() == count
@@ -161,23 +161,23 @@ def test_another_seed_gives_another_partition(partition: Callable[[int], Ints]) 
 def test_within_users_tests_17_in_100_and_trains_on_the_rest(users: list[str], seed: int) -> None:
     split, owners = within_users(users, seed), np.array(users)
     for user in set(users):
-        mine = split[owners == user]
-        tested = int((mine == "test").sum())
-        assert tested == (0 if len(mine) == 1 else max(1, round(0.17 * len(mine))))
-        assert ((mine == "train") | (mine == "test")).all()
+        user_split = split[owners == user]
+        num_test = int((user_split == "test").sum())
+        assert num_test == (0 if len(user_split) == 1 else max(1, round(0.17 * len(user_split))))
+        assert ((user_split == "train") | (user_split == "test")).all()
 
 
-def test_a_users_split_within_does_not_depend_on_the_others() -> None:
+def test_a_users_split_does_not_depend_on_other_users() -> None:
     alone = within_users(["anna"] * 20, seed=0)
     assert np.array_equal(alone, within_users(["anna"] * 20 + ["aaron"] * 9 + ["bert"], seed=0)[:20])
 
 
 @given(st.integers(3, 100), SEEDS)
-def test_by_users_puts_every_user_wholly_in_one_part(count: int, seed: int) -> None:
+def test_by_users_puts_every_user_in_one_split(count: int, seed: int) -> None:
     split = by_users(np.tile(np.arange(count), 2), seed)
     assert np.array_equal(split[:count], split[count:])
     tenth = max(1, round(0.1 * count))
-    assert [int((split[:count] == part).sum()) for part in ("val", "test")] == [tenth, tenth]
+    assert [int((split[:count] == name).sum()) for name in ("val", "test")] == [tenth, tenth]
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -194,26 +194,26 @@ CSV = "user_id,image_id,class\n1,0,7\n0,2,5\n1,1,6\n"
 
 
 def test_released_csv_archive_and_folder_give_the_same_users(tmp_path: Path) -> None:
-    one = tmp_path / "cifar10" / "federated_train_alpha_0.10.csv"
-    one.parent.mkdir()
-    one.write_text(CSV)
+    csv = tmp_path / "cifar10" / "federated_train_alpha_0.10.csv"
+    csv.parent.mkdir()
+    csv.write_text(CSV)
     with zipfile.ZipFile(tmp_path / "cifar10_v1.1.zip", "w") as archive:
         archive.writestr("cifar10/federated_train_alpha_0.10.csv", CSV)
-    for path in (one, tmp_path, tmp_path / "cifar10_v1.1.zip"):
+    for path in (csv, tmp_path, tmp_path / "cifar10_v1.1.zip"):
         assert released(path, [7, 6, 5, 4], "cifar10", 0.1).tolist() == [1, 1, 0, -1]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("user_id,image_id\n0,0\n", "it should have user_id, image_id and class"),
-        ("user_id,image_id,class\n0,0,7\n0,4,5\n", "line 3: there is no image 4 among 3"),
-        ("user_id,image_id,class\n0,0,7\n1,0,7\n", "line 3: image 0 was already given to user 0"),
-        ("user_id,image_id,class\n0,1,7\n", "line 2: image 1 has class 6, not 7; .* get v1.1"),
-        ("user_id,image_id,class\n0,x,7\n", "line 2: user_id, image_id and class are not numbers"),
+        ("user_id,image_id\n0,0\n", "it needs user_id, image_id, class"),
+        ("user_id,image_id,class\n0,0,7\n0,4,5\n", "line 3: no image 4 of user 0 among 3 images"),
+        ("user_id,image_id,class\n0,0,7\n1,0,7\n", "line 3: image 0 already belongs to user 0"),
+        ("user_id,image_id,class\n0,1,7\n", "line 2: image 1 has class 6, not 7: get v1.1"),
+        ("user_id,image_id,class\n0,x,7\n", "line 2: user_id, image_id, class must be numbers"),
     ],
 )
-def test_a_released_csv_that_does_not_fit_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
+def test_an_inconsistent_released_csv_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "split.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         released(tmp_path / "split.csv", [7, 6, 5], "cifar10", 0.1)
@@ -221,39 +221,39 @@ def test_a_released_csv_that_does_not_fit_is_refused_by_line(tmp_path: Path, tex
 
 def test_splits_that_were_not_released_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "splits.npz", **{"cifar10_alpha_0.10": np.zeros(3, np.uint8)})
-    with pytest.raises(ValueError, match=r"has no cifar10_alpha_0\.30: it has cifar10_alpha_0\.10"):
+    with pytest.raises(ValueError, match=r"has no cifar10_alpha_0\.30: set alpha to one of cifar10_alpha_0\.10"):
         released(tmp_path / "splits.npz", [0] * 3, "cifar10", 0.3)
-    with pytest.raises(ValueError, match="there are 4"):
+    with pytest.raises(ValueError, match="each of 4 images"):
         released(tmp_path / "splits.npz", [0] * 4, "cifar10", 0.1)
     with pytest.raises(ValueError, match=r"has no federated_train_alpha_0\.30\.csv"):
         released(tmp_path, [0] * 3, "cifar10", 0.3)
-    with pytest.raises(ValueError, match="no released splits at"):
+    with pytest.raises(ValueError, match="No released splits at"):
         released(tmp_path / "none.zip", [0] * 3, "cifar10", 0.3)
 
 
 @pytest.mark.parametrize("kind", ["npz", "zip"])
-def test_splits_of_which_half_was_downloaded_are_refused(tmp_path: Path, kind: str) -> None:
-    np.savez(tmp_path / "whole.npz", **{"cifar10_alpha_0.10": np.zeros(3, np.uint8)})
-    whole = (tmp_path / "whole.npz").read_bytes()
-    (tmp_path / f"half.{kind}").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=rf"half\.{kind} is truncated or no archive: download it again"):
+def test_half_downloaded_splits_are_refused(tmp_path: Path, kind: str) -> None:
+    np.savez(tmp_path / "splits.npz", **{"cifar10_alpha_0.10": np.zeros(3, np.uint8)})
+    data = (tmp_path / "data.npz").read_bytes()
+    (tmp_path / f"half.{kind}").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match=rf"half\.{kind} is truncated or not an archive: download it again"):
         released(tmp_path / f"half.{kind}", [0] * 3, "cifar10", 0.1)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dirichlet([0, 1], 3, 1, 0), "2 examples cannot be shared out among 3 users"),
+        (lambda: dirichlet([0, 1], 3, 1, 0), "users is 3: set it to a number from 1 to 2"),
         (lambda: dirichlet([0, 1], 2, -1, 0), "alpha is -1"),
         (lambda: dirichlet([0, 1], 2, float("nan"), 0), "alpha is nan"),
-        (lambda: dirichlet([0, 1], 2, 1, 0, per_user=2), "2 users cannot have 2 each of 2"),
-        (lambda: classes_per_client([0, 1], 2, 3, 0), "3 classes a client"),
-        (lambda: classes_per_client(np.arange(30), 2, 3, 0), "left some of the 30 classes to nobody"),
-        (lambda: iid(3, 0, 0), "among 0 users"),
-        (lambda: within_users([0, 0], 0, test=1.5), "share of test is 1.5"),
+        (lambda: dirichlet([0, 1], 2, 1, 0, per_user=2), "per_user is 2: set it to 1 to 1 for 2 users, 2 examples"),
+        (lambda: classes_per_client([0, 1], 2, 3, 0), "classes_per_client is 3: set it to a number from 1 to 2"),
+        (lambda: classes_per_client(np.arange(30), 2, 3, 0), "left some of the 30 classes without a client"),
+        (lambda: iid(3, 0, 0), "users is 0: set it to a number from 1 to 3"),
+        (lambda: within_users([0, 0], 0, test=1.5), "test is 1.5: set it to a fraction"),
         (lambda: by_users([0, 1], 0), "2 users are too few"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused(call: Callable[[], Ints], message: str) -> None:
+def test_impossible_partitions_are_refused(call: Callable[[], Ints], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

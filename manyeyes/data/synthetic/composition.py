@@ -1,49 +1,50 @@
-"""Scene: how one user of the procedural world composes, lights and rates photographs of given things."""
+"""The composition of a user's images: position, light, camera and colors of given objects, and the user's ratings."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
-from manyeyes.data.synthetic.renderer import RenderedObjects, Scene
-from manyeyes.data.synthetic.shapes import Array, Ints
+from manyeyes.data.synthetic.renderer import RenderedObjects, Scene, select
+from manyeyes.data.synthetic.shapes import Array, Doubles
 
-# What people like in exposure, contrast, composition, sharpness and colour; about brightness they do not agree.
+# Average weights of exposure, contrast, composition, sharpness, color and brightness in a rating.
 SHARED_PREFERENCE = np.array([0.7, 0.5, 0.7, 0.5, 0.3, 0.0])
-PERSONAL_PREFERENCE = 0.5  # spread of a user's own weights around the agreed ones
-RATING_STEPS = (-1.5, -0.5, 0.4, 1.3)
+PERSONAL_PREFERENCE_STD = 0.5  # of a user's own weights around the average
+RATING_THRESHOLDS = (-1.5, -0.5, 0.4, 1.3)
 
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What a user's photographs show, one row a thing, a photograph's rows together."""
+    """The objects in a user's images, those of an image together."""
 
-    photo: Ints
+    image: Ints
     coarse: Ints
-    look: Array  # [O, 4]
-    main: NDArray[np.bool_]  # true once a photograph
+    appearance: Array  # [O, 4]
+    is_main: NDArray[np.bool_]  # true for one object of each image
 
 
-def compose(seed: int, user: int, latitude: float, things: Objects) -> tuple[Scene, RenderedObjects, Ints]:
-    """The photographs a user takes of these things, and the user's rating of each from 0 to 4."""
+def compose(seed: int, user: int, latitude: float, objects: Objects) -> tuple[Scene, RenderedObjects, Ints]:
+    """Return the scenes and objects of a user's images, and the user's rating of each from 0 to 4."""
     g = make_rng(seed, "scene", 0, user)
-    n, o = int(things.main.sum()), len(things.photo)
+    n, o = int(objects.is_main.sum()), len(objects.image)
 
-    # The camera, and the user's way of using it.
+    # The user's camera and habits.
     warmth, tint, exposure_bias, contrast_bias, light_bias = g.normal(size=5)
-    palette, haze, noisy, vignette = g.random(4)
+    palette, haze, noise_level, vignette = g.random(4)
 
-    # Each photograph.
+    # Each image.
     hour, exposure, contrast, jitter = g.normal(size=(4, n))
     brightness = np.clip(0.56 + 0.04 * light_bias + 0.11 * hour, 0.28, 0.85)
-    hue_sky = np.where(g.random(n) < 0.4, 0.58 + 0.04 * g.normal(size=n), _near(palette, g.random(n)))
+    sky_hue = np.where(g.random(n) < 0.4, 0.58 + 0.04 * g.normal(size=n), _hues_near(palette, g.random(n)))
     land = 0.12 + 0.2 * np.cos(np.radians(latitude)) ** 2  # from sand to green
-    hue_ground = np.where(g.random(n) < 0.4, land + 0.05 * g.normal(size=n), _near(palette, g.random(n)))
+    ground_hue = np.where(g.random(n) < 0.4, land + 0.05 * g.normal(size=n), _hues_near(palette, g.random(n)))
     saturation = np.clip(0.32 + 0.14 * g.normal(size=n), 0.05, 0.75)
     ratio = np.exp(0.22 * g.normal(size=n))
     sky, ground = brightness * np.sqrt(ratio), brightness / np.sqrt(ratio)
-    beam = g.uniform(0, 2 * np.pi, n)
+    light_angle = g.uniform(0, 2 * np.pi, n)
     exposure = 0.05 + 0.14 * exposure_bias + 0.1 * exposure
     contrast = 0.95 + 0.09 * contrast_bias + 0.09 * contrast
     blur = np.clip(0.4 * haze + 0.2 * np.abs(jitter), 0, 1)
@@ -51,85 +52,82 @@ def compose(seed: int, user: int, latitude: float, things: Objects) -> tuple[Sce
     scene = Scene(
         user=np.full(n, user),
         number=np.arange(n),
-        sky=colours(hue_sky, saturation, sky),
-        ground=colours(hue_ground, saturation * 0.9, ground),
-        horizon=_floats(g.uniform(0.25, 0.9, n)),
-        relief=_floats(g.uniform(0.04, 0.11, n)),
-        light=_floats(np.stack([np.cos(beam), np.sin(beam)], 1)),
-        gain=_floats(np.maximum(gain, 0.2)),
-        contrast=_floats(np.clip(contrast, 0.5, 1.5)),
-        vignette=_floats(np.full(n, 0.9 * vignette)),
-        blur=_floats(blur),
-        noise=_floats((0.01 + 0.04 * noisy**2) * np.exp(0.3 * g.normal(size=n))),
+        sky=_to_rgb(sky_hue, saturation, sky),
+        ground=_to_rgb(ground_hue, saturation * 0.9, ground),
+        horizon=_to_float32(g.uniform(0.25, 0.9, n)),
+        relief=_to_float32(g.uniform(0.04, 0.11, n)),
+        light=_to_float32(np.stack([np.cos(light_angle), np.sin(light_angle)], 1)),
+        gain=_to_float32(np.maximum(gain, 0.2)),
+        contrast=_to_float32(np.clip(contrast, 0.5, 1.5)),
+        vignette=_to_float32(np.full(n, 0.9 * vignette)),
+        blur=_to_float32(blur),
+        noise=_to_float32((0.01 + 0.04 * noise_level**2) * np.exp(0.3 * g.normal(size=n))),
     )
 
-    # Each thing: the main one large, the others small and beside it.
-    crowd = np.bincount(things.photo, minlength=n)[things.photo]
-    radius = np.where(things.main, g.uniform(0.31, 0.43, o), g.uniform(0.09, 0.17, o) / np.maximum(1, crowd / 6) ** 0.5)
-    centre = 0.5 + np.clip(0.07 * g.normal(size=(n, 2)), -0.15, 0.15)
+    # Each object: the main one large, the others small and away from it.
+    main = objects.is_main
+    num_objects = np.bincount(objects.image, minlength=n)[objects.image]
+    radius = np.where(main, g.uniform(0.31, 0.43, o), g.uniform(0.09, 0.17, o) / np.maximum(1, num_objects / 6) ** 0.5)
+    center = 0.5 + np.clip(0.07 * g.normal(size=(n, 2)), -0.15, 0.15)
     main_radius = np.zeros(n)
-    main_radius[things.photo[things.main]] = radius[things.main]
-    place = _beside(g.uniform(0.08, 0.92, (o, 5, 2)), centre[things.photo], main_radius[things.photo] + radius)
-    place[things.main] = centre[things.photo[things.main]]
-    behind = 0.5 * (sky + ground)[things.photo]
-    body_value, trim_value = _values(behind, g.random((3, o)))
-    hue = np.where(g.random(o) < 0.3, _near(palette, g.random(o)), g.random(o))
-    trim_hue = hue + np.where(g.random(o) < 0.5, 0.06, 0.5) * g.normal(size=o)
-    vivid = np.clip(0.38 + 0.18 * g.normal(size=o), 0.05, 0.95)
-    depth = np.where(things.main, 0.6, g.random(o))
-    objects = RenderedObjects(
-        photo=things.photo,
-        coarse=things.coarse,
-        look=_floats(things.look + 0.05 * g.normal(size=(o, 4))),
-        x=_floats(place[:, 0]),
-        y=_floats(place[:, 1]),
-        radius=_floats(radius),
-        stretch=_floats(np.exp(0.1 * np.clip(g.normal(size=o), -2, 2))),
-        turn=_floats(0.2 * g.normal(size=o)),
-        body=colours(hue, vivid, body_value),
-        trim=colours(trim_hue, vivid * 0.8, trim_value),
-    ).take(np.lexsort([depth, things.photo]))
+    main_radius[objects.image[main]] = radius[main]
+    candidates = g.uniform(0.08, 0.92, (o, 5, 2))
+    position = _clear_of(center[objects.image], main_radius[objects.image] + radius, candidates)
+    position[main] = center[objects.image[main]]
+    value, texture_value = _values(0.5 * (sky + ground)[objects.image], g.random((3, o)))
+    hue = np.where(g.random(o) < 0.3, _hues_near(palette, g.random(o)), g.random(o))
+    texture_hue = hue + np.where(g.random(o) < 0.5, 0.06, 0.5) * g.normal(size=o)
+    vividness = np.clip(0.38 + 0.18 * g.normal(size=o), 0.05, 0.95)
+    depth = np.where(main, 0.6, g.random(o))
+    rendered = RenderedObjects(
+        image=objects.image,
+        coarse=objects.coarse,
+        appearance=_to_float32(objects.appearance + 0.05 * g.normal(size=(o, 4))),
+        x=_to_float32(position[:, 0]),
+        y=_to_float32(position[:, 1]),
+        radius=_to_float32(radius),
+        aspect_ratio=_to_float32(np.exp(0.1 * np.clip(g.normal(size=o), -2, 2))),
+        rotation=_to_float32(0.2 * g.normal(size=o)),
+        color=_to_rgb(hue, vividness, value),
+        texture_color=_to_rgb(texture_hue, vividness * 0.8, texture_value),
+    )
+    rendered = select(rendered, np.lexsort([depth, objects.image]))
 
-    # What the user thinks of them.
+    # The user's ratings.
     light = (np.log(brightness / 0.56) + exposure) / 0.28
-    offset = np.abs(np.abs(centre - 0.5) - 1 / 6).sum(1)  # from the nearest crossing of the thirds
+    offset = np.abs(np.abs(center - 0.5) - 1 / 6).sum(1)  # from the nearest crossing of the thirds
     merits = [1 - 1.25 * np.abs(light), (contrast - 0.95) / 0.13, (0.23 - offset) / 0.07, (0.36 - blur) / 0.17]
     qualities = np.stack([*merits, (saturation - 0.32) / 0.14, light], 1)
-    score = (
-        qualities @ (SHARED_PREFERENCE + PERSONAL_PREFERENCE * g.normal(size=6))
-        + 0.3 * g.normal()
-        + 0.25 * g.normal(size=n)
-    )
-    return scene, objects, np.searchsorted(RATING_STEPS, score)
+    weights = SHARED_PREFERENCE + PERSONAL_PREFERENCE_STD * g.normal(size=6)
+    score = qualities @ weights + 0.3 * g.normal() + 0.25 * g.normal(size=n)
+    return scene, rendered, np.searchsorted(RATING_THRESHOLDS, score)
 
 
-def colours(hue: NDArray[np.float64], saturation: NDArray[np.float64], value: NDArray[np.float64]) -> Array:
-    """HSV (hue in turns) as RGB [N, 3]."""
+def _to_rgb(hue: Doubles, saturation: Doubles, value: Doubles) -> Array:
+    """Convert HSV (hue in turns) to RGB [N, 3]."""
     k = (np.array([5.0, 3.0, 1.0]) + 6 * hue[:, None]) % 6
-    return _floats(value[:, None] * (1 - saturation[:, None] * np.clip(np.minimum(k, 4 - k), 0, 1)))
+    return _to_float32(value[:, None] * (1 - saturation[:, None] * np.clip(np.minimum(k, 4 - k), 0, 1)))
 
 
-def _near(hue: float, draws: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Hues from all around the wheel, denser near one of them."""
-    return hue + 4 * (draws - 0.5) ** 3
+def _hues_near(hue: float, uniforms: Doubles) -> Doubles:
+    """Return hues from all around the color wheel, denser near one of them."""
+    return hue + 4 * (uniforms - 0.5) ** 3
 
 
-def _beside(
-    candidates: NDArray[np.float64], centre: NDArray[np.float64], room: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Of several places [O, K, 2], the first that is clear of the main thing, else the farthest from it [O, 2]."""
-    distance = np.sqrt(((candidates - centre[:, None]) ** 2).sum(2))
-    best = np.argmax(np.minimum(distance, 0.9 * room[:, None]), 1)
+def _clear_of(center: Doubles, min_distance: Doubles, candidates: Doubles) -> Doubles:
+    """Return the first of several positions [O, K, 2] that is clear of the main object, else the farthest [O, 2]."""
+    distance = np.sqrt(((candidates - center[:, None]) ** 2).sum(2))
+    best = np.argmax(np.minimum(distance, 0.9 * min_distance[:, None]), 1)
     return candidates[np.arange(len(candidates)), best]
 
 
-def _values(behind: NDArray[np.float64], draws: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How light a thing and its texture are: either may be lighter or darker than what is behind."""
-    side = np.where(draws[0] < np.clip(2 - 2 * behind, 0.2, 0.9), 1, -1)
-    body = behind + side * (0.2 + 0.25 * draws[1])
-    trim = body - side * (0.35 + 0.25 * draws[2])
-    return np.clip(body, 0.06, 1), np.clip(trim, 0.06, 1)
+def _values(background: Doubles, uniforms: Doubles) -> tuple[Doubles, Doubles]:
+    """Return how light objects and their textures are: each may be lighter or darker than the background."""
+    side = np.where(uniforms[0] < np.clip(2 - 2 * background, 0.2, 0.9), 1, -1)
+    value = background + side * (0.2 + 0.25 * uniforms[1])
+    texture_value = value - side * (0.35 + 0.25 * uniforms[2])
+    return np.clip(value, 0.06, 1), np.clip(texture_value, 0.06, 1)
 
 
-def _floats(x: NDArray[np.float64]) -> Array:
+def _to_float32(x: Doubles) -> Array:
     return x.astype(np.float32)

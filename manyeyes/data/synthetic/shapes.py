@@ -1,6 +1,7 @@
-"""Silhouettes and textures: what makes a class of the procedural world recognisable, whatever its colour or place.
+"""Silhouettes and textures: what identifies a class of the synthetic images, whatever its color or position.
 
-A coarse class is one silhouette with one texture; a fine class is one choice of their four parameters (`looks`).
+A coarse class has one silhouette and one texture; a fine class has its own values of their four parameters
+(`appearances`).
 """
 
 from collections.abc import Callable
@@ -10,15 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from manyeyes.core.population import Ints
+
 Array = NDArray[np.floating[Any]]  # float32; NumPy's own annotations widen it
-Ints = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Local:
+class LocalGrid:
     """The pixels [N, P, P] of N objects in the objects' own coordinates, with parameters [N, 1, 1] in 0..1."""
 
-    u: Array  # right; the object lies within 1.2 of its centre
+    u: Array  # right; the object lies within 1.2 of its center
     v: Array  # down
     r: Array
     angle: Array
@@ -28,166 +31,112 @@ class Local:
     pitch: Array  # cycles of the texture across the object
 
 
-def looks(ranks: Ints) -> Array:
-    """The parameters in 0..1 [F, 4] of fine classes, from the rank of each within its coarse class.
+def appearances(ranks: Ints) -> Array:
+    """Return the parameters in 0..1 [F, 4] of fine classes, from the rank of each within its coarse class.
 
-    An additive recurrence (Roberts' R4) rather than chance: neighbours differ and no two classes coincide.
+    They follow an additive recurrence (Roberts' R4): unlike random numbers, neighbors differ and none coincide.
     """
     ratio = 1.1673039782614187  # the positive root of x^5 = x + 1
     steps = ratio ** -np.arange(1.0, 5.0)
     return ((0.5 + np.outer(ranks, steps)) % 1).astype(np.float32)
 
 
-def localise(u: Array, v: Array, look: Array) -> Local:
-    """Coordinates [N, P, P] and looks [N, 4] as silhouettes and textures read them."""
-    a, b, count, pitch = (look[:, k, None, None] for k in range(4))
-    r, angle = np.sqrt(u * u + v * v), np.arctan2(v, u)
-    return Local(u, v, r, angle, a, b, np.floor(count * 3), 1.6 + 1.2 * pitch)
+def to_local(u: Array, v: Array, appearance: Array) -> LocalGrid:
+    """Return the grid for coordinates [N, P, P] and parameters [N, 4]."""
+    a, b, count, pitch = (appearance[:, k, None, None] for k in range(4))
+    return LocalGrid(u, v, np.sqrt(u * u + v * v), np.arctan2(v, u), a, b, np.floor(count * 3), 1.6 + 1.2 * pitch)
 
 
-def inside(coarse: int, at: Local) -> Array:
-    """How far inside the silhouette of a coarse class each pixel lies, in radii; negative outside [N, P, P]."""
-    return SILHOUETTES[coarse % len(SILHOUETTES)](at)
+def silhouette_depth(coarse: int, at: LocalGrid) -> Array:
+    """Return how far inside a coarse class's silhouette each pixel lies, in radii; negative outside [N, P, P]."""
+    return _SILHOUETTES[coarse % len(_SILHOUETTES)](at)
 
 
-def texture(coarse: int, at: Local) -> Array:
-    """The texture of a coarse class, from 0 to 1 [N, P, P]."""
-    # Classes that share a silhouette differ in texture.
-    kind = (coarse % len(SILHOUETTES) + coarse // len(SILHOUETTES)) % len(TEXTURES)
-    return np.clip(0.5 + 1.2 * TEXTURES[kind](at), 0, 1)
+def texture(coarse: int, at: LocalGrid) -> Array:
+    """Return the texture of a coarse class, from 0 to 1 [N, P, P]; classes that share a silhouette have different ones."""
+    kind = (coarse % len(_SILHOUETTES) + coarse // len(_SILHOUETTES)) % len(_TEXTURES)
+    return np.clip(0.5 + 1.2 * _TEXTURES[kind](at), 0, 1)
 
 
-def _disc(at: Local, x: float | Array, y: float | Array, radius: float | Array) -> Array:
-    return radius - np.sqrt((at.u - x) ** 2 + (at.v - y) ** 2)
+def _disc(u: Array, v: Array, radius: float | Array) -> Array:
+    return radius - np.sqrt(u**2 + v**2)
 
 
-def _box(at: Local, width: float | Array, height: float | Array) -> Array:
-    return np.minimum(width - np.abs(at.u), height - np.abs(at.v))
+def _box(at: LocalGrid, width: float | Array, height: float | Array) -> Array:
+    return np.minimum(width - abs(at.u), height - abs(at.v))
 
 
-def _tower(at: Local) -> Array:
-    roof = 0.35 * at.b * np.abs(at.u)
-    return np.minimum(0.42 + 0.3 * at.a - np.abs(at.u), np.minimum(at.v + 0.95 - roof, 0.95 - at.v))
+def _teardrop(u: Array, v: Array, point: float, widening: float | Array) -> Array:
+    width = np.sqrt(np.clip(1 - v * v, 0, 1)) * (point + widening * (1 + v))
+    return np.where(abs(v) < 1, width, -1) - abs(u)
 
 
-def _gear(at: Local) -> Array:
-    rim = 0.75 + 0.17 * np.clip(2.5 * np.cos((6 + at.count) * at.angle), -1, 1)
-    return np.minimum(rim - at.r, at.r - 0.2 - 0.15 * at.a)
+def _face(at: LocalGrid) -> Array:
+    ears = _disc(abs(at.u) - (0.42 + 0.12 * at.a), at.v + 0.52, 0.27 + 0.1 * at.b)
+    return np.maximum(_disc(at.u, at.v - 0.18, 0.72), ears)
 
 
-def _pebble(at: Local) -> Array:
-    wobble = 0.14 * np.cos(2 * at.angle + 6 * at.a) + 0.1 * np.cos(3 * at.angle + 6 * at.b)
-    return 0.74 + wobble - at.r
-
-
-def _peak(at: Local) -> Array:
-    return np.minimum(0.6 - at.v, (at.v + 0.95) * (0.4 + 0.14 * at.a) - np.abs(at.u - 0.2 * (at.b - 0.5)))
-
-
-def _flower(at: Local) -> Array:
-    return 0.38 + 0.12 * at.a + 0.5 * np.abs(np.cos((4 + at.count) * at.angle / 2)) - at.r
-
-
-def _bowl(at: Local) -> Array:
-    return np.minimum(0.95 - np.sqrt(at.u**2 + ((at.v + 0.45) / (1.1 + 0.3 * at.a)) ** 2), at.v + 0.45)
-
-
-def _face(at: Local) -> Array:
-    spread, size = 0.42 + 0.12 * at.a, 0.27 + 0.1 * at.b
-    ears = np.maximum(_disc(at, spread, -0.52, size), _disc(at, -spread, -0.52, size))
-    return np.maximum(_disc(at, 0.0, 0.18, 0.72), ears)
-
-
-def _drop(at: Local) -> Array:
-    width = np.sqrt(np.clip(1 - at.v * at.v, 0, 1)) * (0.12 + (0.3 + 0.12 * at.a) * (1 + at.v))
-    return np.where(np.abs(at.v) < 1, width, -1) - np.abs(at.u)
-
-
-def _frame(at: Local) -> Array:
-    edge = np.maximum(np.abs(at.u) / (0.62 + 0.2 * at.a), np.abs(at.v) / 0.82)
+def _frame(at: LocalGrid) -> Array:
+    edge = np.maximum(abs(at.u) / (0.62 + 0.2 * at.a), abs(at.v) / 0.82)
     return 0.8 * np.minimum(1 - edge, edge - 0.45 - 0.15 * at.b)
 
 
-def _arch(at: Local) -> Array:
-    across = np.where(at.v < 0, at.r, np.abs(at.u))
+def _arch(at: LocalGrid) -> Array:
+    across = np.where(at.v < 0, at.r, abs(at.u))
     return np.minimum(np.minimum(0.85 - across, across - 0.35 - 0.14 * at.a), 0.75 - at.v)
 
 
-def _star(at: Local) -> Array:
-    turn = (5 + at.count) * at.angle / (2 * np.pi) % 1
-    return 0.36 + 0.08 * at.a + 0.58 * np.abs(2 * turn - 1) ** 1.3 - at.r
+def _lens(at: LocalGrid) -> Array:
+    offset = 0.55 + 0.3 * at.a
+    return _disc(at.u, abs(at.v) + offset, np.sqrt(0.9 + offset * offset))
 
 
-def _lens(at: Local) -> Array:
-    off = 0.55 + 0.3 * at.a
-    reach = np.sqrt(0.9 + off * off)
-    return np.minimum(_disc(at, 0.0, off, reach), _disc(at, 0.0, -off, reach))
-
-
-def _heart(at: Local) -> Array:
-    dent = at.v - 0.2 + (0.45 + 0.25 * at.a) * np.sqrt(np.abs(at.u))
-    return 0.78 - np.sqrt((1.05 * at.u) ** 2 + dent * dent)
-
-
-def _flame(at: Local) -> Array:
-    lean = at.u + (0.18 + 0.1 * at.a) * np.sin((4 + at.b) * at.v)
-    width = np.sqrt(np.clip(1 - at.v * at.v, 0, 1)) * (0.1 + 0.27 * (1 + at.v))
-    return np.where(np.abs(at.v) < 1, width, -1) - np.abs(lean)
-
-
-def _wave(at: Local) -> Array:
-    crest = (0.3 + 0.12 * at.a) * np.sin((3.6 + 1.4 * at.b) * at.u)
-    return np.minimum(0.28 - np.abs(at.v - crest), 0.92 - np.abs(at.u))
-
-
-def _cross(at: Local) -> Array:
+def _cross(at: LocalGrid) -> Array:
     arm = 0.24 + 0.12 * at.a
     return np.maximum(_box(at, arm, 0.95), _box(at, 0.95, arm))
 
 
-def _crescent(at: Local) -> Array:
-    return np.minimum(0.92 - at.r, -_disc(at, 0.38 + 0.12 * at.a, 0.0, 0.62 + 0.1 * at.b))
-
-
-def _smooth(at: Local) -> Array:
-    return 0.4 * at.v + 0.1
-
-
-def _stripes(at: Local) -> Array:
-    return np.sin(np.pi * at.pitch * at.u + 1)
-
-
-def _checks(at: Local) -> Array:
-    return 1.5 * np.sin(np.pi * at.pitch * at.u) * np.sin(np.pi * at.pitch * at.v)
-
-
-def _dots(at: Local) -> Array:
-    bumps = np.cos(np.pi * at.pitch * 1.3 * at.u) * np.cos(np.pi * at.pitch * 1.3 * at.v)
-    return 2 * (np.abs(bumps) - 0.45)
-
-
-def _rings(at: Local) -> Array:
-    return np.cos(2 * np.pi * at.pitch * 0.8 * at.r)
-
-
-def _rays(at: Local) -> Array:
-    return np.sin(np.floor(2 + 2 * at.pitch) * at.angle)
-
-
-def _ripples(at: Local) -> Array:
-    return np.sin(np.pi * at.pitch * 1.2 * (at.v + 0.25 * np.sin(5 * at.u)))
-
-
-def _mesh(at: Local) -> Array:
+def _mesh(at: LocalGrid) -> Array:
     lines = np.maximum(np.cos(np.pi * 1.4 * at.pitch * (at.u + at.v)), np.cos(np.pi * 1.4 * at.pitch * (at.u - at.v)))
     return 2 * (lines - 0.6)
 
 
-SILHOUETTES: tuple[Callable[[Local], Array], ...] = (
-    _tower, _gear, _pebble, _peak, _flower, _bowl, _face, _drop, _frame,
-    _arch, _star, _lens, _heart, _flame, _wave, _cross, _crescent,
-)  # fmt: skip
-TEXTURES: tuple[Callable[[Local], Array], ...] = (
-    _stripes, _smooth, _checks, _rays, _rings, _dots, _ripples, _mesh,
-)  # fmt: skip
-MOST_CLASSES = len(SILHOUETTES) * len(TEXTURES)
+SILHOUETTES: dict[str, Callable[[LocalGrid], Array]] = {  # depth inside the silhouette
+    "tower": lambda at: np.minimum(
+        0.42 + 0.3 * at.a - abs(at.u), np.minimum(at.v + 0.95 - 0.35 * at.b * abs(at.u), 0.95 - at.v)
+    ),
+    "gear": lambda at: np.minimum(
+        0.75 + 0.17 * np.clip(2.5 * np.cos((6 + at.count) * at.angle), -1, 1) - at.r, at.r - 0.2 - 0.15 * at.a
+    ),
+    "pebble": lambda at: 0.74 + (0.14 * np.cos(2 * at.angle + 6 * at.a) + 0.1 * np.cos(3 * at.angle + 6 * at.b)) - at.r,
+    "peak": lambda at: np.minimum(0.6 - at.v, (at.v + 0.95) * (0.4 + 0.14 * at.a) - abs(at.u - 0.2 * (at.b - 0.5))),
+    "flower": lambda at: 0.38 + 0.12 * at.a + 0.5 * abs(np.cos((4 + at.count) * at.angle / 2)) - at.r,
+    "bowl": lambda at: np.minimum(_disc(at.u, (at.v + 0.45) / (1.1 + 0.3 * at.a), 0.95), at.v + 0.45),
+    "face": _face,
+    "drop": lambda at: _teardrop(at.u, at.v, 0.12, 0.3 + 0.12 * at.a),
+    "frame": _frame,
+    "arch": _arch,
+    "star": lambda at: (
+        0.36 + 0.08 * at.a + 0.58 * abs(2 * ((5 + at.count) * at.angle / (2 * np.pi) % 1) - 1) ** 1.3 - at.r
+    ),
+    "lens": _lens,
+    "heart": lambda at: _disc(1.05 * at.u, at.v - 0.2 + (0.45 + 0.25 * at.a) * np.sqrt(abs(at.u)), 0.78),
+    "flame": lambda at: _teardrop(at.u + (0.18 + 0.1 * at.a) * np.sin((4 + at.b) * at.v), at.v, 0.1, 0.27),
+    "wave": lambda at: np.minimum(
+        0.28 - abs(at.v - (0.3 + 0.12 * at.a) * np.sin((3.6 + 1.4 * at.b) * at.u)), 0.92 - abs(at.u)
+    ),
+    "cross": _cross,
+    "crescent": lambda at: np.minimum(0.92 - at.r, -_disc(at.u - (0.38 + 0.12 * at.a), at.v, 0.62 + 0.1 * at.b)),
+}
+TEXTURES: dict[str, Callable[[LocalGrid], Array]] = {  # roughly from -0.5 to 0.5
+    "stripes": lambda at: np.sin(np.pi * at.pitch * at.u + 1),
+    "smooth": lambda at: 0.4 * at.v + 0.1,
+    "checks": lambda at: 1.5 * np.sin(np.pi * at.pitch * at.u) * np.sin(np.pi * at.pitch * at.v),
+    "rays": lambda at: np.sin(np.floor(2 + 2 * at.pitch) * at.angle),
+    "rings": lambda at: np.cos(2 * np.pi * at.pitch * 0.8 * at.r),
+    "dots": lambda at: 2 * (abs(np.cos(np.pi * at.pitch * 1.3 * at.u) * np.cos(np.pi * at.pitch * 1.3 * at.v)) - 0.45),
+    "ripples": lambda at: np.sin(np.pi * at.pitch * 1.2 * (at.v + 0.25 * np.sin(5 * at.u))),
+    "mesh": _mesh,
+}
+_SILHOUETTES, _TEXTURES = tuple(SILHOUETTES.values()), tuple(TEXTURES.values())
+MAX_COARSE_CLASSES = len(SILHOUETTES) * len(TEXTURES)
