@@ -1,4 +1,4 @@
-"""Memory that is freed stays with the process while it trains, and goes back to the system after that."""
+"""Freed memory stays with the process while it trains, and is returned to the system afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = """
 import resource
 import torch
 from pathlib import Path
-from manyeyes.engines.malloc import kept_memory
+from manyeyes.engines.malloc import retained_memory
 
 def pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -20,24 +20,24 @@ def pages():
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(20):
-        big = [torch.ones(2**24), torch.ones(2**23)]  # 96 MiB, all of it written
-        del big
+        tensors = [torch.ones(2**24), torch.ones(2**23)]  # 96 MiB, all of it written
+        del tensors
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-before, outside = pages(), faults()
-with kept_memory(torch.device("cpu")):
-    faults()  # which takes it
-    within, held = faults(), pages()
-print(outside, within, before, held, pages())
+pages_before, faults_outside = pages(), faults()
+with retained_memory(torch.device("cpu")):
+    faults()  # the process requests the memory
+    faults_inside, pages_inside = faults(), pages()
+print(faults_outside, faults_inside, pages_before, pages_inside, pages())
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's counts")
-def test_freed_memory_is_taken_once_and_given_back_at_the_end() -> None:
+def test_memory_is_requested_once_and_returned_at_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
-    outside, within, before, held, after = map(int, done.stdout.split())
-    if outside < 100:
-        pytest.skip("another C library than glibc, which keeps freed memory by itself")
-    assert within < outside / 10
-    assert held - before > 20_000  # pages: 96 MiB have 24,576
-    assert after - before < 5_000
+    faults_outside, faults_inside, pages_before, pages_inside, pages_after = map(int, done.stdout.split())
+    if faults_outside < 100:
+        pytest.skip("a C library other than glibc, which retains freed memory by default")
+    assert faults_inside < faults_outside / 10
+    assert pages_inside - pages_before > 20_000  # 96 MiB are 24,576 pages
+    assert pages_after - pages_before < 5_000
