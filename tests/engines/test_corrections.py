@@ -1,9 +1,7 @@
-"""Corrections as users write them, with every kind of state, on every engine: each equals a computation by hand."""
+"""Corrections as users write them, with every kind of state, on every engine: each equals a computation in float64."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -16,323 +14,372 @@ from torch.nn import functional as F
 
 from manyeyes.algorithms import fedavg
 from manyeyes.components import Ditto, MatchingLayers, ProximalTerm
-from manyeyes.core.algorithm import Algorithm, Correction, Engine, PersonalLayers
-from manyeyes.core.plan import ClientPlan, RoundPlan, plan_round
-from manyeyes.core.population import Population, SingleLabels
-from manyeyes.core.round import run_round
-from manyeyes.core.state import ClientStates, CohortResult, MutableClientStates, RoundContext, init_state
-from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.select import EngineOptions, choose_engine
+from manyeyes.core.algorithm import Algorithm, Batching, Correction, PersonalLayers, ServerStep
+from manyeyes.core.plan import ClientPlan, plan_round
+from manyeyes.core.population import Ints, Population, SingleLabels
+from manyeyes.core.state import CORRECTION_STATE, CohortResult, MutableClientStates
+from manyeyes.engines.base import EngineBase
+from manyeyes.engines.select import choose_engine
 from manyeyes.models.flat import FlatModel
-from tests.engines.gpu_runs import CPU, ENGINES, assert_same
+from tests.engines.engine_runs import initial_state, make_setup, run_rounds
+from tests.engines.gpu_runs import ENGINES, assert_equals_reference
 from tests.engines.multiprocess_runs import NEEDS_WORKERS
 
-EVERY = ["reference", pytest.param("multiprocess", marks=NEEDS_WORKERS), "vmap", "cuda_graphs"]
-ROUNDS, SEED, LR, CLASSES = 4, 5, 0.05, 3
+ENGINE_NAMES = ["reference", pytest.param("multiprocess", marks=NEEDS_WORKERS), "vmap", "cuda_graphs"]
+ROUNDS, SEED, LR, NUM_CLASSES = 4, 5, 0.05, 3
 RNG = np.random.default_rng(0)
 OWNERS = np.repeat(np.arange(7), [12, 9, 8, 5, 4, 2, 1])
 IMAGES = RNG.integers(0, 256, (len(OWNERS), 4, 4, 3), np.uint8)
-LABELS = RNG.integers(0, CLASSES, len(OWNERS))
+LABELS = RNG.integers(0, NUM_CLASSES, len(OWNERS))
 POPULATION = Population.from_arrays(IMAGES, SingleLabels(LABELS, tuple("abc")), OWNERS)
-SEEN = torch.tensor((IMAGES / 255 - 0.5) / 0.25).permute(0, 3, 1, 2).flatten(1)  # channels first, float64
-INPUTS = SEEN.shape[1]
+INPUTS = torch.tensor((IMAGES / 255 - 0.5) / 0.25).permute(0, 3, 1, 2).flatten(1)  # channels first, float64
+NUM_INPUTS = INPUTS.shape[1]
 
 
 @dataclass(frozen=True)
-class FedDyn:
-    """The client's half of Acar et al. 2021: g + alpha (theta - theta_t) - h; h <- h - alpha (theta_k - theta_t)."""
+class ClientFedDyn:
+    """The clients' half of FedDyn (Acar et al. 2021), without server state.
+
+    The gradient is g + alpha (theta - theta_t) - h, and a client keeps h <- h - alpha (theta_k - theta_t).
+    """
 
     alpha: float
-    scale = 1.0
-    whole = False
-    reports = False
+    gradient_scale = 1.0
+    needs_full_gradient = False
+    uploads = False
+    downloads = False
 
     @property
-    def pull(self) -> float:
+    def proximal_strength(self) -> float:
         return self.alpha
 
-    def start(self, theta: Tensor) -> None:
+    def init(self, theta: Tensor) -> None:
         return None
 
-    def shift(self, shared: Tensor | None, own: Tensor | None) -> Tensor | None:
-        return None if own is None else -own
+    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor | None:
+        return None if client_state is None else -client_state
 
-    def finish(
-        self, shared: Tensor | None, own: Tensor | None, update: Tensor, distance: float, gradient: Tensor | None
+    def client_update(
+        self,
+        correction_state: Tensor | None,
+        client_state: Tensor | None,
+        update: Tensor,
+        steps_times_lr: float,
+        full_gradient: Tensor | None,
     ) -> tuple[Tensor, None]:
-        return self.alpha * update + (0 if own is None else own), None
+        return self.alpha * update + (0 if client_state is None else client_state), None
 
-    def merge(self, shared: Tensor | None, reports: Tensor | None, kept: int, users: int) -> None:
-        return None
+    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[None, Tensor]:
+        return None, step.theta_after
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """A correction with any mix of state, uploads, the whole gradient and a pull."""
+class MixedCorrection:
+    """A correction with any mix of server state, client state, uploads, a full gradient and a proximal term."""
 
-    told: bool
-    keeps: bool
-    reports: bool
-    whole: bool
-    pull: float
-    scale = 0.8
+    downloads: bool  # has server state
+    has_client_state: bool
+    uploads: bool
+    needs_full_gradient: bool
+    proximal_strength: float
+    gradient_scale = 0.8
 
-    def start(self, theta: Tensor) -> Tensor | None:
-        return torch.full_like(theta, 0.01) if self.told else None
+    def init(self, theta: Tensor) -> Tensor | None:
+        return torch.full_like(theta, 0.01) if self.downloads else None
 
-    def shift(self, shared: Tensor | None, own: Tensor | None) -> Tensor | None:
-        if shared is None:
-            return None if own is None else -own
-        return shared if own is None else shared - own
+    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor | None:
+        if correction_state is None:
+            return None if client_state is None else -client_state
+        return correction_state if client_state is None else correction_state - client_state
 
-    def finish(
-        self, shared: Tensor | None, own: Tensor | None, update: Tensor, distance: float, gradient: Tensor | None
+    def client_update(
+        self,
+        correction_state: Tensor | None,
+        client_state: Tensor | None,
+        update: Tensor,
+        steps_times_lr: float,
+        full_gradient: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        assert (gradient is not None) == self.whole
-        slope = update / distance if gradient is None else gradient
-        kept = 0.3 * slope + (0 if own is None else 0.5 * own)
-        return kept if self.keeps else None, slope if self.reports else None
+        assert (full_gradient is not None) == self.needs_full_gradient
+        gradient = update / steps_times_lr if full_gradient is None else full_gradient
+        new_state = 0.3 * gradient + (0 if client_state is None else 0.5 * client_state)
+        return new_state if self.has_client_state else None, gradient if self.uploads else None
 
-    def merge(self, shared: Tensor | None, reports: Tensor | None, kept: int, users: int) -> Tensor | None:
-        assert (reports is not None) == self.reports
-        if shared is None:
-            return None
-        return 0.5 * shared if reports is None else 0.5 * shared + 0.1 * reports / kept
+    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor | None, Tensor]:
+        assert (step.uploads is not None) == self.uploads
+        if correction_state is None:
+            return None, step.theta_after
+        uploads = 0 if step.uploads is None else 0.1 * step.uploads / step.num_accepted
+        return 0.5 * correction_state + uploads, step.theta_after
 
 
 @dataclass(frozen=True)
-class Late(Mixed):
+class LateServerState(MixedCorrection):
     """Its server state begins with the first uploads."""
 
-    def merge(self, shared: Tensor | None, reports: Tensor | None, kept: int, users: int) -> Tensor | None:
-        assert reports is not None
-        return 0.1 * reports / kept
+    def init(self, theta: Tensor) -> None:
+        return None
+
+    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor | None, Tensor]:
+        assert step.uploads is not None
+        return 0.1 * step.uploads / step.num_accepted, step.theta_after
 
 
 @dataclass(frozen=True)
-class Remembering(Mixed):
-    """A client keeps the server state of the round it takes part in."""
+class KeepsServerState(MixedCorrection):
+    """A client keeps the server state of the round that it takes part in."""
 
-    def finish(
-        self, shared: Tensor | None, own: Tensor | None, update: Tensor, distance: float, gradient: Tensor | None
+    def client_update(
+        self,
+        correction_state: Tensor | None,
+        client_state: Tensor | None,
+        update: Tensor,
+        steps_times_lr: float,
+        full_gradient: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        return shared, update
+        return correction_state, update
 
 
 @dataclass(frozen=True)
-class Unforeseen(Mixed):
-    """Shifts by what a client keeps, unless that is what an update of ones leaves."""
+class UnexpectedOffset(MixedCorrection):
+    """Has no offset for the client state that an update of ones leaves, and one for all others."""
 
-    def shift(self, shared: Tensor | None, own: Tensor | None) -> Tensor | None:
-        return None if own is None or bool((own == own[0]).all()) else -own
-
-
-class Heard:
-    """An engine, with the sums of uploads that it has returned."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine, self.trained, self.dice = engine, engine.trained, engine.dice
-        self.reports: list[Tensor | None] = []
-
-    def personal(self, personal: PersonalLayers) -> Tensor:
-        return self.engine.personal(personal)
-
-    def train(self, weights: Tensor, plan: RoundPlan, work: RoundContext, clients: ClientStates) -> CohortResult:
-        found: CohortResult = self.engine.train(weights, plan, work, clients)
-        self.reports.append(found.uploads_P)
-        return found
+    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor | None:
+        return None if client_state is None or bool((client_state == client_state[0]).all()) else -client_state
 
 
-def algorithm_with(correct: Correction) -> Algorithm:
-    """FedAvg with four of seven users a round: new ones and ones that return."""
-    return replace(fedavg(cohort_size=4, batch_size=4, epochs=2, lr=LR), correction=correct)
+class RecordingEngine:
+    """An engine that records the sums of uploads that it returns."""
+
+    def __init__(self, engine: EngineBase) -> None:
+        self.engine = engine
+        self.uploads: list[Tensor | None] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def train(self, *args: Any) -> CohortResult:
+        result = self.engine.train(*args)
+        self.uploads.append(result.uploads_P)
+        return result
 
 
-def flat_model() -> FlatModel:
+def algorithm_with(correction: Correction) -> Algorithm:
+    """Return FedAvg with four of seven users per round: new ones and ones that return."""
+    return replace(fedavg(cohort_size=4, batch_size=4, epochs=2, lr=LR), correction=correction)
+
+
+def make_model() -> FlatModel:
     torch.manual_seed(0)
-    return FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(INPUTS, CLASSES)))
+    return FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(NUM_INPUTS, NUM_CLASSES)))
 
 
-@contextmanager
-def engine_of(name: str, flat: FlatModel) -> Iterator[Heard]:
-    engine = choose_engine(
-        name, flat, POPULATION, Preprocess(), CPU, EngineOptions("float32", compile=False, workers=2, num_streams=2)
-    )
-    try:
-        yield Heard(engine)
-    finally:
-        getattr(engine, "close", lambda: None)()
+def train_on(engine_name: str, algorithm: Algorithm) -> tuple[Tensor, MutableClientStates, list[Tensor | None]]:
+    """Return the weights after all rounds, the clients' states, and each round's sum of uploads."""
+    model = make_model()
+    setup = make_setup(model, POPULATION, engine=engine_name, workers=2, num_streams=2)
+    with choose_engine(algorithm, setup) as engine:
+        recording: Any = RecordingEngine(engine)
+        first = initial_state(algorithm, model)
+        state, client_states, _ = run_rounds(algorithm, recording, POPULATION, first, ROUNDS, SEED)
+    return state.weights, client_states, recording.uploads
 
 
-def game(name: str, algorithm: Algorithm) -> tuple[Tensor, MutableClientStates, list[Tensor | None]]:
-    """Weights after some rounds, what clients keep, and each round's sum of uploads."""
-    flat = flat_model()
-    state, clients = init_state(algorithm, flat.read(), flat.num_trainable), dict[int, dict[str, Tensor]]()
-    with engine_of(name, flat) as engine:
-        checked: Engine = engine
-        for _ in range(ROUNDS):
-            state, _ = run_round(algorithm, state, POPULATION, checked, clients, SEED)
-    return state.weights, clients, engine.reports
-
-
-def slope(theta: Tensor, examples: Any) -> Tensor:
-    """The gradient of the mean loss of a linear softmax model."""
+def mean_gradient(theta: Tensor, examples: Ints) -> Tensor:
+    """Return the gradient of the mean loss of a linear softmax model."""
     leaf = theta.clone().requires_grad_()
-    outputs = SEEN[examples] @ leaf[:-CLASSES].view(CLASSES, INPUTS).T + leaf[-CLASSES:]
+    outputs = INPUTS[examples] @ leaf[:-NUM_CLASSES].view(NUM_CLASSES, NUM_INPUTS).T + leaf[-NUM_CLASSES:]
     return torch.autograd.grad(F.cross_entropy(outputs, torch.tensor(LABELS[examples])), leaf)[0]
 
 
-def local_training(
-    correct: Correction, theta: Tensor, client: ClientPlan, shared: Tensor | None, own: Tensor | None
+def expected_client_training(
+    correction: Correction,
+    theta_t: Tensor,
+    client: ClientPlan,
+    correction_state: Tensor | None,
+    client_state: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """A client's update, what it keeps and what it uploads."""
-    gradient = slope(theta, POPULATION.examples(client.user)) if correct.needs_full_gradient else None
-    shift = correct.offset(shared, own)
-    here = theta
-    for rows in client.example_indices_SB:
-        step = correct.gradient_scale * slope(here, rows[rows >= 0]) + correct.proximal_strength * (here - theta)
-        here = here - LR * (step if shift is None else step + shift)
-    return theta - here, *correct.client_update(shared, own, theta - here, LR * client.num_steps, gradient)
+    """Return a client's update, its new state and its upload."""
+    needs_full_gradient = correction.needs_full_gradient
+    full_gradient = mean_gradient(theta_t, POPULATION.examples(client.user)) if needs_full_gradient else None
+    offset = correction.offset(correction_state, client_state)
+    theta = theta_t
+    for indices_B in client.example_indices_SB:
+        gradient = correction.gradient_scale * mean_gradient(theta, indices_B[indices_B >= 0])
+        gradient = gradient + correction.proximal_strength * (theta - theta_t)
+        theta = theta - LR * (gradient if offset is None else gradient + offset)
+    update = theta_t - theta
+    return update, *correction.client_update(
+        correction_state, client_state, update, LR * client.num_steps, full_gradient
+    )
 
 
-def by_hand(algorithm: Algorithm) -> tuple[Tensor, dict[int, Tensor], list[Tensor | None]]:
-    """The same rounds in float64; only who takes part and on which examples is the package's."""
-    correct = algorithm.correction
-    assert correct is not None
-    theta = flat_model().read().double()
-    shared, own, sums = correct.init(theta), dict[int, Tensor](), list[Tensor | None]()
+def expected_training(algorithm: Algorithm) -> tuple[Tensor, dict[int, Tensor], list[Tensor | None]]:
+    """Compute the same rounds in float64; only the cohorts and batches are those of the package."""
+    correction = algorithm.correction
+    assert correction is not None
+    theta = make_model().read().double()
+    correction_state = correction.init(theta)
+    client_states: dict[int, Tensor] = {}
+    upload_sums: list[Tensor | None] = []
     for round in range(ROUNDS):
         clients = plan_round(algorithm, POPULATION, SEED, round).clients
         update, uploads = torch.zeros_like(theta), list[Tensor]()
         for client in clients:
-            moved, kept, upload = local_training(correct, theta, client, shared, own.get(client.client_id))
-            update += client.num_examples * moved
-            own |= {} if kept is None else {client.client_id: kept}
+            client_update, client_state, upload = expected_client_training(
+                correction, theta, client, correction_state, client_states.get(client.client_id)
+            )
+            update += client.num_examples * client_update
+            client_states |= {} if client_state is None else {client.client_id: client_state}
             uploads += [] if upload is None else [upload]
-        theta = theta - update / sum(client.num_examples for client in clients)
-        sums.append(torch.stack(uploads).sum(0) if uploads else None)
-        shared = correct.server_update(shared, sums[-1], len(clients), len(POPULATION.user_ids))
-    return theta, own, sums
+        update /= sum(client.num_examples for client in clients)
+        upload_sums.append(torch.stack(uploads).sum(0) if uploads else None)
+        step = ServerStep(
+            theta_before=theta,
+            theta_after=theta - update,
+            update=update,
+            uploads=upload_sums[-1],
+            num_sampled=len(clients),
+            num_accepted=len(clients),
+            num_clients=len(POPULATION.user_ids),
+        )
+        correction_state, theta = correction.server_update(correction_state, step)
+    return theta, client_states, upload_sums
 
 
-def assert_near(found: Tensor, expected: Tensor) -> None:
-    assert torch.linalg.vector_norm(found - expected) <= 1e-5 * torch.linalg.vector_norm(expected)
+def assert_close(actual: Tensor, expected: Tensor) -> None:
+    assert torch.linalg.vector_norm(actual - expected) <= 1e-5 * torch.linalg.vector_norm(expected)
 
 
-def assert_as_by_hand(engine: str, correct: Correction) -> None:
-    algorithm = algorithm_with(correct)
-    first = flat_model().read().double()
-    weights, clients, sums = game(engine, algorithm)
-    theta, own, uploads = by_hand(algorithm)
-    assert_near(weights - first, theta - first)
-    assert {key: set(kept) for key, kept in clients.items()} == {key: {CORRECTION_STATE} for key in own}
-    for key, kept in own.items():
-        assert_near(clients[key][CORRECTION_STATE], kept)
-    assert [found is None for found in sums] == [expected is None for expected in uploads]
-    for found, expected in zip(sums, uploads, strict=True):
-        if found is not None and expected is not None:
-            assert_near(found, expected)
+def assert_as_expected(engine: str, correction: Correction) -> None:
+    algorithm = algorithm_with(correction)
+    first = make_model().read().double()
+    weights, client_states, uploads = train_on(engine, algorithm)
+    expected_theta, expected_states, expected_uploads = expected_training(algorithm)
+    assert_close(weights - first, expected_theta - first)
+    assert {k: set(state) for k, state in client_states.items()} == {k: {CORRECTION_STATE} for k in expected_states}
+    for client_id, state in expected_states.items():
+        assert_close(client_states[client_id][CORRECTION_STATE], state)
+    for actual, expected in zip(uploads, expected_uploads, strict=True):
+        assert (actual is None) == (expected is None)
+        if actual is not None and expected is not None:
+            assert_close(actual, expected)
 
 
-@pytest.mark.parametrize("engine", EVERY)
-def test_feddyn_equals_a_computation_by_hand(engine: str) -> None:
-    assert_as_by_hand(engine, FedDyn(0.1))
+@pytest.mark.parametrize("engine", ENGINE_NAMES)
+def test_a_correction_with_client_state_only(engine: str) -> None:
+    assert_as_expected(engine, ClientFedDyn(0.1))
 
 
-@pytest.mark.parametrize("engine", EVERY)
-@pytest.mark.parametrize(("told", "keeps", "reports", "whole"), list(product([False, True], repeat=4)))
-@pytest.mark.parametrize("pull", [0.0, 0.2])
-def test_every_mix_of_state_equals_a_computation_by_hand(
-    engine: str, told: bool, keeps: bool, reports: bool, whole: bool, pull: float
+@pytest.mark.parametrize("engine", ENGINE_NAMES)
+@pytest.mark.parametrize(
+    ("downloads", "has_client_state", "uploads", "needs_full_gradient"), list(product([False, True], repeat=4))
+)
+@pytest.mark.parametrize("proximal_strength", [0.0, 0.2])
+def test_every_mix_of_states(
+    engine: str,
+    downloads: bool,
+    has_client_state: bool,
+    uploads: bool,
+    needs_full_gradient: bool,
+    proximal_strength: float,
 ) -> None:
-    assert_as_by_hand(engine, Mixed(told, keeps, reports, whole, pull))
+    assert_as_expected(
+        engine, MixedCorrection(downloads, has_client_state, uploads, needs_full_gradient, proximal_strength)
+    )
 
 
-@pytest.mark.parametrize("engine", EVERY)
-def test_server_state_may_begin_after_the_first_round(engine: str) -> None:
-    assert_as_by_hand(engine, Late(told=False, keeps=True, reports=True, whole=False, pull=0.0))
+@pytest.mark.parametrize("engine", ENGINE_NAMES)
+@pytest.mark.parametrize("correction_class", [LateServerState, KeepsServerState])
+def test_server_state_that_begins_later_or_that_clients_keep(
+    engine: str, correction_class: type[MixedCorrection]
+) -> None:
+    assert_as_expected(engine, correction_class(True, True, True, needs_full_gradient=False, proximal_strength=0.0))
 
 
-@pytest.mark.parametrize("engine", EVERY)
-def test_a_client_may_keep_the_server_state_itself(engine: str) -> None:
-    assert_as_by_hand(engine, Remembering(told=True, keeps=True, reports=True, whole=False, pull=0.0))
-
-
-def test_cohorts_hold_new_clients_and_ones_that_return() -> None:
-    """Or the mixes above would not try both side by side."""
-    algorithm, seen, mixed = algorithm_with(FedDyn(0.1)), set[int](), False
+def test_cohorts_contain_new_clients_and_ones_that_return() -> None:
+    """Otherwise the tests above would not have both side by side."""
+    algorithm, seen, has_both = algorithm_with(ClientFedDyn(0.1)), set[int](), False
     for round in range(ROUNDS):
-        keys = {client.client_id for client in plan_round(algorithm, POPULATION, SEED, round).clients}
-        mixed |= bool(keys & seen) and bool(keys - seen)
-        seen |= keys
-    assert mixed
+        client_ids = {client.client_id for client in plan_round(algorithm, POPULATION, SEED, round).clients}
+        has_both |= bool(client_ids & seen) and bool(client_ids - seen)
+        seen |= client_ids
+    assert has_both
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("whole", [False, True])
-def test_personal_layers_with_client_state_equal_the_references(engine: str, whole: bool) -> None:
-    correct = Mixed(told=False, keeps=True, reports=False, whole=whole, pull=0.1)
-    assert_same(
-        engine, replace(fedavg(batch_size=8, lr=0.05), correction=correct, personal_layers=MatchingLayers(("fc3.*",)))
+@pytest.mark.parametrize("needs_full_gradient", [False, True])
+def test_personal_layers_with_client_state_equal_the_references(engine: str, needs_full_gradient: bool) -> None:
+    correction = MixedCorrection(False, True, False, needs_full_gradient, proximal_strength=0.1)
+    algorithm = fedavg(batch_size=8, lr=0.05)
+    assert_equals_reference(
+        engine, replace(algorithm, correction=correction, personal_layers=MatchingLayers(("fc3.*",)))
     )
 
 
 @pytest.mark.parametrize("engine", ["vmap", "cuda_graphs"])
-def test_a_shift_that_could_not_be_foreseen_is_refused(engine: str) -> None:
-    correct = Unforeseen(told=False, keeps=True, reports=False, whole=False, pull=0.0)
-    with pytest.raises(ValueError, match=r"Unforeseen.shift returns a tensor now .* use engine=reference"):
-        game(engine, algorithm_with(correct))
+def test_an_offset_that_could_not_be_expected_is_refused(engine: str) -> None:
+    correction = UnexpectedOffset(False, True, False, needs_full_gradient=False, proximal_strength=0.0)
+    with pytest.raises(ValueError, match=r"UnexpectedOffset\.offset returns a tensor now .* use engine=reference"):
+        train_on(engine, algorithm_with(correction))
+
+
+@dataclass(frozen=True)
+class MixedPersonalModel:
+    correction: Correction
+    personal_layers: PersonalLayers
 
 
 @pytest.mark.parametrize("engine", ["reference", "cuda_graphs"])
-@pytest.mark.parametrize(("told", "whole"), [(True, False), (False, True)])
-def test_a_model_of_the_clients_own_has_no_server_state(engine: str, told: bool, whole: bool) -> None:
-    @dataclass(frozen=True)
-    class Tied:
-        correct: Correction
-        personal: PersonalLayers
+@pytest.mark.parametrize(("downloads", "needs_full_gradient"), [(True, False), (False, True)])
+def test_a_personal_model_has_no_server_state_and_no_full_gradient(
+    engine: str, downloads: bool, needs_full_gradient: bool
+) -> None:
+    correction = MixedCorrection(downloads, False, False, needs_full_gradient, proximal_strength=0.1)
+    personal_model = MixedPersonalModel(correction, Ditto(0.5).personal_layers)
+    algorithm = replace(algorithm_with(ProximalTerm(0.1)), personal_model=personal_model)
+    with pytest.raises(ValueError, match="personal_model=MixedPersonalModel uses MixedCorrection, which needs"):
+        train_on(engine, algorithm)
 
-    tied = Tied(Mixed(told, keeps=False, reports=False, whole=whole, pull=0.1), Ditto(0.5).personal_layers)
-    algorithm = replace(algorithm_with(ProximalTerm(0.1)), personal_model=tied)
-    with pytest.raises(ValueError, match=r"algorithm.beside corrects gradients by Mixed"):
-        game(engine, algorithm)
+
+@dataclass(frozen=True)
+class AlternatingBatching:
+    """Trains the personal layers and the other layers in turn."""
+
+    inner: Batching
+
+    @property
+    def batch_size(self) -> int:
+        return self.inner.batch_size
+
+    def batches(self, num_held: int, rng: np.random.Generator) -> Ints:
+        return self.inner.batches(num_held, rng)
+
+    def num_examples(self, num_held: int) -> int:
+        return self.inner.num_examples(num_held)
+
+    def phases(self, num_steps: int) -> Ints:
+        return np.arange(num_steps) % 2 + 1
 
 
 @pytest.mark.parametrize("engine", ["reference", "vmap", "cuda_graphs"])
 def test_steps_of_a_part_of_the_model_need_personal_layers(engine: str) -> None:
-    @dataclass(frozen=True)
-    class Alternating:
-        inner: Any
-
-        @property
-        def batch(self) -> int:
-            return int(self.inner.batch)
-
-        def rows(self, held: int, rng: np.random.Generator) -> Any:
-            return self.inner.rows(held, rng)
-
-        def size(self, held: int) -> int:
-            return int(self.inner.size(held))
-
-        def only(self, steps: int) -> Any:
-            return np.arange(steps) % 2 + 1
-
     algorithm = fedavg(cohort_size=4, batch_size=4, lr=LR)
-    with pytest.raises(ValueError, match=r"set algorithm\.personal"):
-        game(engine, replace(algorithm, batching=Alternating(algorithm.batching)))
+    with pytest.raises(ValueError, match="no layer is personal: set personal_layers"):
+        train_on(engine, replace(algorithm, batching=AlternatingBatching(algorithm.batching)))
 
 
-def test_a_model_that_returns_no_tensor_is_named() -> None:
-    class Pair(nn.Module):
+def test_a_model_that_returns_a_tuple_is_refused() -> None:
+    class PairModel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.fc = nn.Linear(INPUTS, CLASSES)
+            self.fc = nn.Linear(NUM_INPUTS, NUM_CLASSES)
 
         def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-            scores = self.fc(images.flatten(1))
-            return scores, scores
+            outputs = self.fc(images.flatten(1))
+            return outputs, outputs
 
-    flat = FlatModel(Pair())
-    weights = flat.read()
-    with pytest.raises(ValueError, match="Pair returns a tuple from forward"):
-        flat(weights[: flat.num_trainable], weights[flat.num_trainable :], torch.zeros(1, 3, 4, 4))
+    model = FlatModel(PairModel())
+    weights = model.read()
+    with pytest.raises(ValueError, match="PairModel returns a tuple from forward"):
+        model(weights[: model.num_trainable], weights[model.num_trainable :], torch.zeros(1, 3, 4, 4))

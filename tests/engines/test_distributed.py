@@ -158,7 +158,7 @@ def test_a_rank_that_dies_ends_the_run_and_any_number_of_ranks_continues_it(
     code, err = finish(process)
     assert code != 0
     assert "another process of this training has ended" in err
-    assert "resume=a" in err
+    assert "is saved" in err and "resume=a" in err
     rounds = count_lines(metrics) + 3
     code, err = finish(start_run(3, "resume=a", f"rounds={rounds}", cwd=tmp_path))
     assert code == 0, err
@@ -175,7 +175,7 @@ def test_ctrl_c_saves_the_run_after_the_same_round_on_every_rank(tmp_path: Path,
     for pid in child_pids(process):
         os.kill(pid, signal.SIGINT)
     _, err = finish(process)
-    match = re.search(r"Stopped after round (\d+) of 100000", err)
+    match = re.search(r"Stopped after round (\d+) of 100000; the run is saved", err)
     assert match, err
     assert err.count("Stopped after round") == 1
     assert count_lines(tmp_path / "a" / "metrics.jsonl") == int(match[1]) + 1
