@@ -1,6 +1,7 @@
-"""Local training computed in NumPy float64 on a linear softmax model, beside the package's own.
+"""A second implementation of local training in NumPy float64, on a linear softmax model.
 
-Only the random draws (who takes part, which rows) are the package's; every gradient, step, weight and state is ours.
+Only the random choices (clients and examples) are the package's; every gradient, step, weight and state is computed
+here.
 """
 
 from __future__ import annotations
@@ -34,22 +35,26 @@ LABELS_BY_USER = (
     [2, 1, 2, 0, 0],
     [1],
     [0, 2, 1, 1, 0, 2],
-)  # 1 has no owl, 3 only dogs
+)  # user 1 has no owl, user 3 only a dog
 LABELS = np.concatenate(LABELS_BY_USER)
 SIZES = np.array([len(labels) for labels in LABELS_BY_USER])
 OWNERS = np.repeat(np.arange(5), SIZES)
-# several labels an image, or none, repeated over the images
-TAGS: tuple[list[int], ...] = ([0], [0, 2], [], [1, 2], [0, 1, 2], [1])
-HOT = np.array([[c in TAGS[i % 6] for c in range(3)] for i in range(22)], float)
+# several labels per image, or none, repeated over the images
+LABEL_SETS: tuple[list[int], ...] = ([0], [0, 2], [], [1, 2], [0, 1, 2], [1])
+MULTI_HOT = np.array([[c in LABEL_SETS[i % 6] for c in range(3)] for i in range(22)], float)
 IMAGES = np.random.default_rng(1).integers(0, 256, (22, 2, 2, 3), dtype=np.uint8)
-SEEN = ((IMAGES / 255 - 0.5) / 0.25).transpose(0, 3, 1, 2).reshape(22, 12)  # channels first, as a module flattens
+INPUTS = (
+    ((IMAGES / 255 - 0.5) / 0.25).transpose(0, 3, 1, 2).reshape(22, 12)
+)  # channels first, as a module flattens them
 THETA = np.random.default_rng(2).normal(0, 0.1, 39).astype(np.float32).astype(np.float64)
 POPULATION = Population.from_arrays(IMAGES, SingleLabels(LABELS, CLASSES), OWNERS)
-TAGGED = Population.from_arrays(IMAGES, MultiLabels.from_lists([TAGS[i % 6] for i in range(22)], CLASSES), OWNERS)
+MULTI_LABEL_POPULATION = Population.from_arrays(
+    IMAGES, MultiLabels.from_lists([LABEL_SETS[i % 6] for i in range(22)], CLASSES), OWNERS
+)
 
 
 class AlgorithmRun:
-    """The package's run of an algorithm, one round at a time."""
+    """A run of an algorithm by the package, one round at a time."""
 
     def __init__(self, algorithm: Algorithm, population: Population = POPULATION) -> None:
         algorithm.validate(population)
@@ -62,7 +67,7 @@ class AlgorithmRun:
         self.clients: dict[int, dict[str, torch.Tensor]] = {}
 
     def plan(self) -> RoundPlan:
-        """What the next round will do."""
+        """Return the plan of the next round."""
         return plan_round(self.algorithm, self.population, SEED, self.state.round)
 
     def run_round(self) -> RoundMetrics:
@@ -74,25 +79,25 @@ class AlgorithmRun:
 
 
 def softmax_grad(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) -> Vector:
-    """The gradient of sum(w l) / sum(w), l the cross-entropy; 0 where nothing weighs anything."""
-    logits = SEEN[rows] @ theta[:36].reshape(3, 12).T + theta[36:]
-    chance = np.exp(logits - logits.max(1, keepdims=True))
-    chance /= chance.sum(1, keepdims=True)
-    return _back(chance - np.eye(3)[LABELS[rows]], rows, weights)
+    """Return the gradient of sum(w l) / sum(w) for the cross-entropy l; 0 if all weights are 0."""
+    logits = INPUTS[rows] @ theta[:36].reshape(3, 12).T + theta[36:]
+    probabilities = np.exp(logits - logits.max(1, keepdims=True))
+    probabilities /= probabilities.sum(1, keepdims=True)
+    return _parameter_grad(probabilities - np.eye(3)[LABELS[rows]], rows, weights)
 
 
 def sigmoid_grad(theta: Vector, rows: NDArray[np.int64], weights: Any = 1.0) -> Vector:
-    """The same for the binary cross-entropy, averaged over classes."""
-    logits = SEEN[rows] @ theta[:36].reshape(3, 12).T + theta[36:]
-    return _back((1 / (1 + np.exp(-logits)) - HOT[rows]) / 3, rows, weights)
+    """Return the gradient for the binary cross-entropy, averaged over classes."""
+    logits = INPUTS[rows] @ theta[:36].reshape(3, 12).T + theta[36:]
+    return _parameter_grad((1 / (1 + np.exp(-logits)) - MULTI_HOT[rows]) / 3, rows, weights)
 
 
-def _back(errors: Vector, rows: NDArray[np.int64], weights: Any) -> Vector:
+def _parameter_grad(errors: Vector, rows: NDArray[np.int64], weights: Any) -> Vector:
     weights = np.broadcast_to(weights, len(rows))
     if weights.sum() == 0:
         return np.zeros(39)
     errors = errors * (weights / weights.sum())[:, None]
-    return np.concatenate([(errors.T @ SEEN[rows]).ravel(), errors.sum(0)])
+    return np.concatenate([(errors.T @ INPUTS[rows]).ravel(), errors.sum(0)])
 
 
 def local_sgd(
@@ -103,33 +108,33 @@ def local_sgd(
     grad_fn: GradFn = softmax_grad,
     example_weight: Callable[[NDArray[np.int64]], Any] = lambda rows: 1.0,
     momentum: float = 0.0,
-    decay: float = 0.0,
-    clip: float = np.inf,
-    scale: float = 1.0,
-    pull: float = 0.0,
-    shift: Any = 0.0,
+    weight_decay: float = 0.0,
+    max_grad_norm: float = np.inf,
+    gradient_scale: float = 1.0,
+    proximal_strength: float = 0.0,
+    offset: Any = 0.0,
     velocity: Any = 0.0,
 ) -> tuple[Vector, Vector]:
-    """A client's weights and velocity after local SGD over its planned rows."""
+    """Return a client's weights and velocity after local SGD over its planned batches."""
     begin = theta
     for row in client.example_indices_SB:
         batch = row[row >= 0]
-        gradient = grad_fn(theta, batch, example_weight(batch))
-        gradient = gradient * min(1.0, clip / float(np.linalg.norm(gradient))) if gradient.any() else gradient
-        gradient = scale * gradient + pull * (theta - begin) + shift + decay * theta
-        velocity = momentum * velocity + gradient
+        grad = grad_fn(theta, batch, example_weight(batch))
+        grad = grad * min(1.0, max_grad_norm / float(np.linalg.norm(grad))) if grad.any() else grad
+        grad = gradient_scale * grad + proximal_strength * (theta - begin) + offset + weight_decay * theta
+        velocity = momentum * velocity + grad
         theta = theta - lr * velocity
     return theta, velocity
 
 
-def importance(wanted: Vector, user: int) -> Callable[[NDArray[np.int64]], Vector]:
-    """p(y) / q(y) of a user's rows, whatever classes the user lacks."""
-    share = np.bincount(LABELS_BY_USER[user], minlength=3) / SIZES[user]
-    return lambda rows: (wanted / np.where(share, share, 1))[LABELS[rows]]
+def importance(target: Vector, user: int) -> Callable[[NDArray[np.int64]], Vector]:
+    """Return the function that gives p(y) / q(y) of a user's examples."""
+    fractions = np.bincount(LABELS_BY_USER[user], minlength=3) / SIZES[user]
+    return lambda rows: (target / np.where(fractions, fractions, 1))[LABELS[rows]]
 
 
 def pseudo_gradient(theta: Vector, plan: RoundPlan, **options: Any) -> Vector:
-    """sum_k n_k / n (theta_t - theta_k)."""
+    """Return sum_k n_k / n (theta_t - theta_k)."""
     sizes = np.array([SIZES[c.user] for c in plan.clients])
     updates = np.array([theta - local_sgd(theta, c, **options)[0] for c in plan.clients])
     return sizes / sizes.sum() @ updates

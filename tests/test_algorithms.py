@@ -1,4 +1,4 @@
-"""Every named algorithm that trains one model for all against its paper's formulas, computed by hand (`by_hand`)."""
+"""Every named algorithm with one model for all clients, against its paper's formulas in NumPy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.numpy_reference import (
 )
 
 
-def test_fedavg_averages_ragged_epochs_by_size() -> None:
+def test_fedavg_averages_clients_of_different_sizes_by_size() -> None:
     run = AlgorithmRun(fedavg(cohort_size=3, epochs=3, batch_size=2, lr=LR))
     theta = THETA
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_fedavg_averages_ragged_epochs_by_size() -> None:
     assert metrics.num_clients == 3
 
 
-def test_fedavgm_is_a_heavy_ball_over_rounds() -> None:
+def test_fedavgm_is_server_momentum_over_rounds() -> None:
     run = AlgorithmRun(fedavgm(momentum=0.8, cohort_size=3, epochs=2, batch_size=2, lr=LR))
     theta, velocity = THETA, np.zeros(39)
     for _ in range(4):
@@ -77,7 +77,7 @@ def test_adaptive_servers_follow_algorithm_2_of_reddi_et_al(make: Callable[..., 
         run.assert_at(theta)
 
 
-def test_bias_corrected_server_adam_is_torch_adam_on_the_pseudo_gradient() -> None:
+def test_bias_corrected_server_adam_equals_torch_adam_on_the_pseudo_gradient() -> None:
     server = AdaptiveServer("adam", lr=0.02, beta1=0.8, beta2=0.95, tau=1e-3, bias_correction=True)
     run = AlgorithmRun(replace(fedavg(cohort_size=3, batch_size=3, lr=LR), server_optimizer=server))
     theta = torch.tensor(THETA, requires_grad=True)
@@ -96,18 +96,18 @@ TARGETS = [None, (0.5, 0.2, 0.3), (0.6, 0.0, 0.4)]
 def test_fedir_weighs_examples_by_p_over_q_within_the_batch(target: tuple[float, ...] | None) -> None:
     """Eq. 3 and 4; user 1 has no owl, and user 3, who has only dogs, weighs nothing where p(dog) = 0."""
     run = AlgorithmRun(replace(fedir(target, epochs=2, batch_size=2, lr=LR), sampler=AllClients()))
-    wanted = np.bincount(LABELS) / len(LABELS) if target is None else np.array(target)
+    target_C = np.bincount(LABELS) / len(LABELS) if target is None else np.array(target)
     theta = THETA
     for _ in range(2):
         ends = []
         for client in run.plan().clients:
-            ends.append(local_sgd(theta, client, example_weight=importance(wanted, client.user))[0])
+            ends.append(local_sgd(theta, client, example_weight=importance(target_C, client.user))[0])
         theta = SIZES / SIZES.sum() @ np.array(ends)
         run.run_round()
         run.assert_at(theta)
 
 
-def test_fedvc_weighs_virtual_clients_of_fixed_size_alike() -> None:
+def test_fedvc_weights_virtual_clients_uniformly() -> None:
     run = AlgorithmRun(fedvc(cohort_size=3, virtual_client_size=4, batch_size=3, lr=LR))
     theta = THETA
     for _ in range(3):
@@ -120,71 +120,71 @@ def test_fedvc_weighs_virtual_clients_of_fixed_size_alike() -> None:
         run.assert_at(theta)
 
 
-def test_fedvc_with_fedir_and_server_momentum_mixes_all_three() -> None:
+def test_fedvc_combines_with_fedir_and_server_momentum() -> None:
     mixed = replace(
         fedvc(cohort_size=3, virtual_client_size=4, batch_size=3, lr=LR),
         example_weighting=ImportanceReweighting(),
         server_optimizer=fedavgm().server_optimizer,
     )
     run = AlgorithmRun(mixed)
-    wanted = np.bincount(LABELS) / len(LABELS)
+    target_C = np.bincount(LABELS) / len(LABELS)
     theta, velocity = THETA, np.zeros(39)
     for _ in range(3):
         updates = []
         for client in run.plan().clients:
-            updates.append(theta - local_sgd(theta, client, example_weight=importance(wanted, client.user))[0])
+            updates.append(theta - local_sgd(theta, client, example_weight=importance(target_C, client.user))[0])
         velocity = 0.9 * velocity + np.mean(updates, axis=0)
         theta = theta - velocity
         run.run_round()
         run.assert_at(theta)
 
 
-def test_fedprox_pulls_back_to_the_weights_of_the_server() -> None:
+def test_fedprox_adds_a_proximal_term() -> None:
     run = AlgorithmRun(fedprox(mu=0.7, cohort_size=3, epochs=3, batch_size=2, lr=LR))
     theta = THETA
     for _ in range(2):
-        theta = theta - pseudo_gradient(theta, run.plan(), pull=0.7)
+        theta = theta - pseudo_gradient(theta, run.plan(), proximal_strength=0.7)
         run.run_round()
         run.assert_at(theta)
 
 
-def test_scaffold_keeps_control_variates_of_those_who_took_part() -> None:
-    """Karimireddy et al. 2020, Algorithm 1, option II: 2 of 5 users a round."""
+def test_scaffold_updates_the_control_variates_of_its_clients() -> None:
+    """Karimireddy et al. 2020, Algorithm 1, option II: 2 of 5 users per round."""
     run = AlgorithmRun(scaffold(cohort_size=2, epochs=2, batch_size=2, lr=LR))
-    theta, c, own = THETA, np.zeros(39), np.zeros((5, 39))
+    theta, c, c_k = THETA, np.zeros(39), np.zeros((5, 39))
     for _ in range(5):
         ends, changes = [], []
         for client in run.plan().clients:
-            end, _ = local_sgd(theta, client, shift=c - own[client.user])
+            end, _ = local_sgd(theta, client, offset=c - c_k[client.user])
             steps = 2 * -(-SIZES[client.user] // 2)
-            new = own[client.user] - c + (theta - end) / (steps * LR)
+            new = c_k[client.user] - c + (theta - end) / (steps * LR)
             ends.append(end)
-            changes.append(new - own[client.user])
-            own[client.user] = new
+            changes.append(new - c_k[client.user])
+            c_k[client.user] = new
         theta = np.mean(ends, axis=0)
         c = c + np.sum(changes, axis=0) / 5
         run.run_round()
         run.assert_at(theta)
         assert run.state.correction_state is not None
         np.testing.assert_allclose(run.state.correction_state.numpy(), c, atol=1e-6)
-    for user, kept in run.clients.items():
-        np.testing.assert_allclose(kept["control"].numpy(), own[user], atol=2e-6)
+    for user, client_state in run.clients.items():
+        np.testing.assert_allclose(client_state["correction"].numpy(), c_k[user], atol=2e-6)
 
 
-def geometric(ratio: float, steps: int) -> float:
+def geometric_sum(ratio: float, steps: int) -> float:
     return (1 - ratio**steps) / (1 - ratio)
 
 
-NOVA = [  # momentum, mu, ||a||_1 of a local_sgd of so many steps (Wang et al. 2020, section 4.1)
+NORMALIZATION = [  # momentum, mu, ||a||_1 after a number of steps (Wang et al. 2020, section 4.1)
     (0.0, 0.0, lambda steps: steps),
-    (0.6, 0.0, lambda steps: (steps - 0.6 * geometric(0.6, steps)) / (1 - 0.6)),
-    (0.0, 0.7, lambda steps: geometric(1 - LR * 0.7, steps)),
+    (0.6, 0.0, lambda steps: (steps - 0.6 * geometric_sum(0.6, steps)) / (1 - 0.6)),
+    (0.0, 0.7, lambda steps: geometric_sum(1 - LR * 0.7, steps)),
 ]
 
 
-@pytest.mark.parametrize(("momentum", "mu", "length"), NOVA)
-def test_fednova_normalises_walks_of_different_length(
-    momentum: float, mu: float, length: Callable[[int], float]
+@pytest.mark.parametrize(("momentum", "mu", "factor"), NORMALIZATION)
+def test_fednova_normalizes_clients_with_different_numbers_of_steps(
+    momentum: float, mu: float, factor: Callable[[int], float]
 ) -> None:
     algorithm = fednova(cohort_size=4, epochs=2, batch_size=2, lr=LR, momentum=momentum)
     run = AlgorithmRun(replace(algorithm, correction=ProximalTerm(mu)) if mu else algorithm)
@@ -192,22 +192,24 @@ def test_fednova_normalises_walks_of_different_length(
     for _ in range(2):
         plan = run.plan()
         sizes = np.array([SIZES[c.user] for c in plan.clients])
-        lengths = np.array([length(2 * -(-n // 2)) for n in sizes])
-        assert len(set(lengths)) > 1
-        share = sizes / sizes.sum()
-        updates = np.array([theta - local_sgd(theta, c, momentum=momentum, pull=mu)[0] for c in plan.clients])
-        theta = theta - (share @ lengths) * (share @ (updates / lengths[:, None]))
+        factors = np.array([factor(2 * -(-n // 2)) for n in sizes])
+        assert len(set(factors)) > 1
+        p = sizes / sizes.sum()
+        updates = np.array(
+            [theta - local_sgd(theta, c, momentum=momentum, proximal_strength=mu)[0] for c in plan.clients]
+        )
+        theta = theta - (p @ factors) * (p @ (updates / factors[:, None]))
         run.run_round()
         run.assert_at(theta)
 
 
-def test_mimelite_moves_clients_with_the_momentum_of_whole_gradients() -> None:
+def test_mimelite_applies_the_momentum_of_full_gradients() -> None:
     run = AlgorithmRun(mimelite(mime_momentum=0.8, cohort_size=3, epochs=2, batch_size=2, lr=LR))
     theta, m = THETA, np.zeros(39)
     for _ in range(4):
         users = [c.user for c in run.plan().clients]
-        ends = [local_sgd(theta, c, scale=0.2, shift=0.8 * m)[0] for c in run.plan().clients]
-        whole = [softmax_grad(theta, np.flatnonzero(user == OWNERS)) for user in users]
-        theta, m = np.mean(ends, axis=0), 0.8 * m + 0.2 * np.mean(whole, axis=0)
+        ends = [local_sgd(theta, c, gradient_scale=0.2, offset=0.8 * m)[0] for c in run.plan().clients]
+        full_grads = [softmax_grad(theta, np.flatnonzero(user == OWNERS)) for user in users]
+        theta, m = np.mean(ends, axis=0), 0.8 * m + 0.2 * np.mean(full_grads, axis=0)
         run.run_round()
         run.assert_at(theta)

@@ -1,4 +1,4 @@
-"""Local optimisers against PyTorch's own, step by step."""
+"""Client optimizers against PyTorch's, step by step."""
 
 from __future__ import annotations
 
@@ -34,31 +34,33 @@ PAIRS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("local", "theirs"), PAIRS)
-def test_steps_as_torch_does(local: ClientOptimizer, theirs: Callable[[Any], torch.optim.Optimizer]) -> None:
+@pytest.mark.parametrize(("optimizer", "make_torch_optimizer"), PAIRS)
+def test_steps_equal_those_of_torch(
+    optimizer: ClientOptimizer, make_torch_optimizer: Callable[[Any], torch.optim.Optimizer]
+) -> None:
     expected = START.clone().requires_grad_()
-    optimiser = theirs([expected])
-    theta, slots = START, local.init(START)
+    torch_optimizer = make_torch_optimizer([expected])
+    theta, opt_state = START, optimizer.init(START)
     for gradient in GRADIENTS:
         expected.grad = gradient.clone()
-        optimiser.step()
-        theta, slots = local.step(theta, gradient, slots, local.learning_rate(0))
+        torch_optimizer.step()
+        theta, opt_state = optimizer.step(theta, gradient, opt_state, optimizer.learning_rate(0))
         torch.testing.assert_close(theta, expected.detach(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("local", [SGD(0.1, momentum=0.8, weight_decay=0.3), Adam(0.1)])
-def test_a_step_changes_nothing_that_it_was_given(local: ClientOptimizer) -> None:
-    theta, gradient, slots = START.clone(), GRADIENTS[0].clone(), local.init(START)
-    before = [slot.clone() for slot in slots]
-    local.step(theta, gradient, slots, 0.1)
+@pytest.mark.parametrize("optimizer", [SGD(0.1, momentum=0.8, weight_decay=0.3), Adam(0.1)])
+def test_a_step_does_not_change_its_arguments(optimizer: ClientOptimizer) -> None:
+    theta, gradient, opt_state = START.clone(), GRADIENTS[0].clone(), optimizer.init(START)
+    before = [tensor.clone() for tensor in opt_state]
+    optimizer.step(theta, gradient, opt_state, 0.1)
     torch.testing.assert_close(theta, START, rtol=0, atol=0)
     torch.testing.assert_close(gradient, GRADIENTS[0], rtol=0, atol=0)
-    for slot, old in zip(slots, before, strict=True):
-        torch.testing.assert_close(slot, old, rtol=0, atol=0)
+    for tensor, old in zip(opt_state, before, strict=True):
+        torch.testing.assert_close(tensor, old, rtol=0, atol=0)
 
 
-def test_a_gradient_of_many_numbers_is_clipped_to_its_true_length() -> None:
-    """11 million numbers, as a ResNet18 has: PyTorch's own norm finds them 4e-4 too short on a CPU."""
+def test_a_large_gradient_is_clipped_to_its_true_norm() -> None:
+    """11 million values, as a ResNet18 has: PyTorch's own norm is 4e-4 too small on a CPU."""
     gradient = torch.randn(11_000_000, generator=torch.Generator().manual_seed(0))
     start = torch.zeros_like(gradient)
     moved, _ = local_step(

@@ -60,17 +60,17 @@ def test_clipping_comes_before_the_correction() -> None:
     torch.testing.assert_close(theta, torch.tensor([1.0 - 3 - 1, 1.0 - 4 - 1]))
 
 
-def test_a_short_gradient_is_not_clipped() -> None:
+def test_a_small_gradient_is_not_clipped() -> None:
     context = RoundContext(SGD(1.0, max_grad_norm=5.0), 1.0, None, None, None)
     theta, _ = local_step(context, torch.zeros(2), torch.zeros(2), torch.tensor([3.0, -2.0]), None, ())
     assert theta.tolist() == [-3, 2]
 
 
-def test_control_variates_change_by_the_mean_gradient_less_the_shared_one() -> None:
-    own, change = ScaffoldCorrection().client_update(
+def test_scaffold_client_state_changes_by_the_mean_gradient_minus_the_server_state() -> None:
+    client_state, change = ScaffoldCorrection().client_update(
         2 * ONES, 5 * ONES, update=3 * ONES, steps_times_lr=0.5, full_gradient=None
     )
-    assert own.tolist() == [5 - 2 + 6] * 3
+    assert client_state.tolist() == [5 - 2 + 6] * 3
     assert change.tolist() == [-2 + 6] * 3
 
 
@@ -88,7 +88,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("algorithm", REFUSED)
-def test_a_combination_that_makes_no_sense_is_refused(algorithm: Algorithm) -> None:
+def test_an_invalid_combination_is_refused(algorithm: Algorithm) -> None:
     with pytest.raises(ValueError, match=r"correction=(scaffold|mimelite|feddyn)"):
         algorithm.validate(POPULATION)
 
@@ -96,5 +96,5 @@ def test_a_combination_that_makes_no_sense_is_refused(algorithm: Algorithm) -> N
 @pytest.mark.parametrize(
     "algorithm", [scaffold(), mimelite(), feddyn(), replace(fedprox(), client_optimizer=Adam(0.1))]
 )
-def test_a_sensible_combination_is_accepted(algorithm: Algorithm) -> None:
+def test_a_valid_combination_is_accepted(algorithm: Algorithm) -> None:
     algorithm.validate(POPULATION)

@@ -1,4 +1,4 @@
-"""Personal layers by name."""
+"""Personal layers: which parameters and buffers they select."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyeyes.models import build_model
 
 
 @pytest.mark.parametrize(
-    ("patterns", "kept"),
+    ("patterns", "expected"),
     [
         (("fc.*",), {"fc.weight", "fc.bias"}),
         (("*.bias",), {"conv1.bias", "fc.bias"}),
@@ -20,31 +20,31 @@ from manyeyes.models import build_model
         (("*",), {"conv1.weight", "conv1.bias", "fc.weight", "fc.bias"}),
     ],
 )
-def test_keeps_the_layers_that_match_any_pattern(patterns: tuple[str, ...], kept: set[str]) -> None:
+def test_layers_that_match_any_pattern_are_personal(patterns: tuple[str, ...], expected: set[str]) -> None:
     module = nn.Module()
     module.conv1, module.fc = nn.Conv2d(3, 2, 1), nn.Linear(2, 2)
-    assert MatchingLayers(patterns).parameter_names(module) == kept
+    assert MatchingLayers(patterns).parameter_names(module) == expected
 
 
 @pytest.mark.parametrize("patterns", [("FC.*",), ("fc.*", "conv2.*"), ("fc",)])
-def test_a_pattern_that_matches_nothing_is_refused_beside_others_too(patterns: tuple[str, ...]) -> None:
+def test_a_pattern_that_matches_nothing_is_refused(patterns: tuple[str, ...]) -> None:
     module = nn.Module()
     module.conv1, module.fc = nn.Conv2d(3, 2, 1), nn.Linear(2, 2)
     with pytest.raises(ValueError, match=rf"no layer of the model matches '{patterns[-1]}'; .* conv1.weight"):
         MatchingLayers(patterns).parameter_names(module)
 
 
-def test_a_lone_pattern_is_refused() -> None:
+def test_a_string_instead_of_a_list_is_refused() -> None:
     with pytest.raises(ValueError, match="give a list of name patterns"):
         MatchingLayers("fc.*")  # type: ignore[arg-type]
 
 
-def test_patterns_in_a_list_are_the_same_layers_as_in_a_tuple() -> None:
+def test_patterns_in_a_list_equal_those_in_a_tuple() -> None:
     listed = MatchingLayers(["fc.*"])  # type: ignore[arg-type]
-    assert {listed, MatchingLayers(("fc.*",))} == {listed}  # engines remember what is personal by the part itself
+    assert {listed, MatchingLayers(("fc.*",))} == {listed}  # engines cache masks by the component
 
 
-HEADS = {  # what FedPer's baseline counts, and what we count alike
+HEADS = {  # as FedPer's baseline counts layers
     "resnet34": [
         ("fc",),
         ("fc", "layer4.2"),
@@ -66,16 +66,16 @@ HEADS = {  # what FedPer's baseline counts, and what we count alike
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_is_the_last_blocks_whole_with_their_statistics(name: str, norm: str) -> None:
+def test_a_head_has_all_parameters_and_statistics_of_the_last_blocks(name: str, norm: str) -> None:
     module = build_model(name, 5, norm=norm)
-    for number, blocks in enumerate(HEADS[name], 1):
-        kept = HeadLayers(number).parameter_names(module)
-        assert kept == {key for key in module.state_dict() if key.startswith(tuple(f"{block}." for block in blocks))}
+    for num_layers, blocks in enumerate(HEADS[name], 1):
+        actual = HeadLayers(num_layers).parameter_names(module)
+        assert actual == {key for key in module.state_dict() if key.startswith(tuple(f"{block}." for block in blocks))}
 
 
 def test_a_bottleneck_is_a_layer_of_the_head() -> None:
-    kept = HeadLayers(2).parameter_names(build_model("mobilenet_v2", 5, bottleneck=8))
-    assert kept == {"classifier.1.weight", "classifier.1.bias", "bottleneck.weight", "bottleneck.bias"}
+    actual = HeadLayers(2).parameter_names(build_model("mobilenet_v2", 5, bottleneck=8))
+    assert actual == {"classifier.1.weight", "classifier.1.bias", "bottleneck.weight", "bottleneck.bias"}
 
 
 def test_every_model_has_a_head() -> None:
@@ -83,45 +83,45 @@ def test_every_model_has_a_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "sentence"),
+    ("module", "message"),
     [
         (nn.Linear(2, 2), "Linear does not list its head: use personal_layers=matching"),
         (build_model("linear", 5), r"personal_layers\.num_layers=2, and the head of Linear has 1 layers \(fc\)"),
     ],
 )
-def test_a_head_that_is_not_there_is_refused(module: nn.Module, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
+def test_a_missing_or_short_head_is_refused(module: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         HeadLayers(2).parameter_names(module)
 
 
-def own_head(head: object) -> nn.Module:
+def module_with_head(head: object) -> nn.Module:
     module = nn.Module()
     module.conv, module.fc, module.scale = nn.Conv2d(3, 2, 1), nn.Linear(2, 2), nn.Parameter(torch.ones(1))
     module.head = head
     return module
 
 
-def test_a_head_may_count_a_bare_parameter() -> None:
-    assert HeadLayers(2).parameter_names(own_head(("fc", "scale"))) == {"fc.weight", "fc.bias", "scale"}
+def test_a_head_may_include_a_bare_parameter() -> None:
+    assert HeadLayers(2).parameter_names(module_with_head(("fc", "scale"))) == {"fc.weight", "fc.bias", "scale"}
 
 
 @pytest.mark.parametrize(
-    ("head", "sentence"),
+    ("head", "message"),
     [
         (nn.Linear(2, 2), "Module does not list its head"),  # as a timm model's classifier
         ("fc", "Module does not list its head"),
         (("fc", "cnov"), r"Module\.head lists 'cnov', and the model has no layer of that name"),
     ],
 )
-def test_a_head_that_would_be_sent_is_refused(head: object, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        HeadLayers(2).parameter_names(own_head(head))
+def test_a_head_that_does_not_exist_is_refused(head: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        HeadLayers(2).parameter_names(module_with_head(head))
 
 
-def test_norms_are_every_norm_with_its_statistics_and_nothing_else() -> None:
+def test_norm_layers_are_all_norms_with_their_statistics() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
-    kept = {f"1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
-    assert NormLayers().parameter_names(module) == kept | {"2.weight", "2.bias"}
+    batch_norm = {f"1.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert NormLayers().parameter_names(module) == batch_norm | {"2.weight", "2.bias"}
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "frozen_batch"])

@@ -1,4 +1,4 @@
-"""Who takes part: each cohort's chances against exact ones, within five standard deviations."""
+"""Which clients take part: sampling frequencies against exact probabilities, within five standard deviations."""
 
 from __future__ import annotations
 
@@ -10,74 +10,76 @@ from manyeyes.components import AllClients, Centralized, SizeWeightedSampler, Un
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.rng import make_rng
 
-DRAWS = 20_000
+NUM_COHORTS = 20_000
 
 
-def population(*sizes: int) -> Population:
-    """Users of the given sizes, with images of one pixel."""
+def make_population(*sizes: int) -> Population:
+    """Return users with these numbers of images of one pixel."""
     owners = np.repeat(np.arange(len(sizes)), sizes)
     labels = SingleLabels(np.zeros(len(owners), np.int64), ("any",))
     return Population.from_arrays(np.zeros((len(owners), 1, 1, 3), np.uint8), labels, owners)
 
 
-def cohorts(cohort: UniformSampler | SizeWeightedSampler, population: Population, draws: int = DRAWS) -> np.ndarray:
-    """The cohorts of many rounds [draws, K]."""
-    return np.array([cohort.sample(population, make_rng(0, "cohort", round)) for round in range(draws)])
+def sample_cohorts(
+    sampler: UniformSampler | SizeWeightedSampler, population: Population, num_cohorts: int = NUM_COHORTS
+) -> np.ndarray:
+    """Return the cohorts of many rounds [R, K]."""
+    return np.array([sampler.sample(population, make_rng(0, "cohort", round)) for round in range(num_cohorts)])
 
 
-def assert_chances(actual: np.ndarray, expected: np.ndarray, draws: int = DRAWS) -> None:
-    """Each count is binomial: within five standard deviations of its mean."""
-    spread = np.sqrt(draws * expected * (1 - expected))
-    assert (np.abs(actual - draws * expected) <= 5 * spread).all(), (actual / draws, expected)
+def assert_frequencies(actual: np.ndarray, expected: np.ndarray, num_cohorts: int = NUM_COHORTS) -> None:
+    """Check that each count, which is binomial, is within five standard deviations of its mean."""
+    stddev = np.sqrt(num_cohorts * expected * (1 - expected))
+    assert (np.abs(actual - num_cohorts * expected) <= 5 * stddev).all(), (actual / num_cohorts, expected)
 
 
-def test_uniform_takes_every_user_equally_often_whatever_its_size() -> None:
-    chosen = cohorts(UniformSampler(3), population(1, 2, 3, 50, 1, 1, 9, 1, 1, 1))
-    assert_chances(np.bincount(chosen.ravel(), minlength=10), np.full(10, 0.3))
+def test_uniform_samples_every_user_equally_often_whatever_its_size() -> None:
+    cohorts = sample_cohorts(UniformSampler(3), make_population(1, 2, 3, 50, 1, 1, 9, 1, 1, 1))
+    assert_frequencies(np.bincount(cohorts.ravel(), minlength=10), np.full(10, 0.3))
 
 
-def test_uniform_takes_every_pair_equally_often() -> None:
-    chosen = np.sort(cohorts(UniformSampler(2), population(1, 2, 3, 50)), axis=1)
-    pairs = np.bincount(chosen[:, 0] * 4 + chosen[:, 1], minlength=16)[[1, 2, 3, 6, 7, 11]]
-    assert_chances(pairs, np.full(6, 1 / 6))
+def test_uniform_samples_every_pair_equally_often() -> None:
+    cohorts = np.sort(sample_cohorts(UniformSampler(2), make_population(1, 2, 3, 50)), axis=1)
+    pairs = np.bincount(cohorts[:, 0] * 4 + cohorts[:, 1], minlength=16)[[1, 2, 3, 6, 7, 11]]
+    assert_frequencies(pairs, np.full(6, 1 / 6))
 
 
-def test_one_by_size_is_exactly_proportional() -> None:
-    chosen = cohorts(SizeWeightedSampler(1), population(1, 2, 3, 10))
-    assert_chances(np.bincount(chosen.ravel(), minlength=4), np.array([1, 2, 3, 10]) / 16)
+def test_one_size_weighted_client_is_sampled_in_proportion() -> None:
+    cohorts = sample_cohorts(SizeWeightedSampler(1), make_population(1, 2, 3, 10))
+    assert_frequencies(np.bincount(cohorts.ravel(), minlength=4), np.array([1, 2, 3, 10]) / 16)
 
 
-def test_two_by_size_follow_one_another_without_replacement() -> None:
+def test_two_size_weighted_clients_are_sampled_without_replacement() -> None:
     """P(i, then j) = p_i p_j / (1 - p_i)."""
-    chosen = cohorts(SizeWeightedSampler(2), population(1, 2, 3, 10))
+    cohorts = sample_cohorts(SizeWeightedSampler(2), make_population(1, 2, 3, 10))
     p = np.array([1, 2, 3, 10]) / 16
     expected = p[:, None] * p[None, :] / (1 - p[:, None])
     np.fill_diagonal(expected, 0)
-    assert_chances(np.bincount(chosen[:, 0] * 4 + chosen[:, 1], minlength=16), expected.ravel())
+    assert_frequencies(np.bincount(cohorts[:, 0] * 4 + cohorts[:, 1], minlength=16), expected.ravel())
 
 
-def test_by_size_finds_the_last_users_next_to_a_giant() -> None:
-    """Where images picked at random are nearly all the giant's, the others still come in proportion to their size."""
-    chosen = cohorts(SizeWeightedSampler(2), population(40_000, 1, 3), draws=1000)
-    assert (chosen == 0).any(axis=1).all()
-    assert_chances(np.bincount(chosen.sum(axis=1), minlength=3)[1:], np.array([0.25, 0.75]), draws=1000)
+def test_size_weighted_completes_the_cohort_next_to_a_giant_user() -> None:
+    """Nearly all random images are the giant's; the others are still sampled in proportion to their size."""
+    cohorts = sample_cohorts(SizeWeightedSampler(2), make_population(40_000, 1, 3), num_cohorts=1000)
+    assert (cohorts == 0).any(axis=1).all()
+    assert_frequencies(np.bincount(cohorts.sum(axis=1), minlength=3)[1:], np.array([0.25, 0.75]), num_cohorts=1000)
 
 
-@pytest.mark.parametrize("cohort", [UniformSampler(4), SizeWeightedSampler(4)])
-def test_a_cohort_of_all_is_everyone_once(cohort: UniformSampler | SizeWeightedSampler) -> None:
-    for chosen in cohorts(cohort, population(1, 2, 3, 10), draws=100):
-        assert sorted(chosen) == [0, 1, 2, 3]
+@pytest.mark.parametrize("sampler", [UniformSampler(4), SizeWeightedSampler(4)])
+def test_a_cohort_of_all_users_has_each_once(sampler: UniformSampler | SizeWeightedSampler) -> None:
+    for cohorts in sample_cohorts(sampler, make_population(1, 2, 3, 10), num_cohorts=100):
+        assert sorted(cohorts) == [0, 1, 2, 3]
 
 
-def test_everyone_is_every_user_in_order() -> None:
-    np.testing.assert_array_equal(AllClients().sample(population(1, 5, 2), make_rng(0, "cohort")), [0, 1, 2])
+def test_all_clients_is_every_user_in_order() -> None:
+    np.testing.assert_array_equal(AllClients().sample(make_population(1, 5, 2), make_rng(0, "cohort")), [0, 1, 2])
 
 
-def test_pooled_is_the_one_client() -> None:
-    np.testing.assert_array_equal(Centralized().sample(population(1, 5, 2).pooled(), make_rng(0, "cohort")), [0])
+def test_centralized_is_the_one_client() -> None:
+    np.testing.assert_array_equal(Centralized().sample(make_population(1, 5, 2).pooled(), make_rng(0, "cohort")), [0])
 
 
-@pytest.mark.parametrize("cohort", [UniformSampler(4), SizeWeightedSampler(4)])
-def test_refuses_more_clients_than_users(cohort: UniformSampler | SizeWeightedSampler) -> None:
-    assert cohort.incompatibility(fedavg(), population(1, 1, 1)) is not None
-    assert cohort.incompatibility(fedavg(), population(1, 1, 1, 1)) is None
+@pytest.mark.parametrize("sampler", [UniformSampler(4), SizeWeightedSampler(4)])
+def test_more_clients_than_users_are_refused(sampler: UniformSampler | SizeWeightedSampler) -> None:
+    assert sampler.incompatibility(fedavg(), make_population(1, 1, 1)) is not None
+    assert sampler.incompatibility(fedavg(), make_population(1, 1, 1, 1)) is None

@@ -1,4 +1,4 @@
-"""Learning-rate schedules against numbers worked out by hand."""
+"""Learning-rate schedules against hand computations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_factor_of_each_round(schedule: Schedule, factors: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "named"),
+    ("options", "message"),
     [
         ({"kind": "linear"}, "linear"),
         ({"warmup": -1}, "schedule.warmup"),
@@ -40,9 +40,9 @@ def test_factor_of_each_round(schedule: Schedule, factors: list[float]) -> None:
         ({"kind": "polynomial", "rounds": 5, "warmup": 5}, "schedule.rounds=5"),
     ],
 )
-def test_an_invalid_schedule_is_refused(numbers: dict[str, float], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        Schedule(**numbers)
+def test_an_invalid_schedule_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Schedule(**options)
 
 
 def test_a_schedule_of_length_0_gets_the_length_of_the_run() -> None:

@@ -1,4 +1,4 @@
-"""The server's step: state in, state out, and the first steps by hand."""
+"""Server optimizers: the first steps computed by hand, and no changed arguments."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ SQUARES = [  # tau = 0.2, so v starts at 0.04, below g^2 = (0.25, 1)
 ]
 
 
-@pytest.mark.parametrize(("rule", "square"), SQUARES)
-def test_first_second_moment_from_tau_squared(rule: str, square: list[float]) -> None:
-    server = AdaptiveServer(rule, lr=1.0, beta1=0.0, beta2=0.9, tau=0.2)
+@pytest.mark.parametrize(("variant", "square"), SQUARES)
+def test_first_second_moment_from_tau_squared(variant: str, square: list[float]) -> None:
+    server = AdaptiveServer(variant, lr=1.0, beta1=0.0, beta2=0.9, tau=0.2)
     theta, state = server.step(THETA, UPDATE, server.init(THETA), 0)
     torch.testing.assert_close(state["square"], torch.tensor(square))
     torch.testing.assert_close(theta, THETA - UPDATE / (torch.tensor(square).sqrt() + 0.2))
 
 
-def test_yogi_lowers_the_second_moment_by_no_more_than_its_share() -> None:
+def test_yogi_lowers_the_second_moment_by_a_fraction_of_the_new_square() -> None:
     server = AdaptiveServer("yogi", beta2=0.9, tau=2.0)
     _, state = server.step(THETA, UPDATE, server.init(THETA), 0)
     torch.testing.assert_close(state["square"], torch.tensor([4 - 0.025, 4 - 0.1]))
@@ -44,13 +44,13 @@ def test_yogi_lowers_the_second_moment_by_no_more_than_its_share() -> None:
 @pytest.mark.parametrize(
     "server", [ServerSGD(lr=2.0, schedule=Schedule(warmup=4)), AdaptiveServer(lr=2.0, schedule=Schedule(warmup=4))]
 )
-def test_rate_follows_the_schedule(server: ServerOptimizer) -> None:
-    moved = [THETA - server.step(THETA, UPDATE, server.init(THETA), round)[0] for round in (0, 3)]
-    torch.testing.assert_close(4 * moved[0], moved[1])
+def test_the_learning_rate_follows_the_schedule(server: ServerOptimizer) -> None:
+    changes = [THETA - server.step(THETA, UPDATE, server.init(THETA), round)[0] for round in (0, 3)]
+    torch.testing.assert_close(4 * changes[0], changes[1])
 
 
 @pytest.mark.parametrize("server", [ServerSGD(momentum=0.9), AdaptiveServer(), AdaptiveServer(bias_correction=True)])
-def test_a_step_leaves_the_old_state_alone(server: ServerOptimizer) -> None:
+def test_a_step_does_not_change_the_old_state(server: ServerOptimizer) -> None:
     state = server.init(THETA)
     before = {name: tensor.clone() for name, tensor in state.items()}
     server.step(THETA, UPDATE, state, 0)

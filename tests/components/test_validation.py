@@ -65,13 +65,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("component", "options", "named"), BAD)
-def test_an_option_out_of_bounds_is_refused_by_name(component: type, options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named) as error:
+@pytest.mark.parametrize(("component", "options", "message"), BAD)
+def test_an_option_out_of_bounds_is_refused_by_name(component: type, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
         component(**options)
-    message = str(error.value)
-    assert "\n" not in message
-    assert ". " not in message
+    assert "\n" not in str(error.value)
+    assert ". " not in str(error.value)
 
 
 HALVES = [
