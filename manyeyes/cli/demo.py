@@ -21,8 +21,8 @@ from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.io.files import write_text
 from manyeyes.metrics import mean_emd
 from manyeyes.models import build_model
-from manyeyes.report.comparison import compare, markdown, table
-from manyeyes.report.figures import draw_curves
+from manyeyes.report.comparison import comparison_charts, comparison_table
+from manyeyes.report.export import write_charts
 from manyeyes.report.report import write
 from manyeyes.training.result import curve
 from manyeyes.training.run_folder import read_events, unused_path
@@ -68,17 +68,16 @@ def main(words: list[str]) -> int:
     compared = {name: curves[name] for name in ("FedAvg", "FedAvgM", "FedVC + FedIR")}
 
     target = TARGET * bound
-    rows = compare(compared, bound, target)
-    Console().print(table(rows, bound, target))
-    write_text(folder / "table.md", markdown(rows, bound, target))
-    draw_curves(
-        folder / "curves.png", compared, bound, target, f"{len(people.user_ids)} people, {len(people):,} photos"
-    )
+    table = comparison_table(compared, bound, target)
+    print(table.terminal())
+    write_text(folder / "table.md", table.markdown())
+    title = f"{len(people.user_ids)} users, {len(people):,} images"
+    write_charts(comparison_charts(compared, bound, target, title), folder)
     write(
         find_runs([f"{name}={place}" for name, place in places.items()]), folder / "report.html", "Four ways to train"
     )
     print(f"Report: {folder / 'report.html'}")
-    print(f"Beside it are {folder / 'curves.png'}, {folder / 'table.md'} and every run.")
+    print(f"In the same folder: {folder / 'table.md'}, the charts and every run.")
     print(f"That took {time.monotonic() - began:.0f} s.")
     return 0
 

@@ -1,35 +1,37 @@
-"""`manyeyes users`: every user's own result in some runs, printed and drawn."""
+"""`manyeyes users`: the score of each user in one or more runs, as a table and a chart."""
 
 from pathlib import Path
 
-from rich.console import Console
-
 from manyeyes.cli.parser import Parser
-from manyeyes.io.files import write_bytes, write_text
-from manyeyes.report.figures import render
-from manyeyes.report.users import UserScores, draw, load, markdown, table
+from manyeyes.io.files import write_text
+from manyeyes.report.export import write_chart
+from manyeyes.report.users import UserScores, load, user_chart, user_table
+
+TERMINAL_WIDTH = 140  # characters
 
 
-def main(words: list[str]) -> int:
-    """A row and a line for each run, two where its clients adapt the model."""
-    parser = Parser("manyeyes users", description="Every user's own result, runs side by side.")
+def main(argv: list[str]) -> int:
+    """Print a row for each run, two if its clients personalize the model, and write the table and a chart."""
+    parser = Parser("manyeyes users", description="The score of each user in one or more runs.")
     parser.add_argument("runs", type=Path, nargs="+", help="run folders; NAME=FOLDER gives one a name")
-    parser.add_argument("--out", type=Path, default=Path("users.png"), help="the picture; a table goes beside it")
-    given = parser.parse_args(words)
-    found: dict[str, UserScores] = {}
-    for run in given.runs:
+    parser.add_argument(
+        "--out", type=Path, default=Path("users.svg"), help="the chart, .svg or .png; the table is next to it, as .md"
+    )
+    args = parser.parse_args(argv)
+    all_scores: list[UserScores] = []
+    names = set()
+    for color, run in enumerate(args.runs):
         given_name, _, folder = str(run).rpartition("=")
         name = given_name or Path(folder).name
-        if name in found:
-            raise ValueError(f"two runs are called {name}: give each a name of its own, as NAME=FOLDER")
-        found |= {name + which: scores for which, scores in load(Path(folder)).items()}
-    if len({one.metric for one in found.values()}) > 1:
-        raise ValueError(
-            "some of these runs are scored by accuracy and some by average precision: give runs of one kind"
-        )
-    Console(width=140).print(table(found))
-    picture = render(draw(found), given.out.suffix.lstrip(".") or "png")
-    write_bytes(given.out, picture)
-    write_text(given.out.with_suffix(".md"), markdown(found))
-    print(f"{given.out} and {given.out.with_suffix('.md')}")
+        if name in names:
+            raise ValueError(f"Two runs are called {name}: give each a name of its own, as NAME=FOLDER.")
+        names.add(name)
+        all_scores += load(Path(folder), name, color)
+    if len({scores.metric for scores in all_scores}) > 1:
+        raise ValueError("Some runs are scored by accuracy, others by average precision: give runs with the same metric.")
+    table = user_table(all_scores)
+    print(table.terminal(TERMINAL_WIDTH))
+    write_chart(user_chart(all_scores, ""), args.out)
+    write_text(args.out.with_suffix(".md"), table.markdown())
+    print(f"{args.out} and {args.out.with_suffix('.md')}")
     return 0

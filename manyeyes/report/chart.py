@@ -20,7 +20,7 @@ Kind = Literal["line", "steps", "points", "bars"]
 MAX_TABLE_ROWS = 40
 MAX_POINTS = 4000  # of all lines of a chart that is drawn; its CSV file has all points
 MIN_LINE_POINTS = 200
-EPS = 1e-9  # what cannot be drawn on a logarithmic axis counts as
+EPS = 1e-9  # stands for values that a logarithmic axis cannot show
 
 T = TypeVar("T")
 
@@ -69,10 +69,10 @@ class Series:
             return self
         positions = np.log(np.maximum(self.x, EPS)) if log_x else self.x
         values = [math.nan if value is None else value for value in self.y]
-        kept = downsample_minmax(positions, values, max_points).tolist()
+        indices = downsample_minmax(positions, values, max_points).tolist()
 
         def pick(column: Sequence[T]) -> list[T]:
-            return [column[i] for i in kept] if len(column) else []
+            return [column[i] for i in indices] if len(column) else []
 
         x, y, low, high = pick(self.x), pick(self.y), pick(self.low), pick(self.high)
         return replace(self, x=x, y=y, low=low, high=high, labels=pick(self.labels))
@@ -159,14 +159,16 @@ def _short_number(value: float) -> float:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def _plain(part: Axis | Series | Mark) -> dict[str, Any]:
+def _plain(element: Axis | Series | Mark) -> dict[str, Any]:
     """Return the fields that are not empty, with printable texts and short numbers."""
     plain: dict[str, Any] = {}
-    for name, value in vars(part).items():
+    for name, value in vars(element).items():
+        if value is None or value is False:
+            continue
         if isinstance(value, str):
             plain[name] = printable(value)
-        elif value is None or value is False or isinstance(value, int | float):
-            plain |= {} if value is None or value is False else {name: value}
+        elif isinstance(value, int | float):
+            plain[name] = value
         elif len(value):
             plain[name] = list(map(printable, value)) if isinstance(value[0], str) else short_numbers(value)
     return plain

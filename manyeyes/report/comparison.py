@@ -1,61 +1,43 @@
-"""Runs side by side: what each reached, how fast, and how near to centralised training (Hsu et al. 2020, section 6)."""
+"""Federated runs against centralized training: accuracy, rounds to a target, fluctuation (Hsu et al. 2020, section 6)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
-from rich.table import Table
 
 from manyeyes.metrics import Curve, relative_accuracy
+from manyeyes.report.chart import Axis, Chart, Mark, Series
+from manyeyes.report.curves import X_AXES
+from manyeyes.report.table import Table
 
-TAIL = 5  # evaluations that a curve's end is averaged over, and its unrest measured on
-
-
-@dataclass(frozen=True)
-class ComparisonRow:
-    """One run of a comparison."""
-
-    name: str
-    accuracy: float
-    relative: float  # accuracy / that of the centralised bound
-    rounds: int | None  # to reach the target; None: never
-    batches: int | None  # of the largest client a round, until then
-    fluctuation: float  # standard deviation over the last evaluations
+NUM_LAST = 5  # evaluations that the fluctuation is measured on
 
 
-def compare(curves: Mapping[str, Curve], baseline: float, target: float) -> list[ComparisonRow]:
-    """A row for each federated curve, against the centralised accuracy `bound`."""
-    return [
-        ComparisonRow(
-            name,
-            float(curve.values_E[-1]),
-            relative_accuracy(float(curve.values_E[-1]), baseline),
-            curve.rounds_to(target),
-            curve.batches_to(target),
-            float(np.std(curve.values_E[-TAIL:])),
+def comparison_table(curves: Mapping[str, Curve], baseline: float, target: float) -> Table:
+    """Return a row for each curve, next to the accuracy `baseline` of centralized training."""
+    header = ["", "accuracy", "relative", f"rounds to {target:.0%}", f"batches to {target:.0%}", "fluctuation"]
+    rows = [["centralized", f"{baseline:.1%}", "1.00", "", "", ""]]
+    for name, curve in curves.items():
+        accuracy = float(curve.values_E[-1])
+        costs = [
+            "never" if cost is None else f"{cost:,}" for cost in (curve.rounds_to(target), curve.batches_to(target))
+        ]
+        fluctuation = float(np.std(curve.values_E[-NUM_LAST:]))
+        rows.append(
+            [name, f"{accuracy:.1%}", f"{relative_accuracy(accuracy, baseline):.2f}", *costs, f"{fluctuation:.1%}"]
         )
-        for name, curve in curves.items()
+    return Table("", header, rows)
+
+
+def comparison_charts(curves: Mapping[str, Curve], baseline: float, target: float, title: str) -> list[Chart]:
+    """Return the accuracy over rounds and over the batches of the largest client, below that of centralized training."""
+    marks = [Mark("centralized", y=baseline), Mark("target", y=target)]
+    y_axis = Axis("test accuracy", percent=True, low=0, high=min(1.0, 1.15 * baseline))
+    rounds, batches = [], []
+    for color, (name, curve) in enumerate(curves.items()):
+        values = curve.values_E.tolist()
+        rounds.append(Series(name, curve.rounds_E.tolist(), values, color=color))
+        batches.append(Series(name, curve.cumulative_batches_R[curve.rounds_E].tolist(), values, color=color))
+    return [
+        Chart("accuracy_by_round", title, Axis("rounds", low=0), y_axis, rounds, marks=marks),
+        Chart("accuracy_by_batch", title, Axis(X_AXES["max_client_batches"], low=0), y_axis, batches, marks=marks),
     ]
-
-
-def table(rows: list[ComparisonRow], baseline: float, target: float) -> Table:
-    """The rows for a terminal."""
-    made = Table("", "accuracy", "relative", f"rounds to {target:.0%}", f"batches to {target:.0%}", "unrest")
-    for column in made.columns[1:]:
-        column.justify = "right"
-    made.add_row("centralised", f"{baseline:.1%}", "1.00", "", "", "", end_section=True)
-    for row in rows:
-        made.add_row(*_cells(row))
-    return made
-
-
-def markdown(rows: list[ComparisonRow], baseline: float, target: float) -> str:
-    """The rows for a file."""
-    head = ["", "accuracy", "relative", f"rounds to {target:.0%}", f"batches to {target:.0%}", "unrest"]
-    lines = [head, ["---", *["---:"] * 5], ["centralised", f"{baseline:.1%}", "1.00", "", "", ""], *map(_cells, rows)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def _cells(row: ComparisonRow) -> list[str]:
-    counts = ["never" if count is None else f"{count:,}" for count in (row.rounds, row.batches)]
-    return [row.name, f"{row.accuracy:.1%}", f"{row.relative:.2f}", *counts, f"{row.fluctuation:.1%}"]

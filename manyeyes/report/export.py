@@ -1,10 +1,11 @@
-"""Charts as files: pictures and numbers."""
+"""Charts as files: SVG, PNG and CSV."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from manyeyes.io.files import write_bytes, write_text
 from manyeyes.report.chart import Chart
+from manyeyes.report.page import Section, page
 from manyeyes.report.svg import render_svg
 
 PNG_ZOOM = 2  # pixels per unit of the SVG
@@ -17,7 +18,7 @@ def write_chart(chart: Chart, path: Path) -> None:
     elif path.suffix == ".png":
         write_bytes(path, render_png(chart))
     else:
-        raise ValueError(f"{path} is neither .svg nor .png: charts are written as one of them")
+        raise ValueError(f"{path} ends neither in .svg nor in .png: charts are written in one of these formats.")
 
 
 def write_charts(charts: Sequence[Chart], folder: Path, prefix: str = "") -> None:
@@ -35,6 +36,13 @@ def write_charts(charts: Sequence[Chart], folder: Path, prefix: str = "") -> Non
         write_bytes(path, data)
 
 
+def write_page_folder(folder: Path, title: str, lead: str, sections: Sequence[Section]) -> None:
+    """Write a page as `index.html`, and its charts as files next to it."""
+    html = page(title, lead, sections)
+    write_charts([chart for section in sections for chart in section.charts], folder)
+    write_text(folder / "index.html", html)
+
+
 def can_write_png() -> bool:
     try:
         import resvg_py  # noqa: F401
@@ -45,7 +53,7 @@ def can_write_png() -> bool:
 
 def render_png(chart: Chart) -> bytes:
     if not can_write_png():
-        raise ValueError("PNG files need resvg_py: pip install 'manyeyes[png]', or write .svg")
+        raise ValueError("PNG files need resvg_py: install it with pip install 'manyeyes[png]', or write .svg files.")
     import resvg_py
 
     data = resvg_py.svg_to_bytes(svg_string=render_svg(chart), zoom=PNG_ZOOM)

@@ -1,34 +1,37 @@
-"""The plain facts of runs: what they reached, what they promise of privacy, how fast they were, how to repeat them."""
+"""The summary of runs: what they reached, how fast, and in which settings they differ."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
 from manyeyes.config.compose import resume_command
-from manyeyes.report.curves import Group, chart, groups, is_share, label
+from manyeyes.report.curves import Group, group_runs, label, metric_chart, metric_info
 from manyeyes.report.page import ChartGrid
-from manyeyes.report.table import Table
-from manyeyes.report.text import escape, format_number
+from manyeyes.report.table import Table, table_of
+from manyeyes.report.text import escape, format_number, format_percent
 from manyeyes.training.run_record import RunRecord, differing_settings
 
-SHOWN = 6  # settings that differ, as columns of the table of runs
-WIDE = 24  # characters of one that fits there
+MAX_SETTING_COLUMNS = 6  # of the table of runs
+MAX_SETTING_WIDTH = 24  # characters
+MINUTE, HOUR = 60, 3600  # seconds
 
 
 @dataclass(frozen=True)
 class Cards:
-    """A few numbers in large."""
+    """A few large numbers."""
 
-    cards: list[tuple[str, str, str]]  # what it is, the number, what there is to say of it
+    cards: list[tuple[str, str, str]]  # a name, the number, a note
 
     def html(self) -> str:
-        each = (
+        items = (
             f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
             for name, value, note in self.cards
         )
-        return f'<dl class="cards">{"".join(each)}</dl>'
+        return f'<dl class="cards">{"".join(items)}</dl>'
 
 
 @dataclass(frozen=True)
@@ -42,145 +45,68 @@ class Notes:
 
 
 def notes(runs: list[RunRecord]) -> Notes | None:
-    """What is wrong with some of the runs."""
-    found = []
+    """Return which runs did not finish, and which files are damaged."""
+    sentences = []
     for run in runs:
+        progress = f"{run.rounds:,} of {run.planned_rounds or '?'} rounds"
         if run.status == "empty":
-            found.append(f"{run.name} is empty: it ended before its first evaluation, so there is nothing to draw.")
+            sentences.append(f"{run.name} is empty: it ended before its first evaluation.")
         elif run.status in ("diverged", "failed"):
-            found.append(
-                f"{run.name} {run.status} after {run.rounds:,} of {run.planned_rounds or '?'} rounds: {run.status_note}"
+            sentences.append(f"{run.name} {run.status} after {progress}: {run.status_note}")
+        elif not run.is_finished:
+            sentences.append(
+                f"{run.name} is not finished: {progress} when this page was made, status {run.status}. "
+                f"If it was stopped, continue it with: {resume_command(run.folder)}"
             )
-        elif run.status in ("running", "stale", "stopped"):
-            found.append(
-                f"{run.name} is not finished: {run.rounds:,} of {run.planned_rounds or '?'} rounds when this page was made. "
-                f"It still runs, or was stopped and can go on: {resume_command(run.folder)}"
-            )
-        found += [f"{run.name}: {trouble}." for trouble in run.problems]
-    return Notes(found) if found else None
+        sentences += [f"{run.name}: {problem}." for problem in run.problems]
+    return Notes(sentences) if sentences else None
 
 
 def summary(runs: list[RunRecord]) -> list[Any]:
-    """Of one run cards, of several a table with the settings that differ."""
+    """Return cards of one run, or tables of several."""
     if len(runs) == 1:
         return [Cards(_cards(runs[0]))]
-    apart = [name for name in differing_settings(runs) if name not in ("algorithm.name", "rounds")]
-    named = len({run.settings.get("algorithm.name") for run in runs}) > 1
-    brief_ones = [name for name in apart if all(len(format_setting(run.settings.get(name))) <= WIDE for run in runs)]
-    shown = [*(["algorithm.name"] if named else []), *brief_ones][:SHOWN]
-    metric = dict.fromkeys(run.metric for run in runs if run.metric)
-    head = [
-        "run",
-        "state",
-        "rounds",
-        *(f"{label(name)}{end}" for name in metric for end in (", last", ", best")),
-        "time",
+    settings, num_more = _setting_columns(runs)
+    columns: list[tuple[str, Callable[[RunRecord], str]]] = [
+        ("status", lambda run: run.status),
+        ("rounds", lambda run: f"{run.rounds:,}"),
     ]
-    private = any(run.last("epsilon") is not None for run in runs)
-    head += ["epsilon"] * private + [name.removesuffix(".name").rpartition(".")[2] for name in shown]
-    rows = []
-    for run in runs:
-        reached = [cell for name in metric for cell in (_last(run, name), _best(run, name))]
-        spent = [format_value(run.last("epsilon"))] if private else []
-        rows.append(
-            [run.name, run.status, f"{run.rounds:,}", *reached, duration(run), *spent]
-            + [format_setting(run.settings.get(name)) for name in shown]
-        )
-    more = len(apart) - len([name for name in shown if name != "algorithm.name"])
-    note = f" ({more} more differ: see Repeat)" if more > 0 else ""
-    return [Table(f"The runs, and the settings in which they differ{note}", head, rows), *_over_seeds(runs)]
+    for metric in _headline_metrics(runs):
+        columns += [(f"{label(metric)}, last", partial(_last, metric=metric))]
+        columns += [(f"{label(metric)}, best", partial(_best, metric=metric))]
+    columns.append(("time", duration))
+    if any(run.last("epsilon") is not None for run in runs):
+        columns.append(("epsilon", lambda run: format_value(run.last("epsilon"))))
+    columns += [(_brief(name), partial(_setting, name=name)) for name in settings]
+    note = f" ({num_more} more differ: see Reproduce)" if num_more else ""
+    table = table_of(f"The runs, and the settings in which they differ{note}", runs, columns)
+    return [table, *_over_seeds(runs)]
 
 
-def _over_seeds(runs: list[RunRecord]) -> list[Table]:
-    """Mean and standard deviation of runs that differ by their seed alone, and have come as far."""
-    finished = [(group.name, [run for run in group.runs if run.is_finished]) for group in groups(runs)]
-    several = [(name, some) for name, some in finished if len(some) > 1]
-    names = list(dict.fromkeys(run.metric for _, some in several for run in some if run.metric))
-    rows = []
-    for group, done in several:
-        cells = [group, str(len(done))]
-        for name in names:
-            last = [value for run in done if (value := run.last(name)) is not None]
-            best = [max(run.curve(name)[1]) for run in done if run.curve(name)[1]]
-            cells += [
-                f"{100 * fmean(some):.1f} ± {100 * stdev(some):.1f} %" if len(some) > 1 else "" for some in (last, best)
-            ]
-        rows.append(cells)
-    head = ["", "seeds", *(f"{label(name)}{end}" for name in names for end in (", last", ", best"))]
-    return [Table("Over seeds: mean and standard deviation of the finished runs", head, rows)] if rows and names else []
-
-
-def _cards(run: RunRecord) -> list[tuple[str, str, str]]:
-    cards = []
-    for name in dict.fromkeys([run.metric, "adapted_accuracy", "adapted_macro_ap", "loss"]):
-        value = run.last(name) if name else None
-        if name and value is not None:
-            best = f"best {_best(run, name)}" if is_share(name) else ""
-            cards.append((label(name), _share(value, name), ", ".join(filter(None, [kept(run), best]))))
-    planned = f"of {run.planned_rounds:,}" if run.planned_rounds else ""
-    cards.append(("rounds", f"{run.rounds:,}", planned if not run.is_finished else run.status))
-    pace = speed(run)
-    if pace is not None:
-        cards.append(("images a second", f"{pace[1]:,.0f}", f"{format_seconds(pace[0])} a round"))
-        cards.append(("time of training", duration(run), ""))
-    spent = run.last("epsilon")
-    if spent is not None:
-        simulated = run.settings.get("privacy.noise_cohort")
-        cards.append(("epsilon", f"{spent:.3g}", f"noise of a simulated cohort of {simulated:,}" if simulated else ""))
-    return cards
-
-
-def curves(together: list[Group]) -> ChartGrid:
-    """Beside the chart that a person chooses: what training itself says."""
-    runs = [run for group in together for run in group.runs]
-    wanted = {"train_loss": "Training loss", "update_norm": "Length of updates"}
-    words = "Of the clients of each round, before the server's step."
-    return ChartGrid(
-        [
-            chart(runs, name, name, title, words)
-            for name, title in wanted.items()
-            if any(name in run.columns for run in runs)
-        ]
-    )
+def training_charts(runs: list[RunRecord]) -> ChartGrid:
+    """Return the charts of what training itself measures."""
+    titles = {"train_loss": "Training loss", "update_norm": "Norm of updates"}
+    caption = "Mean over the clients of each round, before the server's step."
+    available = [metric for metric in titles if any(metric in run.columns for run in runs)]
+    return ChartGrid([metric_chart(runs, metric, metric, titles[metric], caption) for metric in available])
 
 
 def speed(run: RunRecord) -> tuple[float, float] | None:
-    """Median seconds a round, and images a second over the whole run."""
-    played = [event for event in run.events if event.get("seconds") and "num_images" in event]
-    seconds = [float(event["seconds"]) for event in played]
-    return (float(np.median(seconds)), sum(event["num_images"] for event in played) / sum(seconds)) if played else None
+    """Return the median seconds per round, and the images per second of the whole run."""
+    events = [event for event in run.events if event.get("seconds") and "num_images" in event]
+    seconds = [float(event["seconds"]) for event in events]
+    return (float(np.median(seconds)), sum(event["num_images"] for event in events) / sum(seconds)) if events else None
 
 
 def duration(run: RunRecord) -> str:
-    total = sum(float(event.get("seconds", 0)) for event in run.events)
-    return f"{total:.1f} s" if total < 120 else f"{total / 60:.1f} min" if total < 7200 else f"{total / 3600:.1f} h"
+    seconds = sum(float(event.get("seconds", 0)) for event in run.events)
+    if seconds < 2 * MINUTE:
+        return f"{seconds:.1f} s"
+    return f"{seconds / MINUTE:.1f} min" if seconds < 2 * HOUR else f"{seconds / HOUR:.1f} h"
 
 
 def format_seconds(value: float) -> str:
     return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
-
-
-def kept(run: RunRecord) -> str:
-    """Whose scores the last ones are, where they are not those of the last round's model."""
-    best = run.last("best_round")
-    return "" if best is None or best == run.rounds else f"of the model of round {best:,.0f}"
-
-
-def _last(run: RunRecord, metric: str) -> str:
-    of = kept(run)
-    return _share(run.last(metric), metric) + (f" ({of})" if of else "")
-
-
-def _best(run: RunRecord, metric: str) -> str:
-    rounds, values = run.curve(metric)
-    if not values:
-        return ""
-    best = max(range(len(values)), key=values.__getitem__)
-    return f"{_share(values[best], metric)} (round {rounds[best]:,})"
-
-
-def _share(value: float | None, metric: str) -> str:
-    return "" if value is None else f"{100 * value:.1f} %" if is_share(metric) else format_number(value)
 
 
 def format_value(value: float | None) -> str:
@@ -189,3 +115,91 @@ def format_value(value: float | None) -> str:
 
 def format_setting(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def best_model_note(run: RunRecord) -> str:
+    """Return which model the last scores are of, if it is not that of the last round."""
+    best = run.last("best_round")
+    return "" if best is None or best == run.rounds else f"of the model of round {best:,.0f}"
+
+
+def _cards(run: RunRecord) -> list[tuple[str, str, str]]:
+    cards = []
+    for metric in dict.fromkeys([run.metric, "personalized_accuracy", "personalized_macro_ap", "loss"]):
+        value = run.last(metric) if metric else None
+        if metric and value is not None:
+            best = f"best {_best(run, metric)}" if metric_info(metric).is_fraction else ""
+            cards.append((label(metric), _format(value, metric), ", ".join(filter(None, [best_model_note(run), best]))))
+    planned = f"of {run.planned_rounds:,}" if run.planned_rounds else ""
+    cards.append(("rounds", f"{run.rounds:,}", run.status if run.is_finished else planned))
+    if (pace := speed(run)) is not None:
+        cards.append(("images per second", f"{pace[1]:,.0f}", f"{format_seconds(pace[0])} per round"))
+        cards.append(("training time", duration(run), ""))
+    if (epsilon := run.last("epsilon")) is not None:
+        simulated = run.settings.get("privacy.noise_cohort_size")
+        cards.append(
+            ("epsilon", f"{epsilon:.3g}", f"noise of a simulated cohort of {simulated:,}" if simulated else "")
+        )
+    return cards
+
+
+def _setting_columns(runs: list[RunRecord]) -> tuple[list[str], int]:
+    """Return the differing settings that are columns of the table of runs, and the number of the others."""
+    differing: dict[tuple[str, ...], str] = {}
+    for name in differing_settings(runs):  # an option of the algorithm is also one of a component: shown once
+        differing.setdefault((_brief(name), *(_setting(run, name) for run in runs)), name)
+    names = [name for name in differing.values() if name != "rounds"]
+    narrow = [name for name in names if all(len(_setting(run, name)) <= MAX_SETTING_WIDTH for run in runs)]
+    columns = sorted(narrow, key=lambda name: name != "algorithm.name")[:MAX_SETTING_COLUMNS]
+    return columns, len(names) - len(columns)
+
+
+def _over_seeds(runs: list[RunRecord]) -> list[Table]:
+    """Return the mean and standard deviation of the finished runs of each group that has several."""
+    groups = [replace(group, runs=[run for run in group.runs if run.is_finished]) for group in group_runs(runs)]
+    groups = [group for group in groups if len(group.runs) > 1]
+    columns: list[tuple[str, Callable[[Group], str]]] = [("seeds", lambda group: f"{len(group.runs)}")]
+    for metric in _headline_metrics([run for group in groups for run in group.runs]):
+        columns.append(
+            (f"{label(metric)}, last", partial(_over_group, metric=metric, reduce=lambda values: values[-1]))
+        )
+        columns.append((f"{label(metric)}, best", partial(_over_group, metric=metric, reduce=max)))
+    caption = "Over seeds: mean and standard deviation of the finished runs"
+    return [table_of(caption, groups, columns)] if len(columns) > 1 else []
+
+
+def _over_group(group: Group, metric: str, reduce: Callable[[list[float]], float]) -> str:
+    """Return the mean and standard deviation of one number of each run's curve."""
+    fractions = [reduce(values) for run in group.runs if (values := run.curve(metric)[1])]
+    return f"{100 * fmean(fractions):.1f} ± {100 * stdev(fractions):.1f} %" if len(fractions) > 1 else ""
+
+
+def _headline_metrics(runs: list[RunRecord]) -> list[str]:
+    return list(dict.fromkeys(run.metric for run in runs if run.metric))
+
+
+def _last(run: RunRecord, metric: str) -> str:
+    note = best_model_note(run)
+    return _format(run.last(metric), metric) + (f" ({note})" if note else "")
+
+
+def _best(run: RunRecord, metric: str) -> str:
+    rounds, values = run.curve(metric)
+    if not values:
+        return ""
+    best = int(np.argmax(values))
+    return f"{_format(values[best], metric)} (round {rounds[best]:,})"
+
+
+def _format(value: float | None, metric: str) -> str:
+    if value is None:
+        return ""
+    return format_percent(value) if metric_info(metric).is_fraction else format_number(value)
+
+
+def _setting(run: RunRecord, name: str) -> str:
+    return format_setting(run.settings.get(name))
+
+
+def _brief(name: str) -> str:
+    return name.removesuffix(".name").rpartition(".")[2]

@@ -1,185 +1,188 @@
-"""`manyeyes privacy plan`: what a promise costs in noise, and what other cohorts and rounds would make of it."""
+"""`manyeyes privacy plan`: the noise of a guarantee, and how it changes with the cohort and the number of rounds."""
 
-import io
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table as TerminalTable
 
 from manyeyes.core.registry import Bounds, check_value
-from manyeyes.io.files import write_bytes, write_text
 from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant
 from manyeyes.privacy.calibration import PrivacyGuarantee, Simulation, min_noise_multiplier
-from manyeyes.report import privacy_figures as figures
-from manyeyes.report.figures import CaptionedFigure, Charts, render
-from manyeyes.report.page import Image, Section, page
+from manyeyes.report.chart import Axis, Chart, Series
+from manyeyes.report.export import write_page_folder
+from manyeyes.report.page import ChartGrid, Section
 from manyeyes.report.table import Table
 
-POINTS = 50  # of the line of epsilon over rounds
-CALLED = {"rdp": "Renyi (moments)", "pld": "privacy loss distributions"}
+NUM_EPSILON_POINTS = 50  # of the curve over rounds
+METHOD_LABELS = {"rdp": "Renyi (moments)", "pld": "privacy loss distributions"}
+PLAN_COLOR, CURVE_COLOR = 1, 0  # indices into the palette
+COHORT_RANGE, ROUND_RANGE = (1 / 50, 10), (1 / 50, 2)  # of the tables, over the planned number
 
 
 @dataclass(frozen=True, eq=False)
 class PrivacyPlan:
-    """A promise, what it does to the mean update, and the same promise kept by other cohorts."""
+    """A guarantee, its effect on the mean update, and the noise of the same guarantee with other cohorts."""
 
-    promise: PrivacyGuarantee
+    guarantee: PrivacyGuarantee
     simulation: Simulation
-    clip: float
-    parameters: int | None
-    noise: dict[int, float]  # that keeps the promise, by cohort
+    clipping_norm: float
+    num_parameters: int | None
+    noise_multipliers: dict[int, float]  # by cohort size
 
-    def mean_std(self, cohort: int) -> float:
-        """Standard deviation of the noise on each number of the mean."""
-        return self.noise[cohort] * self.clip / cohort
+    @property
+    def accountant(self) -> PrivacyAccountant:
+        return self.guarantee.accountant
 
-    def signal(self, cohort: int) -> float:
-        """Clip, which the mean update cannot exceed in length, against the length of the noise on it."""
-        assert self.parameters is not None
-        return self.clip / (math.sqrt(self.parameters) * self.mean_std(cohort))
+    def mean_stddev(self, cohort_size: int) -> float:
+        """Return the standard deviation of the noise on each value of the mean update."""
+        return self.noise_multipliers[cohort_size] * self.clipping_norm / cohort_size
+
+    def signal_to_noise(self, cohort_size: int) -> float:
+        """Return the clipping norm, which bounds the norm of the mean update, over the norm of the noise on it."""
+        assert self.num_parameters is not None, "signal to noise needs the number of parameters"
+        return self.clipping_norm / (math.sqrt(self.num_parameters) * self.mean_stddev(cohort_size))
 
 
-def plan(promise: PrivacyGuarantee, cohort: int, clip: float = 1.0, parameters: int | None = None) -> PrivacyPlan:
-    """The outlook of a promise; `cohort` users train a round, with the noise of the account's, if that is more."""
-    simulation = Simulation(promise.accountant, cohort)
-    check_value("clip", clip, float, Bounds(above=0))
-    if parameters is not None:
-        check_value("parameters", parameters, int, Bounds(minimum=1))
-    account, chosen = promise.accountant, promise.accountant.cohort_size
-    noise = {
-        k: account.noise_multiplier
-        if k == chosen
-        else min_noise_multiplier(replace(account, cohort_size=k), promise.epsilon, promise.delta)
-        for k in _cohorts(account)
+def plan(
+    guarantee: PrivacyGuarantee, cohort_size: int, clipping_norm: float = 1.0, num_parameters: int | None = None
+) -> PrivacyPlan:
+    """Return the plan of a guarantee; `cohort_size` users train per round, with the noise of the accountant's cohort."""
+    accountant = guarantee.accountant
+    simulation = Simulation(accountant, cohort_size)
+    check_value("clipping_norm", clipping_norm, float, Bounds(above=0))
+    if num_parameters is not None:
+        check_value("num_parameters", num_parameters, int, Bounds(minimum=1))
+    noise_multipliers = {
+        size: accountant.noise_multiplier
+        if size == accountant.cohort_size
+        else min_noise_multiplier(replace(accountant, cohort_size=size), guarantee.epsilon, guarantee.delta)
+        for size in _cohort_sizes(accountant)
     }
-    return PrivacyPlan(promise, simulation, clip, parameters, noise)
+    return PrivacyPlan(guarantee, simulation, clipping_norm, num_parameters, noise_multipliers)
 
 
-def show(found: PrivacyPlan, out: Path) -> str:
-    """Write the pictures and `index.html` into the folder `out`; the text is for the terminal."""
-    out.mkdir(parents=True, exist_ok=True)
-    charts = []
-    for stem, drawing in _drawings(found).items():
-        svg, png = (render(drawing.figure, kind) for kind in ("svg", "png"))
-        write_bytes(out / f"{stem}.svg", svg)
-        write_bytes(out / f"{stem}.png", png)
-        charts.append((Image(svg, "svg+xml", f"Chart: {drawing.title}."), drawing.caption))
-    lead = found.simulation.describe(found.promise.delta)
-    tables = [_glance(found), _rounds(found), *([_cohorts_table(found)] if len(found.noise) > 1 else [])]
+def show(plan: PrivacyPlan, out: Path) -> str:
+    """Write the page and its charts into the folder `out`, and return the plan for a terminal."""
+    lead = plan.simulation.describe(plan.guarantee.delta)
+    has_cohorts = len(plan.noise_multipliers) > 1
+    charts = [_epsilon_chart(plan)]
+    if has_cohorts:
+        charts.insert(0, _noise_chart(plan))
+    if has_cohorts and plan.num_parameters is not None:
+        charts.append(_signal_chart(plan))
+    overview, alternatives = _overview(plan), [_rounds_table(plan), *([_cohorts_table(plan)] if has_cohorts else [])]
     sections = [
-        Section("At a glance", [tables[0]]),
-        Section("Other cohorts and rounds", [Charts(charts), *tables[1:]]),
+        Section("Overview", [overview]),
+        Section("Other cohorts and rounds", [ChartGrid(charts), *alternatives]),
     ]
-    write_text(out / "index.html", page("A privacy plan", lead, sections))
-    return "\n".join([lead, *map(_printed, tables), f"pictures and page: {out / 'index.html'}"])
+    write_page_folder(out, "Privacy plan", lead, sections)
+    tables = (table.terminal() for table in (overview, *alternatives))
+    return "\n".join([lead, *tables, f"charts and page: {out / 'index.html'}"])
 
 
-def _drawings(found: PrivacyPlan) -> dict[str, CaptionedFigure]:
-    """The figures by the names of their files."""
-    promise, account, drawings = found.promise, found.promise.accountant, {}
-    cohorts = list(found.noise)
-    if len(cohorts) > 1:
-        drawings["noise"] = figures.draw_noise(
-            cohorts, list(found.noise.values()), account.cohort_size, account.noise_multiplier, promise.epsilon
-        )
-    ledger, spread = EpsilonCurve(account, promise.delta), np.linspace(0, 1, POINTS) ** 2  # epsilon rises fast at first
-    rounds = np.unique((account.rounds * spread).round().astype(int)).tolist()
-    spent = [ledger.epsilon_spent(r) for r in rounds]
-    drawings["epsilon"] = figures.draw_epsilon(rounds, spent, account.rounds, spent[-1], account.noise_multiplier)
-    if len(cohorts) > 1 and found.parameters is not None:
-        signal = [found.signal(k) for k in cohorts]
-        drawings["signal"] = figures.draw_signal(
-            cohorts, signal, account.cohort_size, found.signal(account.cohort_size), found.parameters
-        )
-    return drawings
+def _noise_chart(plan: PrivacyPlan) -> Chart:
+    size, noise = plan.accountant.cohort_size, plan.accountant.noise_multiplier
+    title = f"{size:,} users per round need a noise multiplier of {noise:.3g} for epsilon {plan.guarantee.epsilon:.3g}"
+    caption = (
+        "The smallest noise multiplier that keeps epsilon, delta and the number of rounds. Divided by the users per "
+        "round, it is the noise on their mean."
+    )
+    series = _curve(list(plan.noise_multipliers), list(plan.noise_multipliers.values()), (size, noise))
+    return Chart("noise", title, Axis("users per round", log=True), Axis("noise multiplier", log=True), series, caption)
 
 
-def _glance(found: PrivacyPlan) -> Table:
-    promise, account, simulation = found.promise, found.promise.accountant, found.simulation
-    chosen = {
-        "poisson": f"each with probability {account.probability:.4g}",
-        "fixed": "drawn uniformly, none twice",
-        "none": "everyone",
-    }[account.sampling]
+def _epsilon_chart(plan: PrivacyPlan) -> Chart:
+    accountant, curve = plan.accountant, EpsilonCurve(plan.accountant, plan.guarantee.delta)
+    fractions = np.linspace(0, 1, NUM_EPSILON_POINTS) ** 2  # epsilon rises fast at first
+    rounds = np.unique((accountant.rounds * fractions).round().astype(int)).tolist()
+    epsilons = [curve.epsilon_spent(number) for number in rounds]
+    noise, last = f"{accountant.noise_multiplier:.3g}", accountant.rounds
+    title = f"With a noise multiplier of {noise}, {last:,} rounds spend epsilon {epsilons[-1]:.3g}"
+    caption = "Epsilon at the same delta, if training stops after this number of rounds."
+    series = _curve(rounds, epsilons, (last, epsilons[-1]))
+    return Chart("epsilon", title, Axis("rounds", low=0), Axis("epsilon spent", low=0), series, caption)
+
+
+def _signal_chart(plan: PrivacyPlan) -> Chart:
+    sizes, size = list(plan.noise_multipliers), plan.accountant.cohort_size
+    signal = plan.signal_to_noise(size)
+    caption = (
+        "The largest norm of a mean of clipped updates, over the norm of the noise on its "
+        f"{plan.num_parameters:,} values; each cohort with the noise that its guarantee needs."
+    )
+    series = _curve(sizes, [plan.signal_to_noise(k) for k in sizes], (size, signal))
+    title = f"With {size:,} users per round, signal to noise is at most {signal:.2g}"
+    return Chart("signal", title, Axis("users per round", log=True), Axis("signal to noise", low=0), series, caption)
+
+
+def _curve(x: list[int], y: list[float], planned: tuple[float, float]) -> list[Series]:
+    point = Series("the plan", [planned[0]], [planned[1]], kind="points", color=PLAN_COLOR)
+    return [Series("alternatives", x, y, color=CURVE_COLOR), point]
+
+
+def _overview(plan: PrivacyPlan) -> Table:
+    guarantee, accountant, simulation = plan.guarantee, plan.accountant, plan.simulation
+    sampling = {
+        "poisson": f"each with probability {accountant.probability:.4g}",
+        "fixed": "drawn uniformly, without replacement",
+        "none": "all users",
+    }[accountant.sampling]
     rows = {
-        "users": f"{account.num_users:,}",
-        "users a round": f"{account.cohort_size:,}, {chosen}",
-        "rounds": f"{account.rounds:,}",
-        "neighbours": account.adjacency,
-        "accountant": CALLED[account.method],
-        "epsilon": f"{promise.epsilon:.4g}",
-        "delta": f"{promise.delta:.3g}",
-        "noise": f"{account.noise_multiplier:.4g} clips on the sum",
-        "noise on the mean": f"{found.mean_std(account.cohort_size):.3g} a number, at clip {found.clip:g}",
+        "users": f"{accountant.num_users:,}",
+        "users per round": f"{accountant.cohort_size:,}, {sampling}",
+        "rounds": f"{accountant.rounds:,}",
+        "neighbors": accountant.adjacency,
+        "accountant": METHOD_LABELS[accountant.method],
+        "epsilon": f"{guarantee.epsilon:.4g}",
+        "delta": f"{guarantee.delta:.3g}",
+        "noise_multiplier": f"{accountant.noise_multiplier:.4g} clipping norms on the sum",
+        "noise on the mean": f"{plan.mean_stddev(accountant.cohort_size):.3g} per value, at clipping norm "
+        f"{plan.clipping_norm:g}",
     }
-    if simulation.cohort_size != account.cohort_size:
-        rows["simulated with"] = (
-            f"{simulation.cohort_size:,} users a round, {simulation.noise_multiplier:.4g} clips on their sum"
-        )
-    if found.parameters is not None:
-        rows["signal to noise"] = f"at most {found.signal(account.cohort_size):.3g}, over {found.parameters:,} numbers"
-    solved = {"noise_multiplier": "noise"}.get(promise.solved, promise.solved)
-    label = {solved: f"{solved} (computed)"}
-    return Table("The plan", ["", ""], [[label.get(name, name), value] for name, value in rows.items()])
-
-
-def _rounds(found: PrivacyPlan) -> Table:
-    account = found.promise.accountant
-    ledger = EpsilonCurve(account, found.promise.delta)
-    rounds = sorted({*_series(account.rounds / 50, account.rounds * 2), account.rounds})
+    if simulation.cohort_size != accountant.cohort_size:
+        noise = f"{simulation.noise_multiplier:.4g} clipping norms on their sum"
+        rows["simulated with"] = f"{simulation.cohort_size:,} users per round, {noise}"
+    if plan.num_parameters is not None:
+        signal = plan.signal_to_noise(accountant.cohort_size)
+        rows["signal to noise"] = f"at most {signal:.3g}, over {plan.num_parameters:,} parameters"
+    labels = {guarantee.solved: f"{guarantee.solved} (computed)"}
     return Table(
-        "Over rounds",
-        ["rounds", f"epsilon at noise {account.noise_multiplier:.4g}"],
-        [[f"{r:,}", f"{ledger.epsilon_spent(r):.3g}"] for r in rounds],
+        "The plan", ["", ""], [[labels.get(name, name).replace("_", " "), text] for name, text in rows.items()]
     )
 
 
-def _cohorts_table(found: PrivacyPlan) -> Table:
-    account, delta = found.promise.accountant, found.promise.delta
-    head = [
-        "users a round",
-        f"epsilon at noise {account.noise_multiplier:.4g}",
-        f"noise for epsilon {found.promise.epsilon:.4g}",
-        "on the mean",
-        *(["signal to noise"] if found.parameters is not None else []),
-    ]
-    rows = [
-        [
-            f"{k:,}",
-            f"{replace(account, cohort_size=k).epsilon(delta):.3g}",
-            f"{noise:.4g}",
-            f"{found.mean_std(k):.3g}",
-            *([f"{found.signal(k):.3g}"] if found.parameters is not None else []),
-        ]
-        for k, noise in found.noise.items()
-    ]
-    return Table(f"Over cohort sizes, at {account.rounds:,} rounds", head, rows)
+def _rounds_table(plan: PrivacyPlan) -> Table:
+    accountant, curve = plan.accountant, EpsilonCurve(plan.accountant, plan.guarantee.delta)
+    header = ["rounds", f"epsilon at noise multiplier {accountant.noise_multiplier:.4g}"]
+    rounds = _round_numbers(accountant.rounds, *ROUND_RANGE)
+    return Table("Over rounds", header, [[f"{number:,}", f"{curve.epsilon_spent(number):.3g}"] for number in rounds])
 
 
-def _cohorts(account: PrivacyAccountant) -> list[int]:
-    """Round numbers about the account's own; without sampling there is no other."""
-    if account.sampling == "none":
-        return [account.cohort_size]
-    return sorted(
-        {*_series(account.cohort_size / 50, min(account.num_users, account.cohort_size * 10)), account.cohort_size}
-    )
+def _cohorts_table(plan: PrivacyPlan) -> Table:
+    accountant, guarantee = plan.accountant, plan.guarantee
+    columns = {
+        "users per round": lambda size: f"{size:,}",
+        f"epsilon at noise multiplier {accountant.noise_multiplier:.4g}": lambda size: (
+            f"{replace(accountant, cohort_size=size).epsilon(guarantee.delta):.3g}"
+        ),
+        f"noise multiplier for epsilon {guarantee.epsilon:.4g}": lambda size: f"{plan.noise_multipliers[size]:.4g}",
+        "noise on the mean": lambda size: f"{plan.mean_stddev(size):.3g}",
+    }
+    if plan.num_parameters is not None:
+        columns["signal to noise"] = lambda size: f"{plan.signal_to_noise(size):.3g}"
+    rows = [[cell(size) for cell in columns.values()] for size in plan.noise_multipliers]
+    return Table(f"Over cohort sizes, at {accountant.rounds:,} rounds", list(columns), rows)
 
 
-def _series(low: float, high: float) -> list[int]:
-    """1, 2, 5, 10, 20, ... between two numbers."""
-    return [n for power in range(13) for n in (10**power, 2 * 10**power, 5 * 10**power) if low <= n <= high]
+def _cohort_sizes(accountant: PrivacyAccountant) -> list[int]:
+    """Return the planned cohort size and round numbers below and above it; without sampling there is no other."""
+    if accountant.sampling == "none":
+        return [accountant.cohort_size]
+    return [size for size in _round_numbers(accountant.cohort_size, *COHORT_RANGE) if size <= accountant.num_users]
 
 
-def _printed(table: Table) -> str:
-    lines = TerminalTable(*table.header, title=table.caption, title_justify="left", show_header=any(table.header))
-    for column in lines.columns:
-        column.justify = "right" if any(table.header) else "left"
-    for row in table.rows:
-        lines.add_row(*row)
-    console = Console(file=io.StringIO(), width=100, markup=False, highlight=False)
-    with console.capture() as captured:
-        console.print(lines, markup=False)
-    return captured.get().rstrip("\n")
+def _round_numbers(number: int, low: float, high: float) -> list[int]:
+    """Return a number, and those of 1, 2, 5, 10, 20, ... between two multiples of it."""
+    numbers = [factor * 10**power for power in range(13) for factor in (1, 2, 5)]
+    return sorted({number, *(n for n in numbers if low * number <= n <= high * number)})

@@ -1,124 +1,134 @@
-"""Accounts of runs: what was promised and spent of privacy, what time went where, and how to do it all again."""
+"""The sections on privacy, on speed, and on how to reproduce runs."""
 
-import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from manyeyes.report.curves import Group, chart
+from manyeyes.report.curves import Group, metric_chart
 from manyeyes.report.overview import duration, format_seconds, format_setting, format_value, speed
 from manyeyes.report.page import ChartGrid, Section
-from manyeyes.report.table import Table
+from manyeyes.report.table import table_of
 from manyeyes.report.text import escape
+from manyeyes.training.run_files import CONFIG_FILE
 from manyeyes.training.run_record import RunRecord
+
+Columns = list[tuple[str, Callable[[RunRecord], str]]]
+PACKAGES = ("manyeyes", "torch", "numpy")  # whose versions are shown
 
 
 @dataclass(frozen=True)
 class Code:
-    """Text to be copied as it is; `folded` text is behind a summary."""
+    """Text to copy; with a summary it is folded."""
 
     text: str
-    folded: str = ""
+    summary: str = ""
 
     def html(self) -> str:
-        code = f'<pre tabindex="0">{_lines(self.text)}</pre>'
-        return f"<details><summary>{escape(self.folded)}</summary>{code}</details>" if self.folded else code
-
-
-def _lines(text: str) -> str:
-    return "\n".join(escape(line) for line in text.splitlines())
+        lines = "\n".join(map(escape, self.text.splitlines()))
+        code = f'<pre tabindex="0">{lines}</pre>'
+        return f"<details><summary>{escape(self.summary)}</summary>{code}</details>" if self.summary else code
 
 
 def privacy_section(groups: list[Group]) -> Section | None:
-    """The ledger: what is promised, to whom, and what was spent of it."""
+    """Return the guarantee of each private run, what it covers, and what was spent."""
     runs = [run for group in groups for run in group.runs if run.privacy or run.last("epsilon") is not None]
     if not runs:
         return None
-    content: list[Any] = []
-    rows = []
-    for run in runs:
-        promise = str(run.privacy.get("promise", ""))
-        content.append(f"{run.name}: {promise or 'the promise is written when a run ends, and this one has not.'}")
-        part = dict(re.findall(r"(\w+)=([^(),]+)", str(run.privacy.get("part", ""))))
-        part |= {key: str(run.settings.get(f"privacy.{key}")) for key in ("noise_cohort",) if key not in part}
-        simulated = part.get("noise_cohort", "0")
-        known = part.get("reproducible_noise", str(run.settings.get("privacy.reproducible_noise")))
-        rows.append(
-            [
-                run.name,
-                format_value(run.last("epsilon")),
-                format_value(_float(part.get("delta"))),
-                "replace one user" if "replace" in promise else "add or remove one user" if promise else "",
-                format_value(_float(part.get("noise"))),
-                format_value(run.last("clip")),
-                f"{int(simulated):,} simulated" if simulated.isdigit() and int(simulated) else "the clients that train",
-                "the run's seed: protects nobody" if known.lower() == "true" else "the operating system",
-                f"{run.rounds:,}",
-            ]
-        )
-    head = ["", "epsilon", "delta", "neighbours", "noise", "clip", "cohort of the noise", "noise from", "rounds"]
-    spending = chart(runs, "epsilon", "epsilon", "Epsilon spent", "At the delta of the table.", low=0)
-    bound = chart(runs, "clip", "clip", "The clip", "No update that is summed is longer.")
-    table = Table("What was spent; noise and clip: the deviation in clips, and the last clip", head, rows)
-    return Section("Privacy", [table, *content, ChartGrid([spending, bound])])
+    columns: Columns = [
+        ("epsilon", lambda run: format_value(run.last("epsilon"))),
+        ("delta", lambda run: format_value(_mechanism(run).get("delta"))),
+        ("neighbors", _neighbors),
+        ("noise multiplier", lambda run: format_value(_mechanism(run).get("noise_multiplier"))),
+        ("clipping norm", lambda run: format_value(run.last("clipping_norm"))),
+        ("cohort of the noise", _noise_cohort),
+        (
+            "noise source",
+            lambda run: "the run's seed: no protection" if _is_reproducible(run) else "the operating system",
+        ),
+        ("rounds", lambda run: f"{run.rounds:,}"),
+    ]
+    missing = "the guarantee is written when a run ends, and this one has not ended."
+    guarantees = [f"{run.name}: {run.privacy.get('guarantee') or missing}" for run in runs]
+    charts = ChartGrid(
+        [
+            metric_chart(runs, "epsilon", "epsilon", "Epsilon spent", "At the delta of the table.", low=0),
+            metric_chart(
+                runs, "clipping_norm", "clipping_norm", "Clipping norm", "Longer updates are scaled down to it."
+            ),
+        ]
+    )
+    return Section("Privacy", [table_of("Guarantees", runs, columns), *guarantees, charts])
 
 
 def speed_section(groups: list[Group]) -> Section | None:
-    """Seconds and images, and on what."""
+    """Return seconds and images per second, and the machine."""
     runs = [run for group in groups for run in group.runs if speed(run) is not None]
     if not runs:
         return None
-    head = [
-        "",
-        "seconds a round, median",
-        "images a second",
-        "time of training",
-        "engine",
-        "device",
-        "machine",
-        "threads",
+    columns: Columns = [
+        ("seconds per round, median", lambda run: format_seconds(pace[0]) if (pace := speed(run)) else ""),
+        ("images per second", lambda run: f"{pace[1]:,.0f}" if (pace := speed(run)) else ""),
+        ("training time", duration),
+        ("engine", lambda run: str(run.environment.get("engine") or run.settings.get("engine.name") or "")),
+        ("device", lambda run: str(run.environment.get("device", ""))),
+        ("machine", lambda run: str(run.environment.get("gpu") or f"{run.environment.get('cpus', '?')} CPUs")),
+        ("threads", lambda run: str(run.environment.get("threads", ""))),
     ]
-    rows = []
-    for run in runs:
-        found, where = speed(run), run.environment
-        assert found is not None
-        engine = where.get("engine") or run.settings.get("engine.name") or ""
-        times = [format_seconds(found[0]), f"{found[1]:,.0f}", duration(run)]
-        machine = str(where.get("gpu") or f"{where.get('cpus', '?')} CPUs")
-        device, threads = str(where.get("device", "")), str(where.get("threads", ""))
-        rows.append([run.name, *times, str(engine), device, machine, threads])
-    caption = "Images trained on, over the seconds of the round; evaluation is not counted."
-    pace = chart(runs, "images_per_second", "images_per_second", "Images a second", caption, low=0)
-    took = chart(runs, "seconds", "seconds", "Seconds a round", "Planning, training and aggregation.", low=0)
-    return Section("Speed", [Table("Training alone, without evaluation", head, rows), ChartGrid([pace, took])])
+    caption = "Images trained on, divided by the seconds of the round; without evaluation."
+    charts = [
+        metric_chart(runs, "images_per_second", "images_per_second", "Images per second", caption, low=0),
+        metric_chart(runs, "seconds", "seconds", "Seconds per round", "Planning, training and aggregation.", low=0),
+    ]
+    return Section("Speed", [table_of("Training without evaluation", runs, columns), ChartGrid(charts)])
 
 
 def reproduction_section(runs: list[RunRecord]) -> Section:
-    """The command, versions and settings of each run."""
+    """Return the command, the versions and the settings of each run."""
     content: list[Any] = []
-    rows = []
     for run in runs:
-        words = run.environment.get("command") or []
-        if words:
-            first, *rest = map(str, words)
-            command = " ".join([first.rpartition("/")[2], shlex.join(rest)]).strip()
+        if command := _command(run):
             content.append(Code(f"# {run.name}\n{command}" if len(runs) > 1 else command))
-        where, packages = run.environment, run.environment.get("packages") or {}
-        rows.append(
-            [run.name, str(where.get("revision") or "not from a checkout"), str(where.get("python", ""))]
-            + [str(packages.get(name, "")) for name in ("manyeyes", "torch", "numpy")]
-            + [str(where.get("platform", ""))]
-        )
-    head = ["", "git revision", "Python", "manyeyes", "torch", "numpy", "platform"]
-    content.append(Table("Versions", head, rows))
+    columns: Columns = [
+        ("git revision", lambda run: str(run.environment.get("revision") or "not from a checkout")),
+        ("Python", lambda run: str(run.environment.get("python", ""))),
+        *(
+            (name, lambda run, name=name: str((run.environment.get("packages") or {}).get(name, "")))
+            for name in PACKAGES
+        ),
+        ("platform", lambda run: str(run.environment.get("platform", ""))),
+    ]
+    content.append(table_of("Versions", runs, columns))
     for run in runs:
         lines = "\n".join(f"{name}={format_setting(value)}" for name, value in run.settings.items())
-        content.append(Code(lines or "config.yaml is missing", f"All settings of {run.name}"))
-    return Section("Repeat", content)
+        content.append(Code(lines or f"{CONFIG_FILE} is missing", f"All settings of {run.name}"))
+    return Section("Reproduce", content)
 
 
-def _float(text: str | None) -> float | None:
-    try:
-        return float(text or "")
-    except ValueError:
-        return None
+def _mechanism(run: RunRecord) -> dict[str, Any]:
+    """Return the options of a run's privacy: as calibrated if the run has ended, else as set."""
+    options = {
+        name.removeprefix("privacy."): run.settings[name] for name in run.settings if name.startswith("privacy.")
+    }
+    mechanism = run.privacy.get("mechanism")
+    return mechanism if isinstance(mechanism, dict) else options
+
+
+def _neighbors(run: RunRecord) -> str:
+    guarantee = str(run.privacy.get("guarantee", ""))
+    return next((text for text in ("replace one user", "add or remove one user") if text in guarantee), "")
+
+
+def _noise_cohort(run: RunRecord) -> str:
+    size = _mechanism(run).get("noise_cohort_size")
+    return f"{size:,} simulated" if size else "the clients that train"
+
+
+def _is_reproducible(run: RunRecord) -> bool:
+    return bool(_mechanism(run).get("reproducible_noise"))
+
+
+def _command(run: RunRecord) -> str:
+    """Return the command that started a run, without the path of the program."""
+    program, *arguments = list(map(str, run.environment.get("command") or [])) or [""]
+    return " ".join([program.rpartition("/")[2], shlex.join(arguments)]).strip()

@@ -15,7 +15,7 @@ FONT_SIZE, TITLE_SIZE = 12, 14
 KEY_WIDTH, KEY_GAP = 22, 18  # of the sign before a name in the legend, and after the name
 MAX_NAME_WIDTH = 210  # of a name below the x axis
 PIXELS_PER_TICK = 60
-POINT_SIZE, DENSE_POINT_SIZE, DENSE_POINTS = 7, 3, 500  # from so many points on, they are drawn smaller
+POINT_SIZE, DENSE_POINT_SIZE, DENSE_POINTS = 7, 3, 500  # from the third number of points on, they are drawn smaller
 BAR_FRACTION, MAX_BAR_WIDTH = 0.8, 60  # of the room of a bar, what it fills
 DASHES = ("", "7 3", "2 3", "9 3 2 3")  # of the first eight series, the next eight, ...
 
@@ -138,21 +138,27 @@ def _name_ticks(names: Sequence[str], plot: Plot) -> list[str]:
 
 def _curve(series: Series, plot: Plot) -> str:
     """Draw a line with its band, or points."""
-    color = plot.color(series)
-    points = [
-        (plot.x(x), plot.y(y)) if y is not None and plot.x.can_show(x) and plot.y.can_show(y) else None
-        for x, y in zip(series.x, series.y, strict=True)
-    ]
+    points = [_pixel(x, y, plot) for x, y in zip(series.x, series.y, strict=True)]
     visible = [point for point in points if point is not None]
-    if series.kind == "points" and series.dashed:
-        rings = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in visible)
-        return f'<g fill="none" stroke="{color}" stroke-width="1.75">{rings}</g>'
     if series.kind == "points" or len(visible) == 1:
-        dots = "".join(f"M{x:.1f},{y:.1f}h0" for x, y in visible)
-        size = POINT_SIZE if len(visible) < DENSE_POINTS else DENSE_POINT_SIZE
-        return f'<path d="{dots}" stroke="{color}" stroke-width="{size}" stroke-linecap="round" stroke-opacity=".75"/>'
-    style = f'fill="none" stroke="{color}" stroke-width="2" stroke-linejoin="round"{_dash(series)}'
+        return _points(series, visible, plot)
+    style = f'fill="none" stroke="{plot.color(series)}" stroke-width="2" stroke-linejoin="round"{_dash(series)}'
     return f'{_band(series, plot)}<path d="{_path(points, series.kind == "steps")}" {style}/>'
+
+
+def _pixel(x: float, y: float | None, plot: Plot) -> Point | None:
+    return (plot.x(x), plot.y(y)) if y is not None and plot.x.can_show(x) and plot.y.can_show(y) else None
+
+
+def _points(series: Series, points: Sequence[Point], plot: Plot) -> str:
+    """Draw dots, or rings for a dashed series."""
+    color = plot.color(series)
+    if series.kind == "points" and series.dashed:
+        rings = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in points)
+        return f'<g fill="none" stroke="{color}" stroke-width="1.75">{rings}</g>'
+    dots = "".join(f"M{x:.1f},{y:.1f}h0" for x, y in points)
+    size = POINT_SIZE if len(points) < DENSE_POINTS else DENSE_POINT_SIZE
+    return f'<path d="{dots}" stroke="{color}" stroke-width="{size}" stroke-linecap="round" stroke-opacity=".75"/>'
 
 
 def _path(points: Iterable[Point | None], has_steps: bool) -> str:

@@ -1,8 +1,9 @@
 """A table, for a page, for a Markdown file and for a terminal."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.table import Table as TerminalTable
@@ -10,7 +11,15 @@ from rich.text import Text
 
 from manyeyes.report.text import escape, printable
 
-PAGE_WIDTH = 100  # characters of a terminal, at least
+TERMINAL_WIDTH = 100  # characters
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Table:
         lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
         return "".join(f"| {' | '.join(map(printable, cells))} |\n" for cells in lines)
 
-    def terminal(self, width: int = PAGE_WIDTH) -> str:
+    def terminal(self, width: int = TERMINAL_WIDTH) -> str:
         """Return the table as lines of text."""
         has_header = any(self.header)
         table = TerminalTable(title=Text(printable(self.caption)), title_justify="left", show_header=has_header)
@@ -51,3 +60,9 @@ class Table:
         with console.capture() as capture:
             console.print(table)
         return capture.get().rstrip("\n")
+
+
+def table_of(caption: str, items: Iterable[T], columns: Sequence[tuple[str, Callable[[T], str]]]) -> Table:
+    """Return a table with a row for each item: its name, and a cell for each column."""
+    rows = [[item.name, *(cell(item) for _, cell in columns)] for item in items]
+    return Table(caption, ["", *(name for name, _ in columns)], rows)

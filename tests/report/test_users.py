@@ -1,4 +1,4 @@
-"""Every user's own result: what a run folder says, in a table and a picture."""
+"""`manyeyes users`: the score of each user, in a table and in a chart."""
 
 from __future__ import annotations
 
@@ -7,37 +7,35 @@ from typing import Any
 
 import pytest
 
-from manyeyes.report.users import draw, load, markdown
+from manyeyes.report.users import load, user_chart, user_table
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Ten users who score 0.1 to 1.0, and twice as much or 1 after adaptation; the best has ten times the photos."""
+    """Ten users with scores of 0.1 to 1.0, twice as much (at most 1) personalized; the best has ten times the images."""
     lines = [f"u{i},{100 if i == 10 else 10},{i / 10},{min(1, i / 5)}" for i in range(1, 11)]
-    (tmp_path / "per_user.csv").write_text("\n".join(["user,examples,accuracy,adapted", *lines]) + "\n")
-    event = '{"round": 4, "num_users_scored": 10.0, "num_users_unscorable": 2.0, "user_untested": 3.0}\n{"round": 5}\n'
-    (tmp_path / "metrics.jsonl").write_text(event)
+    (tmp_path / "per_user.csv").write_text("\n".join(["user,examples,accuracy,personalized", *lines]) + "\n")
+    counts = '"num_users_scored": 10.0, "num_users_unscorable": 2.0, "num_users_without_test": 3.0'
+    (tmp_path / "metrics.jsonl").write_text(f'{{"round": 4, {counts}}}\n{{"round": 5}}\n')
     return tmp_path
 
 
-def test_the_table_by_hand(folder: Path) -> None:
-    found = load(folder)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown(found).splitlines()]
-    assert rows[0][:6] == ["", "users", "too small", "mean", "weighted", "worst tenth"]
-    assert rows[2] == ["", "10", "5", "0.550", "0.763", "0.100", "0.145", "0.325", "0.550", "0.775", "0.955"]
-    assert rows[3][:6] == [", adapted", "10", "5", "0.800", "0.895", "0.200"]
+def test_the_table_equals_a_computation_by_hand(folder: Path) -> None:
+    table = user_table(load(folder, "mine"))
+    assert table.header[:6] == ["", "users", "not scored", "mean", "weighted mean", "worst 10 %"]
+    assert table.rows[0] == ["mine", "10", "5", "0.550", "0.763", "0.100", "0.145", "0.325", "0.550", "0.775", "0.955"]
+    assert table.rows[1][:6] == ["mine, personalized", "10", "5", "0.800", "0.895", "0.200"]
 
 
-def test_the_picture_has_a_line_for_each(folder: Path) -> None:
-    (axes,) = draw(load(folder)).axes
-    before, after = axes.get_lines()
-    assert before.get_ydata().tolist() == [i / 10 for i in range(1, 11)]
-    assert after.get_linestyle() == "--"
+def test_the_chart_has_a_line_for_each_kind_of_model(folder: Path) -> None:
+    shared, personalized = user_chart(load(folder, "mine"), "").series
+    assert list(shared.y) == [i / 10 for i in range(1, 11)]
+    assert (shared.dashed, personalized.dashed) == (False, True)
 
 
-def test_a_run_that_has_not_ended_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no per_user\.csv: give the folder of a run that has ended"):
-        load(tmp_path)
+def test_a_run_that_has_not_finished_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has no per_user\.csv: give the folder of a run that has finished"):
+        load(tmp_path, "mine")
 
 
 @pytest.mark.parametrize(
@@ -51,20 +49,22 @@ def test_a_run_that_has_not_ended_is_refused(tmp_path: Path) -> None:
         ("metrics.jsonl", "{\n"),
     ],
 )
-def test_what_is_damaged_is_one_sentence(folder: Path, file: str, text: str) -> None:
+def test_a_damaged_file_is_one_sentence(folder: Path, file: str, text: str) -> None:
     (folder / file).write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=f"of {folder} is damaged"):
-        load(folder)
+        load(folder, "mine")
 
 
-def test_the_command_prints_and_draws(command: Any, folder: Path) -> None:
-    found = command("users", f"mine={folder}", "--out", "here.png")
-    assert (found.code, found.err) == (0, "")
-    assert "mine, adapted" in found.out
-    assert (Path("here.png").read_bytes()[:4], Path("here.md").read_text()[:1]) == (b"\x89PNG", "|")
+@pytest.mark.parametrize(("out", "start"), [("here.png", b"\x89PNG"), ("here.svg", b"<svg")])
+def test_the_command_prints_a_table_and_writes_a_chart(command: Any, folder: Path, out: str, start: bytes) -> None:
+    outcome = command("users", f"mine={folder}", "--out", out)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "mine, personalized" in outcome.out
+    assert Path(out).read_bytes().startswith(start)
+    assert Path("here.md").read_text().startswith("|")
 
 
-def test_two_runs_of_one_name_are_refused(command: Any, folder: Path) -> None:
-    found = command("users", f"mine={folder}", f"mine={folder}", "--out", "two.png")
-    assert found.err == "manyeyes: two runs are called mine: give each a name of its own, as NAME=FOLDER\n"
-    assert (found.code, Path("two.png").exists()) == (1, False)
+def test_two_runs_with_one_name_are_refused(command: Any, folder: Path) -> None:
+    outcome = command("users", f"mine={folder}", f"mine={folder}", "--out", "two.png")
+    assert outcome.err == "manyeyes: Two runs are called mine: give each a name of its own, as NAME=FOLDER.\n"
+    assert (outcome.code, Path("two.png").exists()) == (1, False)

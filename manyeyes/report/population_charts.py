@@ -1,0 +1,176 @@
+"""Charts and example images of a population: how much each user has of what, and how heterogeneous users are."""
+
+import io
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from manyeyes.core.population import Ints, Population
+from manyeyes.core.rng import make_rng
+from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series
+from manyeyes.report.page import Image, ImageStrip
+from manyeyes.training.dataset_stats import Doubles
+
+MAX_NAMED_LABELS = 40  # with bars; more are a line
+LOG_RATIO = 20  # of the largest to the smallest value, from which an axis is logarithmic
+LOG_USERS = 100  # from which ranks are logarithmic
+MIN_LOG_COUNT = 0.8  # so that a count of 1 is visible
+MAX_LOCATIONS = 5_000
+NUM_EMD_BINS, MAX_EMD = 60, 2.0
+GRAY = 6  # index into the palette
+USERS_PER_THIRD, IMAGES_PER_USER = 4, 6  # of the example images
+THUMBNAIL_PIXELS, PNG_PIXELS = 192, 64  # longer side; up to the second, a JPEG would show its blocks
+
+
+def quantity_chart(shares: Mapping[str, Doubles], fraction: float) -> Chart:
+    """Return the cumulative share of images over users in descending order (FLAIR, figure 2 left)."""
+    share = next(iter(shares.values()))
+    held = float(np.interp(fraction, np.linspace(0, 1, len(share)), share))
+    series = [
+        Series(name, np.linspace(0, 1, len(share_U)).tolist(), share_U.tolist(), color=color)
+        for color, (name, share_U) in enumerate(shares.items())
+    ]
+    series.append(Series("users of equal size", [0, 1], [0, 1], dashed=True, color=GRAY))
+    title = f"The largest {fraction:.1%} of users have {held:.0%} of the images"
+    x_axis = Axis("users, the largest first", percent=True, low=0, high=1)
+    y_axis = Axis("share of all images", percent=True, low=0, high=1.02)
+    caption = "Cumulative share of images over users in descending order, as in figure 2 (left) of FLAIR."
+    return Chart("quantity", title, x_axis, y_axis, series, caption, [Mark(f"largest {fraction:.1%}", x=fraction)])
+
+
+def images_chart(sizes: Mapping[str, Ints]) -> Chart:
+    """Return the number of images of each user (Hsu et al. 2020, figures 2 and 3)."""
+    sizes_U = next(iter(sizes.values()))
+    title = f"Users have from {sizes_U.min():,} to {sizes_U.max():,} images"
+    caption = "Images of each user, the largest first, as in figures 2 and 3 of Hsu et al. (2020)."
+    return _rank_chart("images_by_rank", title, "images of the user", sizes, caption)
+
+
+def classes_chart(counts: Mapping[str, Ints], num_classes: int) -> Chart:
+    """Return the number of different classes of each user (Hsu et al. 2020, figures 2, 3 and 10)."""
+    median = np.median(next(iter(counts.values())))
+    title = f"Half of the users have {median:g} or fewer of the {num_classes:,} classes"
+    caption = "Different classes of each user, the most varied first, as in figures 2, 3 and 10 of Hsu et al. (2020)."
+    return _rank_chart("classes_by_rank", title, "different classes of the user", counts, caption)
+
+
+def label_charts(classes: list[str], counts_C: Ints, users_C: Doubles, num_images: int) -> list[Chart]:
+    """Return the frequency of each label, and the share of users who have it (FLAIR, figure 3)."""
+    order = np.argsort(-counts_C, kind="stable")
+    top = order[0]
+    names, is_named = tuple(classes[c] for c in order), len(order) <= MAX_NAMED_LABELS
+    x_axis = Axis("", names=names) if is_named else Axis("labels, the most common first")
+    is_log = bool(counts_C.max() > LOG_RATIO * max(1, counts_C.min()))
+    charts = []
+    for name, column, label, title, log in (
+        ("labels", counts_C, "images", f"{classes[top]} is in {counts_C[top] / num_images:.0%} of images", is_log),
+        ("label_users", users_C, "users", f"{users_C[top]:.0%} of users have {classes[top]}", False),
+    ):
+        values = column[order].tolist()
+        kind: Kind = "bars" if is_named else "line"
+        series = Series(label, range(len(order)), values, kind=kind, labels=() if is_named else names)
+        low = MIN_LOG_COUNT if log else 0
+        y_axis = Axis(f"{label} with the label", log=log, percent=name == "label_users", low=low)
+        caption = f"{label.capitalize()} with each label, the most common label first, as in figure 3 of FLAIR."
+        charts.append(Chart(name, title, x_axis, y_axis, [series], caption))
+    return charts
+
+
+def label_emd_chart(emds: Mapping[str, Doubles], means: Mapping[str, float], note: str) -> Chart:
+    """Return the distribution of the users' EMD, and its weighted mean (Hsu et al. 2020, figure 4 top)."""
+    edges, series = np.linspace(0, MAX_EMD, NUM_EMD_BINS + 1), []
+    for color, (name, emd_U) in enumerate(emds.items()):
+        fractions = np.histogram(emd_U, edges)[0] / max(1, len(emd_U))
+        y = np.append(fractions, fractions[-1]).tolist()
+        series.append(Series(f"{name} ({len(emd_U):,} users)", edges.tolist(), y, kind="steps", color=color))
+    marks = [Mark(f"{name}: mean {mean:.2f}", x=mean) for name, mean in means.items()]
+    title = f"Mean distance of users' labels: {next(iter(means.values())):.2f} of at most 2"
+    x_axis = Axis("EMD of a user's labels from those of all (0: the same, 2: disjoint)", low=0, high=MAX_EMD)
+    y_axis = Axis(f"share of users, in bins of {MAX_EMD / NUM_EMD_BINS:.2g}", percent=True, low=0)
+    caption = (
+        "Earth mover's distance |q - p| between the label distribution of a user and that of all; dashed: its mean, "
+        f"weighted by users' numbers of labels, as in figure 4 (top) of Hsu et al. (2020). {note}"
+    )
+    return Chart("label_emd", title, x_axis, y_axis, series, caption.strip(), marks)
+
+
+def pixel_emd_chart(actual_U: Doubles, real_sizes: Doubles, equal_sizes: Doubles, note: str) -> Chart:
+    """Return the cumulative distribution of the distance of users' pixels from those of all (FLAIR, figure 2 right)."""
+    medians = np.median(actual_U), np.median(real_sizes)
+    title = (
+        f"Users' pixels differ by {medians[0]:.1f} gray levels, and by {medians[1]:.1f} if assigned at random (medians)"
+    )
+    values = {
+        "actual users": actual_U,
+        "random assignment, real sizes": real_sizes,
+        "random assignment, equal sizes": equal_sizes,
+    }
+    series = []
+    for color, (name, emds) in enumerate(values.items()):
+        fractions = (np.arange(len(emds)) + 1) / len(emds)
+        series.append(Series(name, np.sort(emds).tolist(), fractions.tolist(), dashed=color > 0, color=color))
+    x_axis = Axis("EMD of a user's pixels from those of all, in gray levels", low=0)
+    y_axis = Axis("share of users with at most this EMD", percent=True, low=0, high=1.01)
+    return Chart("pixel_emd", title, x_axis, y_axis, series, f"As in figure 2 (right) of FLAIR. {note}")
+
+
+def location_chart(latitude_N: Doubles, longitude_N: Doubles, num_images: int, seed: int) -> Chart:
+    """Return where the images were taken, on degrees of longitude and latitude."""
+    title = f"{len(latitude_N):,} of {num_images:,} images have coordinates"
+    caption = "A dot for each image."
+    if len(latitude_N) > MAX_LOCATIONS:
+        sample = make_rng(seed, "data show/locations").choice(len(latitude_N), MAX_LOCATIONS, replace=False)
+        latitude_N, longitude_N = latitude_N[sample], longitude_N[sample]
+        caption = f"A dot for each of {MAX_LOCATIONS:,} images drawn at random."
+    x_axis = Axis("longitude, degrees", low=-180, high=180, ticks=tuple(range(-180, 181, 60)))
+    y_axis = Axis("latitude, degrees", low=-90, high=90, ticks=tuple(range(-90, 91, 30)))
+    series = Series("images", longitude_N.tolist(), latitude_N.tolist(), kind="points")
+    return Chart("locations", title, x_axis, y_axis, [series], caption)
+
+
+def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
+    """Return images of users with few, a medium number of, and many images."""
+    rng = make_rng(seed, "data show/contact sheet")
+    thirds = np.array_split(np.argsort(population.num_examples, kind="stable"), 3)
+    thirds[2] = thirds[2][-USERS_PER_THIRD:]
+    content: list[str | ImageStrip] = [
+        "Users drawn at random from the third with the fewest images and from the middle third, and the largest users."
+    ]
+    for third, amount in zip(thirds, ("few images", "a medium number of images", "many images"), strict=True):
+        for user in rng.choice(third, min(USERS_PER_THIRD, len(third)), replace=False):
+            examples = population.examples(user)
+            sample = np.sort(rng.choice(examples, min(IMAGES_PER_USER, len(examples)), replace=False))
+            name = population.user_name(user)
+            images = [
+                _thumbnail(pixels, f"{_label_names(population, example)} by user {name}")
+                for example, pixels in zip(sample, population.pixels(sample), strict=True)
+            ]
+            content.append(ImageStrip(f"User {name}, {amount}: {len(sample)} of {len(examples):,} shown", images))
+    return content
+
+
+def _rank_chart(name: str, title: str, label: str, counts: Mapping[str, Ints], caption: str) -> Chart:
+    """Return a count of each user over the rank of the user, with logarithmic axes where numbers differ much."""
+    series = [
+        Series(split, range(1, len(count_U) + 1), np.sort(count_U)[::-1].tolist(), color=color)
+        for color, (split, count_U) in enumerate(counts.items())
+    ]
+    values = np.concatenate(list(counts.values()))
+    is_log = bool(values.max() > LOG_RATIO * max(1, values.min()))
+    x_axis = Axis("rank of the user", log=max(map(len, counts.values())) > LOG_USERS)
+    return Chart(name, title, x_axis, Axis(label, log=is_log, low=MIN_LOG_COUNT if is_log else 0), series, caption)
+
+
+def _label_names(population: Population, example: int) -> str:
+    classes = population.labels.nonzero(np.array([example]))[1]
+    return ", ".join(population.classes[c] for c in classes) or "no label"
+
+
+def _thumbnail(pixels_HWC: NDArray[np.uint8], alt: str) -> Image:
+    picture, buffer = Pillow.fromarray(pixels_HWC), io.BytesIO()
+    picture.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+    format = "png" if max(picture.size) <= PNG_PIXELS else "jpeg"
+    picture.save(buffer, format, quality=85)
+    return Image(buffer.getvalue(), format, alt, picture.width)

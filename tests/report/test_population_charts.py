@@ -1,0 +1,90 @@
+"""Charts of a population: their series have the numbers that were given."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from manyeyes.report import population_charts as charts
+from manyeyes.report.chart import Chart
+from manyeyes.report.export import render_png
+from manyeyes.report.svg import render_svg
+
+
+def all_charts(count: int) -> list[Chart]:
+    """Return each chart, with this number of users and classes."""
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 5000, count)
+    shares = np.linspace(0, 1, count + 1)
+    return [
+        charts.quantity_chart({"all": shares, "$x^$": shares}, 0.023),
+        charts.images_chart({"all": sizes, "_split": sizes}),
+        charts.classes_chart({"all": np.ones(count, int)}, 1),
+        *charts.label_charts(["$\\frac{$ 中"] * count, sizes, rng.random(count), 5000),
+        charts.label_emd_chart({"all": rng.random(count)}, {"all": 0.5}, ""),
+        charts.pixel_emd_chart(rng.random(count), rng.random(count), rng.random(count), ""),
+        charts.location_chart(rng.random(count), rng.random(count), count, 0),
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 17, 1628])
+def test_every_chart_is_a_picture_of_modest_size(count: int) -> None:
+    for chart in all_charts(count):
+        svg = render_svg(chart)
+        assert ElementTree.fromstring(svg).tag.endswith("svg"), chart.name
+        assert len(svg) < 300_000, chart.name
+
+
+def test_a_png_file_is_png() -> None:
+    assert render_png(all_charts(1)[0]).startswith(b"\x89PNG")
+
+
+def test_the_title_names_the_share_of_the_largest_users() -> None:
+    chart = charts.quantity_chart({"all": np.array([0, 0.8, 1.0])}, 0.25)
+    assert chart.title == "The largest 25.0% of users have 40% of the images"
+
+
+def test_ranks_start_at_one_in_descending_order() -> None:
+    (series,) = charts.images_chart({"all": np.array([2, 9, 4])}).series
+    assert (list(series.x), list(series.y)) == ([1, 2, 3], [9, 4, 2])
+
+
+def test_a_long_line_keeps_its_ends_and_its_first_ranks() -> None:
+    chart = charts.images_chart({"all": np.arange(50_000)[::-1] + 1})
+    (series,) = chart.downsample().series
+    assert len(series.x) <= 4000
+    assert [series.x[i] for i in (0, 1, 2, -1)] == [1, 2, 3, 50_000]
+    assert [series.y[i] for i in (0, -1)] == [50_000, 1]
+
+
+def test_labels_are_sorted_by_frequency_in_both_charts() -> None:
+    frequencies, users = charts.label_charts(["a", "b", "c"], np.array([1, 7, 3]), np.array([0.1, 0.5, 0.2]), 10)
+    assert frequencies.x.names == users.x.names == ("b", "c", "a")
+    assert list(frequencies.series[0].y) == [7, 3, 1]
+    assert list(users.series[0].y) == [0.5, 0.2, 0.1]
+    assert frequencies.title == "b is in 70% of images"
+    assert users.title == "50% of users have b"
+
+
+def test_a_histogram_of_emd_sums_to_one() -> None:
+    chart = charts.label_emd_chart({"all": np.array([0.0, 0.01, 1.99, 2.0])}, {"all": 1.0}, "")
+    y = [value or 0 for value in chart.series[0].y]
+    assert sum(y[:-1]) == 1  # the last point repeats the last bin, to its right edge
+    assert (y[0], y[-1]) == (0.5, 0.5)
+    assert [mark.x for mark in chart.marks] == [1.0]
+
+
+def test_pixel_lines_are_cumulative_distributions() -> None:
+    emds = np.array([3.0, 1.0, 2.0])
+    series = charts.pixel_emd_chart(emds, emds, emds, "").series[0]
+    assert list(series.x) == [1, 2, 3]
+    assert list(series.y) == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+def test_of_many_locations_a_sample_is_drawn() -> None:
+    degrees = np.linspace(-80, 80, 3 * charts.MAX_LOCATIONS)
+    chart = charts.location_chart(degrees, degrees, len(degrees), 0)
+    assert len(chart.series[0].x) == charts.MAX_LOCATIONS
+    assert "5,000 images drawn at random" in chart.caption
