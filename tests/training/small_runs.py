@@ -1,4 +1,4 @@
-"""Runs of a second, and what they leave in their folders."""
+"""Runs that take a second, and the contents of their folders."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from manyeyes.training.train import train
 CROPS = Preprocess(crop=6, pad=1, flip_horizontal=True)
 
 
-def run(people: Population, algorithm: Algorithm, folder: Path | None = None, **settings: Any) -> Result:
+def run(population: Population, algorithm: Algorithm, folder: Path | None = None, **settings: Any) -> Result:
     settings = {"rounds": 4, "evaluate_every": 2, "checkpoint_seconds": 0, "progress": False, **settings}
-    return train(people, settings.pop("model", "linear"), algorithm, folder=folder, **settings)
+    return train(population, settings.pop("model", "linear"), algorithm, folder=folder, **settings)
 
 
-def timeless(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run without what the clock wrote."""
+def events_without_times(folder: Path) -> list[dict[str, Any]]:
+    """Return the events of a run without the measured seconds."""
     return [
         {name: value for name, value in event.items() if name != "seconds"}
         for event in read_events(folder / "metrics.jsonl")
@@ -35,5 +35,5 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def equal_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

@@ -1,4 +1,4 @@
-"""What of a run is evaluated, when, and what is written of it."""
+"""What is evaluated in a run, and when, and which tables are written."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.models import build_model
 from tests.training.small_runs import run
 
+FEDAVG = fedavg(cohort_size=3)
+
 
 @pytest.mark.parametrize(
     ("every", "rounds"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 4, 5]), (5, [0, 5]), (0, [0, 5]), (9, [0, 5])]
 )
-def test_evaluation_comes_first_last_and_every_so_many_rounds(
-    people: Population, every: int, rounds: list[int]
-) -> None:
-    events = run(people, fedavg(cohort_size=3), rounds=5, evaluate_every=every).events
+def test_evaluation_comes_first_last_and_at_the_interval(population: Population, every: int, rounds: list[int]) -> None:
+    events = run(population, FEDAVG, rounds=5, evaluate_every=every).events
     assert [event["round"] for event in events] == [0, 1, 2, 3, 4, 5]
     assert [event["round"] for event in events if "accuracy" in event] == rounds
 
 
-def test_round_0_is_the_untrained_model(people: Population) -> None:
+def test_round_0_is_the_untrained_model(population: Population) -> None:
     model = build_model("linear", 3, size=8, seed=5)
-    first = run(people, fedavg(cohort_size=3), model=model, rounds=1).events[0]
-    test = people.split("test")
+    first = run(population, FEDAVG, model=model, rounds=1).events[0]
+    test = population.split("test")
     with torch.no_grad():
         logits = model(Preprocess().evaluate(torch.from_numpy(test.pixels(np.arange(6)))))
     targets = torch.from_numpy(test.labels.targets(np.arange(6)))
@@ -40,52 +40,50 @@ def test_round_0_is_the_untrained_model(people: Population) -> None:
     assert "train_loss" not in first
 
 
-def test_a_round_says_what_it_cost(people: Population) -> None:
-    event = run(people, fedavg(cohort_size=3, epochs=2, batch_size=4), rounds=1).events[1]
-    assert (event["clients"], event["images"], event["batches"]) == (3, 3 * 2 * 6, 2 * 2)
+def test_an_event_has_the_cost_of_its_round(population: Population) -> None:
+    event = run(population, fedavg(cohort_size=3, epochs=2, batch_size=4), rounds=1).events[1]
+    assert (event["num_clients"], event["num_images"], event["max_client_batches"]) == (3, 3 * 2 * 6, 2 * 2)
 
 
-def test_the_tables_are_those_of_the_final_model(tmp_path: Path, people: Population) -> None:
-    model = run(people, fedavg(cohort_size=3), tmp_path).model.eval()
-    test = people.split("test")
+def test_the_tables_are_those_of_the_final_model(tmp_path: Path, population: Population) -> None:
+    model = run(population, FEDAVG, tmp_path).model.eval()
+    test = population.split("test")
     with torch.no_grad():
-        guessed = model(Preprocess().evaluate(torch.from_numpy(test.pixels(np.arange(6))))).argmax(1).tolist()
-    pairs = list(zip(test.labels.targets(np.arange(6)).tolist(), guessed, strict=True))
+        logits = model(Preprocess().evaluate(torch.from_numpy(test.pixels(np.arange(6)))))
+    is_correct = logits.argmax(1).numpy() == test.labels.targets(np.arange(6))
     lines = ["class,examples,accuracy"]
-    for number, name in enumerate(test.classes):
-        right = [guess == true for true, guess in pairs if true == number]
-        lines.append(f"{name},{len(right)},{sum(right) / len(right) if right else 0.0}")
+    for class_id, name in enumerate(test.classes):
+        correct = is_correct[test.labels.targets(np.arange(6)) == class_id]
+        lines.append(f"{name},{len(correct)},{float(correct.mean()) if len(correct) else 0.0}")
     assert (tmp_path / "per_class.csv").read_text().splitlines() == lines
-    share = sum(guess == true for true, guess in pairs) / 6
-    assert (tmp_path / "per_user.csv").read_text() == f"user,examples,accuracy\n7,6,{share}\n"
+    assert (tmp_path / "per_user.csv").read_text() == f"user,examples,accuracy\n7,6,{float(is_correct.mean())}\n"
 
 
-def test_val_is_evaluated_when_asked_for(tmp_path: Path, people: Population) -> None:
-    run(people, fedavg(cohort_size=3), tmp_path, evaluate_on="val")
+def test_another_split_can_be_evaluated(tmp_path: Path, population: Population) -> None:
+    run(population, FEDAVG, tmp_path, eval_split="val")
     assert (tmp_path / "per_user.csv").read_text().splitlines()[1].startswith("6,6,")
 
 
-def test_a_split_that_is_not_there_is_refused(people: Population) -> None:
-    with pytest.raises(ValueError, match=r"has no dev split; it has test, train, val$"):
-        run(people, fedavg(cohort_size=3), evaluate_on="dev")
+def test_an_unknown_split_is_refused(population: Population) -> None:
+    with pytest.raises(ValueError, match=r"dev.*test, train, val"):
+        run(population, FEDAVG, eval_split="dev")
 
 
-def test_a_test_population_takes_the_place_of_the_splits(tmp_path: Path, people: Population) -> None:
-    result = run(people, fedavg(cohort_size=8, batch_size=6), tmp_path, test=people.split("val"), rounds=1)
-    assert result.events[1]["images"] == 48
+def test_a_test_population_takes_the_place_of_the_splits(tmp_path: Path, population: Population) -> None:
+    algorithm = fedavg(cohort_size=8, batch_size=6)
+    result = run(population, algorithm, tmp_path, test=population.split("val"), rounds=1)
+    assert result.events[1]["num_images"] == 48
     assert (tmp_path / "per_user.csv").read_text().splitlines()[1].startswith("6,6,")
 
 
-def test_without_splits_nothing_is_evaluated(tmp_path: Path, people: Population) -> None:
-    result = run(replace(people, columns={}), fedavg(cohort_size=8), tmp_path)
+def test_without_splits_nothing_is_evaluated(tmp_path: Path, population: Population) -> None:
+    result = run(replace(population, columns={}), fedavg(cohort_size=8), tmp_path)
     assert (result.score, result.final) == (None, {})
     assert not (tmp_path / "per_class.csv").exists()
 
 
-def test_several_labels_are_scored_by_average_precision(people: Population) -> None:
-    labels = MultiLabels.from_lists(
-        [[i % 3, (i // 3) % 3] if i % 3 != (i // 3) % 3 else [i % 3] for i in range(48)], ("a", "b", "c")
-    )
-    result = run(replace(people, labels=labels), fedavg(cohort_size=3))
+def test_multi_label_data_is_scored_by_average_precision(population: Population) -> None:
+    labels = MultiLabels.from_lists([sorted({i % 3, (i // 3) % 3}) for i in range(48)], ("a", "b", "c"))
+    result = run(replace(population, labels=labels), FEDAVG)
     assert result.metric == "macro_ap"
     assert result.curve().rounds_E.tolist() == [0, 2, 4]

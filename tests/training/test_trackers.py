@@ -1,89 +1,84 @@
-"""Events: lines on disk, and those who follow a run."""
+"""Trackers send the numbers of events; those that are not installed say how to install them."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from manyeyes.training.run_folder import MetricsFile, read_events, scalars
-from manyeyes.training.trackers import TRACKERS, TensorBoard
-
-
-def test_events_come_back_in_order(tmp_path: Path) -> None:
-    file = MetricsFile(tmp_path / "m")
-    events = [{"round": 0, "accuracy": 0.1}, {"round": 1, "left_out": ["ann"]}]
-    for event in events:
-        file.write(event)
-    file.close()
-    assert read_events(tmp_path / "m") == events
+from manyeyes.algorithms import fedavg
+from manyeyes.core.population import Population
+from manyeyes.core.registry import names
+from manyeyes.training.result import Result
+from manyeyes.training.trackers import scalars
+from tests.training.small_runs import run
 
 
-def test_sync_says_how_many_bytes_are_on_disk(tmp_path: Path) -> None:
-    file = MetricsFile(tmp_path / "m")
-    file.write({"round": 0})
-    assert file.sync() == len('{"round": 0}\n')
-    file.close()
+def train_tracked(population: Population, folder: Path, *trackers: str, **settings: Any) -> Result:
+    return run(population, fedavg(cohort_size=3), folder, trackers=trackers, **settings)
 
 
-def test_a_line_cut_by_a_crash_is_not_an_event(tmp_path: Path) -> None:
-    (tmp_path / "m").write_text('{"round": 0}\n{"rou')
-    assert read_events(tmp_path / "m") == [{"round": 0}]
-
-
-def test_what_follows_the_kept_bytes_is_cut(tmp_path: Path) -> None:
-    first = '{"round": 0}\n'
-    (tmp_path / "m").write_text(first + '{"round": 1}\n{"rou')
-    file = MetricsFile(tmp_path / "m", len(first))
-    file.write({"round": 1, "again": True})
-    file.close()
-    assert read_events(tmp_path / "m") == [{"round": 0}, {"round": 1, "again": True}]
-
-
-def test_a_file_shorter_than_its_checkpoint_says_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "m").write_text('{"round": 0}\n')
-    with pytest.raises(ValueError, match="is shorter than its checkpoint says"):
-        MetricsFile(tmp_path / "m", 100)
-    assert (tmp_path / "m").read_text() == '{"round": 0}\n'
-
-
-def test_only_numbers_are_drawn() -> None:
-    assert scalars({"round": 3, "loss": 0.5, "clients": 4, "left_out": ["ann"]}) == {"loss": 0.5, "clients": 4}
-
-
-def drawn(folder: Path, name: str) -> list[tuple[int, float]]:
+def recorded_points(folder: Path, name: str) -> tuple[list[int], list[float]]:
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    return [(point.step, point.value) for point in events.Scalars(name)]
+    points = events.Scalars(name)
+    return [point.step for point in points], [point.value for point in points]
 
 
-def test_tensorboard_holds_the_curve(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path, 1)
-    for round, value in enumerate((0.25, 0.5, 0.75)):
-        board.write({"round": round, "accuracy": value})
-    board.close()
-    assert drawn(tmp_path, "accuracy") == [(0, 0.25), (1, 0.5), (2, 0.75)]
+def test_only_numbers_are_tracked() -> None:
+    event = {"round": 3, "loss": 0.5, "num_clients": 4, "rejected_clients": ["ann"]}
+    assert scalars(event) == {"loss": 0.5, "num_clients": 4}
 
 
-def test_tensorboard_forgets_rounds_that_are_played_again(tmp_path: Path) -> None:
-    before = TensorBoard(tmp_path, 1)
-    for round in range(4):
-        before.write({"round": round, "accuracy": 0.25})
-    before.close()
-    after = TensorBoard(tmp_path, 2)  # the checkpoint was of round 1
-    after.write({"round": 2, "accuracy": 0.5})
-    after.close()
-    assert drawn(tmp_path, "accuracy") == [(0, 0.25), (1, 0.25), (2, 0.5)]
+def test_tensorboard_has_the_curve(tmp_path: Path, population: Population) -> None:
+    curve = train_tracked(population, tmp_path, "tensorboard").curve()
+    rounds, values = recorded_points(tmp_path, "accuracy")
+    assert rounds == curve.rounds_E.tolist() == [0, 2, 4]
+    assert values == pytest.approx(curve.values_E.tolist())
+
+
+def test_tensorboard_has_each_round_of_a_continued_run_once(
+    tmp_path: Path, population: Population, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends after round 3, and the last checkpoint is that of round 0: rounds 1 to 3 are repeated."""
+    with monkeypatch.context() as patch:
+        patch.setattr("manyeyes.training.loop.TrainingLoop.evaluate", _fail_in_round_4)
+        with pytest.raises(MemoryError):
+            train_tracked(population, tmp_path, "tensorboard", checkpoint_seconds=1000)
+    result = train_tracked(population, tmp_path, "tensorboard", resume=True)
+    rounds, values = recorded_points(tmp_path, "train_loss")
+    assert rounds == [1, 2, 3, 4]
+    assert values == pytest.approx([event["train_loss"] for event in result.events[1:]])
+
+
+def _fail_in_round_4(loop: Any, event: dict[str, Any]) -> None:
+    if event["round"] == 4:
+        raise MemoryError
 
 
 @pytest.mark.parametrize(
     ("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")]
 )
-def test_a_tracker_that_is_not_installed_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
+def test_a_tracker_that_is_not_installed_says_how_to_install_it(
+    tmp_path: Path, population: Population, monkeypatch: pytest.MonkeyPatch, name: str, module: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ValueError, match=r"is not installed: pip install 'manyeyes\[track\]'$"):
-        TRACKERS[name](tmp_path, 1)
+    assert name in names("tracker")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, module, None)
+        with pytest.raises(ValueError, match=r"is not installed: run pip install 'manyeyes\[track\]'\.$"):
+            train_tracked(population, tmp_path, name)
+    run(population, fedavg(cohort_size=3), tmp_path)  # the same folder can be used
+
+
+def test_trackers_need_a_folder(population: Population) -> None:
+    with pytest.raises(ValueError, match="Trackers write to the run folder and this run has none: set folder"):
+        run(population, fedavg(cohort_size=3), trackers=["tensorboard"])
+
+
+def test_an_unknown_tracker_is_refused(population: Population, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Unknown trackers 'paper'.*choose tensorboard, mlflow, wandb"):
+        run(population, fedavg(cohort_size=3), tmp_path / "run", trackers=["paper"])
+    assert not (tmp_path / "run").exists()
