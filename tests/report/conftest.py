@@ -1,4 +1,4 @@
-"""HTML as a browser sees it, and runs made by hand."""
+"""A reader of HTML, and run folders without training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
 
 
 class Reader(HTMLParser):
-    """Every start tag with its attributes, and the text; unbalanced tags fail."""
+    """Collects every start tag with its attributes, and the text; unbalanced tags fail."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -48,8 +48,8 @@ def reader() -> type[Reader]:
 
 
 @pytest.fixture
-def made_run(tmp_path: Path) -> Callable[..., Path]:
-    """A run folder with given values of a metric: 4 batches, 60 images and half a second a round."""
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """Create a run folder with these values of a metric, and 4 batches, 60 images and half a second per round."""
 
     def make(
         name: str,
@@ -63,15 +63,15 @@ def made_run(tmp_path: Path) -> Callable[..., Path]:
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(yaml.safe_dump(settings))
         (folder / "environment.json").write_text(json.dumps({"command": ["manyeyes run", "rounds=2"], "cpus": 2}))
-        spent = {"train_loss": 1.0, "update_norm": 0.5, "num_images": 60, "max_client_batches": 4, "seconds": 0.5}
-        events = [{"round": r, **(spent if r else {}), metric: value} for r, value in enumerate(values)]
+        costs = {"train_loss": 1.0, "update_norm": 0.5, "num_images": 60, "max_client_batches": 4, "seconds": 0.5}
+        events = [{"round": r, **(costs if r else {}), metric: value} for r, value in enumerate(values)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
         if finished:
             (folder / "model.safetensors").touch()
         if classes:
             with (folder / "per_class.csv").open("w", newline="") as file:
                 rows = csv.writer(file)
-                rows.writerows([["class", "examples", "accuracy"], *([one, 2, 0.5] for one in classes)])
+                rows.writerows([["class", "examples", "accuracy"], *([name, 2, 0.5] for name in classes)])
         return folder
 
     return make

@@ -1,4 +1,4 @@
-"""The page against HTML's own rules: well-formed, alone, and readable without eyes or mouse."""
+"""The page follows the rules of HTML: well-formed, self-contained and accessible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(reader: Callable[[str], Any]) -> Any:
     return reader(page("A title", "In short.", sections))
 
 
-def test_the_page_says_its_language_and_has_one_title(read: Any) -> None:
+def test_the_page_has_a_language_and_one_title(read: Any) -> None:
     assert read.all("html") == [{"lang": "en"}]
     assert len(read.all("h1")) == len(read.all("title")) == len(read.all("main")) == 1
 
@@ -35,19 +35,19 @@ def test_headings_do_not_skip_a_level(read: Any) -> None:
     assert [tag for tag, _ in read.tags if tag in ("h1", "h2", "h3")] == ["h1", "h2", "h2", "h3"]
 
 
-def test_links_lead_to_ids_in_the_page(read: Any) -> None:
+def test_links_refer_to_ids_in_the_page(read: Any) -> None:
     ids = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
     assert len(set(ids)) == len(ids)
     assert {f"#{id}" for id in ("content", "section-0", "section-1")} == {a["href"] for a in read.all("a")}
     assert {"content", "section-0", "section-1"} <= set(ids)
 
 
-def test_pictures_are_inside_and_described(read: Any) -> None:
+def test_pictures_are_embedded_and_described(read: Any) -> None:
     source = f"data:image/png;base64,{base64.b64encode(PICTURE.data).decode()}"
     assert [(image["alt"], image["src"]) for image in read.all("img")] == [("a dot", source)]
 
 
-def test_a_table_has_a_caption_and_heads_for_columns_and_rows(read: Any) -> None:
+def test_a_table_has_a_caption_and_headings_of_columns_and_rows(read: Any) -> None:
     assert len(read.all("caption")) == 1
     assert [head["scope"] for head in read.all("th")] == ["col", "row"]
 
@@ -57,7 +57,7 @@ def test_a_wide_table_can_be_scrolled_with_the_keyboard(read: Any) -> None:
     assert [(div["tabindex"], div["aria-label"]) for div in regions] == [("0", "Counts")]
 
 
-def test_the_browser_is_told_to_load_nothing(read: Any) -> None:
+def test_the_policy_forbids_loading_anything(read: Any) -> None:
     policies = [meta["content"] for meta in read.all("meta") if "http-equiv" in meta]
     assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
     assert read.all("script") == read.all("link") == []

@@ -197,7 +197,16 @@ def test_the_page_of_a_synthetic_population_has_every_chart(
 ) -> None:
     out = tmp_path / "new" / "folder"
     text = show(synthetic.task(task), "synthetic", out)
-    names = "quantity images_by_rank labels label_users classes_by_rank label_emd pixel_emd locations".split()
+    names = [
+        "quantity",
+        "images_by_rank",
+        "labels",
+        "label_users",
+        "classes_by_rank",
+        "label_emd",
+        "pixel_emd",
+        "locations",
+    ]
     files = {f"{name}.{suffix}" for name in names for suffix in ("svg", "png", "csv")} | {"index.html"}
     assert {path.name for path in out.iterdir()} == files
     read = read_page(out, reader)
