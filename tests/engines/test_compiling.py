@@ -18,7 +18,8 @@ from manyeyes.algorithms import fedavg
 from manyeyes.engines.gpu import step, trainer
 from manyeyes.engines.gpu.compiling import compiled, first_bad_gradient
 from manyeyes.models.flat import FlatModel
-from tests.engines.gpu_runs import POPULATION, relative_error, train_on
+from tests.engines.engine_runs import relative_error
+from tests.engines.gpu_runs import POPULATION, train_on
 
 Function = Callable[..., Any]
 ALGORITHM = fedavg(batch_size=16, lr=0.05)

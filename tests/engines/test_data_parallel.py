@@ -42,9 +42,8 @@ RUNS = {
     "example weights": ("model=linear", "preprocess.crop=28", "preprocess.flip_horizontal=true", "algorithm=fedir"),
     "momentum and median": (
         "model=linear",
-        "client_optimizer=sgd",
-        "client_optimizer.persist_state=true",
-        "client_optimizer.momentum=0.9",
+        "algorithm.persist_state=true",
+        "algorithm.momentum=0.9",
         "aggregator=median",
     ),
     "scaffold": ("model=linear", "algorithm=scaffold", "algorithm.lr=0.01"),

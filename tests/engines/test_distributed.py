@@ -89,9 +89,7 @@ def load_events(folder: Path) -> list[dict[str, Any]]:
 def assert_same_run(actual: Path, expected: Path) -> None:
     weights = load_weights(actual)
     for name, tensor in load_weights(expected).items():
-        torch.testing.assert_close(
-            weights[name], tensor, rtol=1e-5, atol=1e-7, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-5, atol=1e-7, msg=f"{name} differs")
     for event, expected_event in zip(load_events(actual), load_events(expected), strict=True):
         assert event == pytest.approx(expected_event, rel=1e-4)
 

@@ -90,7 +90,8 @@ def test_auto_loads_what_fits_into_60_percent_of_the_free_memory(
 def test_gpu_fills_the_free_memory_and_refuses_more(set_free_bytes: Any) -> None:
     population = make_colored_images()
     set_free_bytes(2 * image_bytes(population))
-    assert place_images([population, population], "gpu", CUDA) == [("cuda", population)] * 2
+    placed: list[Any] = list(place_images([population, population], "gpu", CUDA))
+    assert placed == [("cuda", population)] * 2
     set_free_bytes(2 * image_bytes(population) - 1)
     with pytest.raises(ValueError, match=r"^engine.image_storage=gpu needs 0.0 GiB .* 0.0 GiB free: choose auto or"):
         place_images([population, population], "gpu", CUDA)

@@ -130,7 +130,7 @@ def open_images(kind: str, folder: Path) -> Any:
 def test_parent_and_workers_can_read_images_of_every_format_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, num_prefetched: int
 ) -> None:
-    monkeypatch.setattr(image_store, "FEW", 0)
+    monkeypatch.setattr(image_store, "MIN_BYTES_FOR_THREADS", 0)
     images = open_images(kind, tmp_path)
     pixels = images[np.arange(60)]  # reads before the workers are forked, too
     actual = train_with_prefetching(images, num_prefetched * IMAGES[0].nbytes, 6, lambda engine: images[np.arange(60)])
