@@ -49,11 +49,11 @@ WRONG = [
     ("algorithm=fedbn", "Linear has no norms that could stay with clients: choose another model"),
     ("algorithm.head_epochs=1", "no layers are personal: name some"),
     ("data.size=8", "a world's size is 8: give a number from 32 to 256"),
-    ("data.task=colour", "no labels are called 'colour': this population has single, coarse, fine, rating"),
-    ("evaluate_on=dev", "has no dev split"),
+    ("data.task=colour", "no labels called 'colour': choose single, coarse, fine, rating"),
+    ("evaluate_on=dev", "has no split 'dev'"),
     ("track.to=[paper]", "tracker 'paper' is unknown"),
     ("engine.device=abacus", "device 'abacus' is unknown"),
-    ("augment.crop=99", "a crop of 99 pixels does not fit"),
+    ("augment.crop=99", "preprocess.crop is 99: set it to at most"),
     ("model.weights=nowhere", "nowhere"),
     ("resume=nowhere", "nowhere holds no run to continue: give the folder of one"),
     ("--bogus", "--bogus is no option: choose --help, --multirun, --cfg job"),
@@ -84,7 +84,7 @@ def test_a_wrong_setting_is_one_line_and_nothing_is_written(
         ),
         (("algorithm=fedrep", "algorithm.examples=8"), "algorithm.examples draws so many examples once a round: leave"),
         (("data=cifar10", "data.images_per_user=3"), "data.images_per_user is no setting of the data that was chosen"),
-        (("data=cifar10",), "data/cifar10 is no store: make one with manyeyes data prepare"),
+        (("data=cifar10",), "No prepared dataset at data/cifar10: create one with `manyeyes data prepare`"),
     ],
 )
 def test_a_setting_of_other_data_is_one_line(command: Any, words: tuple[str, ...], sentence: str) -> None:
