@@ -48,8 +48,10 @@ from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.data.partition import by_users, dirichlet, repartition
+from manyeyes.data.partitioners import ClassPartitioner
 from manyeyes.data.registry import dataset
-from manyeyes.data.store import reader as store
+from manyeyes.data.store.reader import open_population
+from manyeyes.data.store.writer import write_store
 from manyeyes.engines.base import dist_info
 from manyeyes.engines.distributed.process_group import shutdown
 from manyeyes.models.flat import FlatModel
@@ -310,9 +312,9 @@ def dealt() -> Record:
         cifar, raw, out = dataset("cifar10"), Path(folder, "raw"), Path(folder, "store")
         assert cifar.write_synthetic is not None, "CIFAR-10 has a stand-in"
         cifar.write_synthetic(me.SyntheticImages(users=20, size=32, images_per_user=8, coarse=4, fine=8), raw)
-        store.write(cifar.read_manifest(raw, partition="dirichlet", users=6, alpha=0.5), out, None, processes=1)
-        opened = store.open(out)
-        return run(make("fedper"), lambda: repartition(opened, 8, 2, seed=3))
+        write_store(cifar.read_manifest(raw, partition="dirichlet", users=6, alpha=0.5), out, None, processes=1)
+        opened = open_population(out)
+        return run(make("fedper"), lambda: repartition(opened, ClassPartitioner(8, 2), seed=3))
 
 
 def two_ranks() -> Record:
@@ -496,7 +498,7 @@ def as_bytes(value: Any) -> bytes:
 
 def dealing_hash() -> str:
     """The hash of who holds what after examples are dealt out."""
-    people = repartition(numbered(), 12, 2, seed=5)
+    people = repartition(numbered(), ClassPartitioner(12, 2), seed=5)
     split = np.unique(np.asarray(people.columns["split"]), return_inverse=True)[1]
     return hashlib.sha256(b"".join(map(as_bytes, (people.offsets, people.image_indices, split)))).hexdigest()
 

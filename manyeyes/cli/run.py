@@ -9,9 +9,10 @@ from omegaconf import DictConfig
 
 from manyeyes.config.compose import prepare_overrides
 from manyeyes.config.errors import format_error, is_config_error
+from manyeyes.config.groups import GROUPS
 from manyeyes.config.help import run_help
 from manyeyes.config.launchers import wait_for_all_jobs
-from manyeyes.config.run import run_one
+from manyeyes.config.run import check_resume_overrides, run_one
 
 FLAGS = ("--multirun", "-m", "--resolve")
 VALUE_FLAGS = ("--cfg", "-c", "--config-dir", "-cd")
@@ -20,11 +21,15 @@ VALUE_FLAGS = ("--cfg", "-c", "--config-dir", "-cd")
 def main(argv: list[str]) -> int:
     """Train with the settings given, once or for every combination of a sweep."""
     if "--help" in argv or "-h" in argv:
-        print(run_help([word for word in argv if not word.startswith("-")]))
+        print(run_help([arg for arg in argv if not arg.startswith("-")]))
         return 0
     flags, overrides = split_flags(argv)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors come to us, and are printed in one sentence
-    sys.argv = ["manyeyes run", *flags, *prepare_overrides(overrides)]  # where Hydra looks
+    chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
+    if "resume" in chosen:  # of a component that the run has and the command does not choose, Hydra knows no options
+        nested = [name for name in chosen if name.partition(".")[0] in GROUPS and name.partition(".")[0] not in chosen]
+        check_resume_overrides(nested, ())
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors are raised, and can be printed in one sentence
+    sys.argv = ["manyeyes run", *flags, *prepare_overrides(overrides)]  # where Hydra reads its arguments
     failures: list[Exception] = []
     process = os.getpid()
 
@@ -35,13 +40,12 @@ def main(argv: list[str]) -> int:
             raise failures[-1]
         return value
 
-    launcher = next((word.partition("=")[2] for word in overrides if word.startswith("hydra/launcher=")), "")
     try:
-        with wait_for_all_jobs(launcher, numbered=True):
+        with wait_for_all_jobs(chosen.get("hydra/launcher", ""), numbered=True):
             hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
     except Exception as error:
         if is_config_error(error):
-            raise ValueError(format_error(error)) from None
+            raise ValueError(format_error(error, overrides)) from None
         raise
     return _report(failures)
 
@@ -57,17 +61,17 @@ def _report(failures: Sequence[Exception]) -> int:
 
 def split_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return Hydra's flags and the overrides; an unknown flag is refused."""
-    flags, overrides, words = list[str](), list[str](), iter(argv)
-    for word in words:
-        name, _, value = word.partition("=")
-        if not word.startswith("-"):
-            overrides.append(word)
-        elif word in FLAGS:
-            flags.append(word)
+    flags, overrides, args = list[str](), list[str](), iter(argv)
+    for arg in args:
+        name, _, value = arg.partition("=")
+        if not arg.startswith("-"):
+            overrides.append(arg)
+        elif arg in FLAGS:
+            flags.append(arg)
         elif name in VALUE_FLAGS:
-            flags += [name, value or next(words, "")]
+            flags += [name, value or next(args, "")]
         else:
-            raise ValueError(f"Unknown option {word}: choose --help, --multirun, --cfg job, --resolve or --config-dir.")
+            raise ValueError(f"Unknown option {arg}: choose --help, --multirun, --cfg job, --resolve or --config-dir.")
         if name in ("--cfg", "-c") and flags[-1] not in ("job", "hydra", "all"):
             raise ValueError(f"--cfg={flags[-1]} is not possible: choose job, hydra or all.")
     return flags, overrides

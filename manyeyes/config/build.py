@@ -8,30 +8,34 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from manyeyes.config.datasets import DATA_SOURCES
-from manyeyes.config.groups import ENGINE_SETTINGS, FOLDER_OPTIONS, NO_COMPONENT, run_options
+from manyeyes.config.groups import ENGINE_OPTIONS, GROUPS, NO_COMPONENT
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
 from manyeyes.core.registry import build
 from manyeyes.core.rng import derive_key
+from manyeyes.data.partition import repartition
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.models import build_model as build_named_model
 from manyeyes.training.config import RunConfig
 
 Config = DictConfig | Mapping[str, Any]  # composed settings, or those of a run folder
+LISTS = {group.name: group.slot for group in GROUPS.values() if group.is_list}
 
 
 def build_algorithm(config: Config) -> Algorithm:
     """Return the named algorithm with every chosen slot in place of its own."""
     settings = plain(config)
     rounds = settings["rounds"]
-    slots = {slot: settings[slot] for slot in SLOTS if settings.get(slot) is not None}
-    components: dict[str, Any] = {slot: _build_slot(slot, description, rounds) for slot, description in slots.items()}
+    components: dict[str, Any] = {
+        slot: build_optional(slot, settings[slot], rounds) for slot in SLOTS if settings.get(slot) is not None
+    }
     if "sources" in settings:  # in a run's folder, every slot is described in full
         return Algorithm(**{**dict.fromkeys(SLOTS), **components})
     return replace(build("algorithm", with_rounds(settings["algorithm"], rounds)), **components)
 
 
-def _build_slot(slot: str, description: dict[str, Any], rounds: int) -> Any:
+def build_optional(slot: str, description: dict[str, Any], rounds: int) -> Any:
+    """Return the component of a slot, or None if it is switched off."""
     return None if description["name"] == NO_COMPONENT else build(slot, with_rounds(description, rounds))
 
 
@@ -44,23 +48,22 @@ def with_rounds(description: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def build_population(config: Config) -> Population:
-    """Return the population; the run's seed decides which new clients hold what, if examples are repartitioned."""
+    """Return the population, with new clients if there is a partitioner, whose seed is the run's."""
     settings = plain(config)
-    options = dict(settings["data"])
-    name = options.pop("name")
-    if name in DATA_SOURCES:
-        return DATA_SOURCES[name].load(options, settings["seed"])
-    population = build("dataset", settings["data"])
+    name, options = settings["data"]["name"], {k: v for k, v in settings["data"].items() if k != "name"}
+    is_builtin = name in DATA_SOURCES
+    population = DATA_SOURCES[name].load(**options) if is_builtin else build("dataset", settings["data"])
     if not isinstance(population, Population):
-        raise ValueError(f"data={name} must return a Population, not {type(population).__name__}.")
-    return population
+        raise ValueError(f"data={name} returned {type(population).__name__}: return a Population.")
+    chosen = settings.get("partitioner")
+    partitioner = build_optional("partitioner", chosen, settings["rounds"]) if chosen else None
+    return population if partitioner is None else repartition(population, partitioner, settings["seed"])
 
 
 def build_preprocess(config: Config) -> Preprocess:
     """Return the preprocessing of images."""
-    options: dict[str, Any] = {}
-    options |= {name: tuple(v) if isinstance(v, list) else v for name, v in plain(config)["preprocess"].items()}
-    return Preprocess(**options)
+    options: dict[str, Any] = plain(config)["preprocess"]
+    return Preprocess(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
 
 
 def build_model(config: Config, population: Population) -> nn.Module:
@@ -77,25 +80,21 @@ def build_model(config: Config, population: Population) -> nn.Module:
     )
 
 
-def build_items(slot: str, items: Any) -> list[Any]:
-    """Return the components of a list of settings, such as callbacks."""
-    return [build(slot, description) for description in listed(items)]
-
-
 def build_run_config(config: Config) -> RunConfig:
-    """Return the options of the run, without those of its engine."""
-    options = train_options(config)
-    return RunConfig(**{one.name: options[one.name] for one in fields(RunConfig) if one.name in options})
+    """Return the options of the run."""
+    settings = plain(config)
+    return RunConfig(**{option.name: settings[option.name] for option in fields(RunConfig)})
 
 
 def train_options(config: Config) -> dict[str, Any]:
-    """Return the options of `train`: those of the run and of its engine."""
+    """Return the keyword arguments of `train`: the options of the run and of its engine, trackers, callbacks, metrics."""
     settings = plain(config)
-    folders = {option.name for option in FOLDER_OPTIONS}
-    run = {option.name: settings[option.name] for option in run_options() if option.name not in folders}
-    engine = {name: settings["engine"][name] for name in ENGINE_SETTINGS if name != "threads"}
-    trackers = tuple(item["name"] for item in listed(settings.get("trackers")))
-    return {**run, **engine, "engine": settings["engine"]["name"], "trackers": trackers}
+    return {
+        **{option.name: settings[option.name] for option in fields(RunConfig)},
+        **{option.name: settings["engine"][option.name] for option in ENGINE_OPTIONS},
+        "engine": settings["engine"]["name"],
+        **{name: [build(slot, item) for item in listed(settings.get(name))] for name, slot in LISTS.items()},
+    }
 
 
 def listed(items: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The one place that composes settings with Hydra: groups are stored from the registry, a user's own components by path."""
+"""The one place that composes settings with Hydra: groups come from the registry, a user's components by import path."""
 
 import re
 import shlex
@@ -13,10 +13,8 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-from manyeyes.config.errors import check_settings, format_error, is_config_error
-from manyeyes.config.groups import GROUPS, Group, dict_node, group_node, list_key, preprocess_options, run_options
-
-IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+from manyeyes.config.errors import IMPORT_PATH, check_settings, format_error, is_config_error, user_choices
+from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, dict_node, group_node
 
 
 def compose_config(overrides: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
@@ -26,7 +24,7 @@ def compose_config(overrides: Sequence[str], return_hydra_config: bool = False) 
             config = compose("config", overrides=prepare_overrides(overrides), return_hydra_config=return_hydra_config)
     except Exception as error:
         if is_config_error(error):
-            raise ValueError(format_error(error)) from None
+            raise ValueError(format_error(error, overrides)) from None
         raise
     check_settings(config)
     return config
@@ -34,7 +32,7 @@ def compose_config(overrides: Sequence[str], return_hydra_config: bool = False) 
 
 @contextmanager
 def hydra_context() -> Iterator[None]:
-    """Within, Hydra's `compose` knows every group."""
+    """Within this context, Hydra's `compose` knows every group."""
     store_groups()
     outer = GlobalHydra.instance().hydra  # of a Hydra application, or of a context around this one
     GlobalHydra.instance().clear()
@@ -45,12 +43,12 @@ def hydra_context() -> Iterator[None]:
         GlobalHydra.instance().hydra = outer
 
 
-@cache  # Hydra remembers
+@cache  # Hydra keeps what is stored
 def store_groups() -> None:
     """Store every group with Hydra, and where Hydra may write: a run's folder is created by the run alone."""
     store = ConfigStore.instance()
     settings: dict[str, Any] = {name: {} if group.is_list else None for name, group in GROUPS.items()}
-    settings |= {"preprocess": dict_node(preprocess_options()), **dict_node(run_options())}
+    settings |= {"preprocess": dict_node(PREPROCESS_OPTIONS), **dict_node(RUN_OPTIONS)}
     store.store(name="settings", node=DictConfig(settings))
     for group in GROUPS.values():
         for choice in group.choices():
@@ -62,45 +60,44 @@ def store_groups() -> None:
 
 
 def prepare_overrides(overrides: Sequence[str]) -> list[str]:
-    """Store the components that overrides name by import path, and return the overrides with names that Hydra can read."""
+    """Store the components that overrides choose by import path; return the overrides with names that Hydra can read."""
     store_groups()
-    return [_prepare(override) for override in overrides]
+    for group, import_path in user_choices(overrides):
+        _store_choice(group, _stored_name(import_path), import_path)
+    return [_with_stored_names(override) for override in overrides]
 
 
-def _prepare(override: str) -> str:
-    name, equals, value = override.partition("=")
-    group = GROUPS.get(name.lstrip("+"))
-    if group is None or not equals:
+def _with_stored_names(override: str) -> str:
+    name, _, value = override.partition("=")
+    if name.lstrip("+") not in GROUPS or not value:
         return override
-    return f"{name}={IMPORT_PATH.sub(lambda match: _store_user_component(group, match[0]), value)}"
+    return f"{name}={IMPORT_PATH.sub(lambda match: _stored_name(match[0]), value)}"
 
 
-def _store_user_component(group: Group, import_path: str) -> str:
-    """Store a user's own component, and return the name that it has in its group."""
-    name = re.sub(r"\W", "__", import_path)
-    _store_choice(group, name, import_path)
-    return name
+def _stored_name(import_path: str) -> str:
+    return re.sub(r"\W", "__", import_path)
 
 
 def _store_choice(group: Group, name: str, choice: str) -> None:
-    package = f"{group.name}.{list_key(choice)}" if group.is_list else None
-    node = group_node(choice, group.options(choice))
-    ConfigStore.instance().store(group=group.name, name=name, node=node, package=package)
+    package = group.prefix(choice) if group.is_list else None
+    ConfigStore.instance().store(
+        group=group.name, name=name, node=group_node(choice, group.options(choice)), package=package
+    )
 
 
-PATHS = ("folder", "resume", "data.path")  # settings that are paths
-PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")  # what Hydra reads without quotes
+PATH_SETTINGS = ("folder", "resume", "data.path")
+UNQUOTED = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")  # what Hydra reads without quotes
 
 
-def quote_override(word: str) -> str:
-    """The setting, with quotes around a path that Hydra would read otherwise."""
-    name, _, value = word.partition("=")
-    if name not in PATHS or PLAIN.fullmatch(value) or value[:1] in ("'", '"'):
-        return word
-    text = re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + (r"\"" if found[2] else ""), value)
+def quote_override(override: str) -> str:
+    """Return an override with quotes around a path that Hydra would misread."""
+    name, _, value = override.partition("=")
+    if name not in PATH_SETTINGS or UNQUOTED.fullmatch(value) or value[:1] in ("'", '"'):
+        return override
+    text = re.sub(r'(\\*)("|$)', lambda match: 2 * match[1] + (r"\"" if match[2] else ""), value)
     return f'{name}="{text}"'
 
 
 def resume_command(folder: Path) -> str:
-    """The command that goes on with a run, as it can be pasted into a shell."""
+    """Return the command that continues a run, quoted for a shell."""
     return f"manyeyes run {shlex.quote(quote_override(f'resume={folder}'))}"

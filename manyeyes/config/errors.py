@@ -10,11 +10,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from manyeyes.config.groups import (
     GROUPS,
+    PREPROCESS_OPTIONS,
+    RUN_OPTIONS,
     Group,
     is_plain,
     nested_options,
-    preprocess_options,
-    run_options,
     setting_names,
 )
 from manyeyes.core.registry import Option, suggestion
@@ -24,6 +24,7 @@ MEMORY_ADVICE = (
     "make algorithm.batch_size, engine.num_streams or engine.workers smaller, keep images off the GPU with "
     "engine.image_storage=cpu, or stop other programs that use the memory"
 )
+IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def is_config_error(error: BaseException) -> bool:
@@ -36,8 +37,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(re.search("out of memory|can't allocate memory", str(error)))
 
 
-def format_error(error: BaseException) -> str:
-    """Return one sentence that names the setting, the value given and what to do."""
+def format_error(error: BaseException, overrides: Iterable[str] = ()) -> str:
+    """Return one sentence that names the setting, the value given and what to do.
+
+    Parameters
+    ----------
+    overrides
+        What was typed: settings of components by import path are only known from it.
+    """
     if is_out_of_memory(error):
         device = "The GPU" if "CUDA" in str(error) else "This machine"
         return f"{device} has too little memory for this run: {MEMORY_ADVICE}."
@@ -46,25 +53,37 @@ def format_error(error: BaseException) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _format_missing_choice(error)
     chain = list(_chain(error))
-    return _format_setting_error("\n".join(map(str, chain))) or ": ".join(str(e).partition("\n")[0] for e in chain)
+    known = set(setting_names(user_choices(overrides)))
+    return _format_setting_error("\n".join(map(str, chain)), known) or ": ".join(
+        str(cause).partition("\n")[0] for cause in chain
+    )
+
+
+def user_choices(overrides: Iterable[str]) -> Iterator[tuple[Group, str]]:
+    """Yield the components that overrides choose by import path, with their groups."""
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if group := GROUPS.get(name.lstrip("+")):
+            yield from ((group, path) for path in IMPORT_PATH.findall(value))
 
 
 def _format_missing_choice(error: MissingConfigException) -> str:
     """Return the sentence for a choice that a group does not have."""
-    group, _, choice = str(error.missing_cfg_file).rpartition("/")
-    if group not in GROUPS and error.options is None:
-        return unknown_setting(group)
-    known = list(GROUPS[group].choices() if group in GROUPS else error.options or ())
-    own = ", or package.module:Name" if group in GROUPS else ""
-    return f"Unknown {group} {choice!r}{suggestion(choice, known)}: choose {', '.join(known)}{own}."
+    name, _, choice = str(error.missing_cfg_file).rpartition("/")
+    group = GROUPS.get(name)
+    if group is None and error.options is None:
+        return unknown_setting(name)
+    known = list(group.choices() if group else error.options or ())
+    own = ", or package.module:Name" if group else ""
+    return f"Unknown {name} {choice!r}{suggestion(choice, known)}: choose {', '.join(known)}{own}."
 
 
-def _format_setting_error(text: str) -> str:
+def _format_setting_error(text: str, known: set[str]) -> str:
     """Return the sentence for what Hydra and OmegaConf say of one setting, or an empty string."""
     if match := re.search(r"Could not override '([^']+)'|Could not find '([^']+)'|full_key: ([^\s[]+)", text):
         name = match[1] or match[2] or match[3]
         if "is not in struct" in text or match[2]:
-            return unknown_setting(name)
+            return unknown_setting(name, known)
         if value := re.search(r"Value '([^']*)'.* (?:could not be converted to|is not a valid) (\w+)", text):
             return f"{name} is {value[1]!r}: it must be {TYPE_NAMES.get(value[2], value[2])}."
         if "is not Optional" in text:
@@ -76,32 +95,26 @@ def _format_setting_error(text: str) -> str:
     return ""
 
 
-def unknown_setting(name: str) -> str:
+def unknown_setting(name: str, known: Iterable[str] | None = None) -> str:
     """Return the sentence for a setting that does not exist, or that the chosen component does not have."""
+    known = set(setting_names() if known is None else known)
     group = GROUPS.get(name.partition(".")[0])
-    known = set(setting_names())
-    if group is not None and name in known and group.is_list:
-        item = name.split(".")[1]
-        return f"{name} is an option of {item}, which is not in {group.name}: add {group.name}=[{item}]."
-    if group is not None and name in known:
-        return f"{name} is not an option of the chosen {group.name}: choose {_choices_with(group, name)}."
-    return f"Unknown setting `{name}`{suggestion(name, known)}. Run `manyeyes run --help` for the list."
-
-
-def _choices_with(group: Group, name: str) -> str:
-    """Return the choices of a group that have an option, as overrides."""
+    if name not in known or group is None:
+        return f"Unknown setting `{name}`{suggestion(name, known)}. Run `manyeyes run --help` for the list."
     option = name.split(".")[1]
-    found = [c for c in group.choices() if option in (one.name for one in group.options(c))]
-    return " or ".join(f"{group.name}={choice}" for choice in found)
+    if group.is_list:
+        return f"{name} is an option of {option}, which is not in {group.name}: add {group.name}=[{option}]."
+    choices = [c for c in group.choices() if option in (declared.name for declared in group.options(c))]
+    fix = " or ".join(f"{group.name}={choice}" for choice in choices)
+    return f"{name} is not an option of the chosen {group.name}: choose {fix}."
 
 
 def check_settings(config: DictConfig) -> None:
-    """Refuse what `+name=value` added, what `~name` took away, and a value in the place of a list or of options."""
+    """Refuse what `+name=value` added, what `~name` took away, and a value in place of a list or of options."""
     values: Any = OmegaConf.to_container(config, resolve=False)
     values.pop("hydra", None)
-    expected = {option.name for option in run_options()} | {"preprocess", *GROUPS}
-    _check_names("", values, expected)
-    _check_options("preprocess", values["preprocess"], preprocess_options())
+    _check_names("", values, {option.name for option in RUN_OPTIONS} | {"preprocess", *GROUPS})
+    _check_options("preprocess", values["preprocess"], PREPROCESS_OPTIONS)
     for name, group in GROUPS.items():
         _check_group(group, values[name])
 
@@ -112,11 +125,12 @@ def _check_group(group: Group, value: Any) -> None:
         return
     if not isinstance(value, Mapping):
         raise ValueError(f"{group.name}={value} cannot be read: write {group.name}=NAME.")
-    items = {group.name: value} if not group.is_list else {f"{group.name}.{key}": one for key, one in value.items()}
+    items = {f"{group.name}.{key}": item for key, item in value.items()} if group.is_list else {group.name: value}
     for prefix, item in items.items():
         if not isinstance(item, Mapping) or "name" not in item:
             raise ValueError(unknown_setting(f"{prefix}.{next(iter(item))}" if isinstance(item, Mapping) else prefix))
-        _check_options(prefix, {k: v for k, v in item.items() if k != "name"}, group.options(str(item["name"])))
+        options = {name: option for name, option in item.items() if name != "name"}
+        _check_options(prefix, options, group.options(str(item["name"])))
 
 
 def _check_options(prefix: str, values: Any, options: Sequence[Option]) -> None:
@@ -125,22 +139,21 @@ def _check_options(prefix: str, values: Any, options: Sequence[Option]) -> None:
     plain = {option.name: option for option in options if is_plain(option)}
     _check_names(f"{prefix}.", values, plain)
     for name, option in plain.items():
-        value = values[name]
         if nested := nested_options(option):
-            _check_options(f"{prefix}.{name}", value, nested)
-        elif isinstance(option.default, tuple | list) and not isinstance(value, list):
-            raise ValueError(f"{prefix}.{name}={value} cannot be read: write a list as [value,value].")
+            _check_options(f"{prefix}.{name}", values[name], nested)
+        elif isinstance(option.default, tuple | list) and not isinstance(values[name], list):
+            raise ValueError(f"{prefix}.{name}={values[name]} cannot be read: write a list as [value,value].")
 
 
 def _check_names(prefix: str, values: Iterable[str], expected: Iterable[str]) -> None:
     for name in sorted(set(values) - set(expected)):
         raise ValueError(unknown_setting(prefix + name))
     for name in sorted(set(expected) - set(values)):
-        raise ValueError(f"~{prefix}{name} takes away a setting that every run needs: leave it out.")
+        raise ValueError(f"~{prefix}{name} removes a setting that every run needs: leave it out.")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what caused it."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__

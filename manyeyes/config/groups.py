@@ -3,7 +3,7 @@
 Nothing is declared here: choices are what the registry holds, and options are what the components declare.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -12,6 +12,7 @@ from omegaconf import AnyNode, BooleanNode, DictConfig, FloatNode, IntegerNode, 
 
 import manyeyes.algorithms
 import manyeyes.components
+import manyeyes.data.partitioners
 import manyeyes.engines.select
 import manyeyes.privacy.mechanisms
 import manyeyes.training.builtin_callbacks
@@ -25,10 +26,11 @@ from manyeyes.models import model_options
 from manyeyes.training.config import RunConfig
 
 NO_COMPONENT = "none"  # switches off a slot of the named algorithm
-OPTIONAL_SLOTS = tuple(slot.name for slot in fields(Algorithm) if slot.default is None)
-ENGINE_SETTINGS = tuple(option.name for option in options_of(EngineOptions) if option.name != "engine")
-NOT_SETTINGS = (*ENGINE_SETTINGS, "engine", "trackers", "callbacks", "metrics", "progress", "title")
-FOLDER_OPTIONS = (
+OPTIONAL_SLOTS = ("partitioner", *(slot.name for slot in fields(Algorithm) if slot.default is None))
+PREPROCESS_OPTIONS = options_of(Preprocess)
+ENGINE_OPTIONS = tuple(option for option in options_of(EngineOptions) if option.name != "engine")
+RUN_OPTIONS = (
+    *options_of(RunConfig),
     Option("folder", str, "", "where the run is kept; empty: runs/ and the time"),
     Option("resume", str, "", "the folder of a run to continue"),
 )
@@ -40,24 +42,24 @@ class Group:
 
     name: str
     slot: str  # of the registry
-    default: str | None = None  # None: as the named algorithm has it
+    default: str | None = None
     is_list: bool = False
+    default_help: str = "as the algorithm has it"  # without a default
 
     def choices(self) -> tuple[str, ...]:
         """Return the names that can be chosen; import paths can be chosen too."""
-        builtin: Mapping[str, tuple[str, ...]] = {
-            "data": tuple(DATA_SOURCES),
-            "engine": ("auto", *names("engine")),
-        }
-        found = builtin.get(self.name) or names(self.slot)
-        return (*found, NO_COMPONENT) if self.name in OPTIONAL_SLOTS else found
+        if self.name == "data":
+            return tuple(DATA_SOURCES)
+        if self.name == "engine":
+            return ("auto", *names("engine"))
+        return (*names(self.slot), NO_COMPONENT) if self.name in OPTIONAL_SLOTS else names(self.slot)
 
     def options(self, choice: str) -> tuple[Option, ...]:
         """Return the options of a choice, with its defaults."""
         if choice == NO_COMPONENT:
             return ()
         if self.name == "engine":
-            return engine_options()
+            return ENGINE_OPTIONS
         if self.name == "data" and ":" not in choice:
             return DATA_SOURCES[choice].options
         if self.name == "model":
@@ -68,35 +70,23 @@ class Group:
             for option in options_of(registration.factory)
         )
 
+    def prefix(self, choice: str) -> str:
+        """Return the setting under which a choice has its options: the group, or its item of the group's list."""
+        return f"{self.name}.{list_key(choice)}" if self.is_list else self.name
+
 
 GROUPS: dict[str, Group] = {
     group.name: group
     for group in (
         Group("data", "dataset", "synthetic"),
+        Group("partitioner", "partitioner", default_help="the users of the dataset"),
         Group("model", "model", "lenet"),
         Group("algorithm", "algorithm", "fedavg"),
         *(Group(slot, slot) for slot in SLOTS),
         Group("engine", "engine", "auto"),
-        Group("trackers", "tracker", is_list=True),
-        Group("callbacks", "callback", is_list=True),
-        Group("metrics", "metric", is_list=True),
+        *(Group(f"{slot}s", slot, is_list=True, default_help="[]") for slot in ("tracker", "callback", "metric")),
     )
 }
-
-
-def engine_options() -> tuple[Option, ...]:
-    """Return the options of every engine."""
-    return tuple(option for option in options_of(EngineOptions) if option.name in ENGINE_SETTINGS)
-
-
-def run_options() -> tuple[Option, ...]:
-    """Return the settings at the top level: those of the run, and where it is kept."""
-    return (*(option for option in options_of(RunConfig) if option.name not in NOT_SETTINGS), *FOLDER_OPTIONS)
-
-
-def preprocess_options() -> tuple[Option, ...]:
-    """Return the options of preprocessing."""
-    return options_of(Preprocess)
 
 
 def list_key(choice: str) -> str:
@@ -104,19 +94,19 @@ def list_key(choice: str) -> str:
     return choice.rpartition(":")[2].replace(".", "_")
 
 
-def setting_names() -> Iterator[str]:
-    """Yield the full name of every setting of every built-in choice."""
-    yield from (option.name for option in run_options())
-    yield "preprocess"
-    yield from (f"preprocess.{option.name}" for option in preprocess_options())
+def setting_names(choices: Iterable[tuple[Group, str]] = ()) -> Iterator[str]:
+    """Yield the full name of every setting of every built-in choice, and of these choices."""
+    yield from (option.name for option in RUN_OPTIONS)
+    yield from ("preprocess", *option_names(PREPROCESS_OPTIONS, "preprocess"))
     for group in GROUPS.values():
         yield group.name
         for choice in group.choices():
-            prefix = f"{group.name}.{list_key(choice)}" if group.is_list else group.name
-            yield from option_names(group.options(choice), prefix)
+            yield from option_names(group.options(choice), group.prefix(choice))
+    for group, choice in choices:
+        yield from option_names(group.options(choice), group.prefix(choice))
 
 
-def option_names(options: tuple[Option, ...], prefix: str) -> Iterator[str]:
+def option_names(options: Iterable[Option], prefix: str) -> Iterator[str]:
     """Yield the full names of options, those of nested components too."""
     for option in options:
         yield f"{prefix}.{option.name}"
@@ -128,12 +118,11 @@ SCALARS: dict[Any, type[Any]] = {int: IntegerNode, float: FloatNode, bool: Boole
 
 def group_node(name: str, options: Iterable[Option]) -> DictConfig:
     """Return the node of a component: its name and its options."""
-    nodes = {"name": StringNode(name, is_optional=False)} | dict_node(options)
-    return DictConfig(nodes)
+    return DictConfig({"name": StringNode(name, is_optional=False)} | dict_node(options))
 
 
 def dict_node(options: Iterable[Option]) -> dict[str, Any]:
-    """Return a node for each option that a person can type; options whose default is an object are left out."""
+    """Return a node for each option that can be typed; options whose default is an object are left out."""
     return {option.name: option_node(option) for option in options if is_plain(option)}
 
 
@@ -141,27 +130,25 @@ def option_node(option: Option) -> Node:
     """Return the node of one option, with its type and default."""
     if nested := nested_options(option):
         return DictConfig(dict_node(nested))
-    kind, optional = _kind(option)
+    kind, is_optional = _kind(option)
     value = "???" if option.default is MISSING else option.default
     if (get_origin(kind) or kind) in (tuple, list):
         element = next(iter(get_args(kind)), Any)
         content = list(value) if isinstance(value, tuple | list) else value
-        return ListConfig(content, element_type=element if element in SCALARS else Any, is_optional=optional)
-    return SCALARS[kind](value, is_optional=optional) if kind in SCALARS else AnyNode(value)
+        return ListConfig(content, element_type=element if element in SCALARS else Any, is_optional=is_optional)
+    return SCALARS[kind](value, is_optional=is_optional) if kind in SCALARS else AnyNode(value)
 
 
 def nested_options(option: Option) -> tuple[Option, ...]:
     """Return the options of an option that is a component itself, such as a schedule."""
     if not is_dataclass(option.default) or isinstance(option.default, type):
         return ()
-    return tuple(
-        Option(one.name, one.type, getattr(option.default, one.name), one.help)
-        for one in options_of(type(option.default))
-    )
+    declared = options_of(type(option.default))
+    return tuple(replace(nested, default=getattr(option.default, nested.name)) for nested in declared)
 
 
 def is_plain(option: Option) -> bool:
-    """Whether an option's default can be written in YAML, so that the option can be set on the command line."""
+    """Return whether an option's default can be written in YAML, so that it can be set on the command line."""
     plain = (int, float, bool, str, tuple, list, dict, NoneType)
     return option.default is MISSING or bool(nested_options(option)) or isinstance(option.default, plain)
 
@@ -172,6 +159,6 @@ def _kind(option: Option) -> tuple[Any, bool]:
     if kind in (Any, None, NoneType):
         return (Any if option.default in (MISSING, None) else type(option.default)), True
     if get_origin(kind) in (Union, UnionType):
-        kinds = [one for one in get_args(kind) if one is not NoneType]
+        kinds = [alternative for alternative in get_args(kind) if alternative is not NoneType]
         return (kinds[0] if len(kinds) == 1 else Any), NoneType in get_args(kind)
     return kind, option.default is None

@@ -1,4 +1,4 @@
-"""Jobs given to submitit, one of which may be ended from outside: by a cluster's limits, or by a person."""
+"""Sweeps on a cluster with submitit: wait for every job, also when one is killed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,38 +11,38 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class FailedJob:
-    """What comes back of a job that has no result, in the place of Hydra's `JobReturn`."""
+    """The result of a job that was killed, with the interface of Hydra's `JobReturn`."""
 
-    why: str
+    reason: str
 
     @property
     def return_value(self) -> NoReturn:
-        raise ValueError(self.why)
+        raise ValueError(self.reason)
 
 
 @contextmanager
 def wait_for_all_jobs(launcher: str, numbered: bool = False) -> Iterator[None]:
-    """Within, submitit's launchers wait for every job.
+    """Within this context, submitit's launchers wait for every job.
 
-    Hydra's plugin asks one job after the other for its results and leaves, with the others still running, at the first
-    that has none: so here a job that was ended gives the sentence that says so.
+    Hydra's plugin asks each job for its results and stops at the first that has none, while others still run. It has
+    no hook for that, and Hydra loads launchers from `hydra_plugins` alone: so `Job.results` is wrapped in here.
     """
-    if not launcher.startswith("submitit") or find_spec("submitit") is None:  # Hydra says that there is none
+    if not launcher.startswith("submitit") or find_spec("submitit") is None:  # Hydra reports that it is missing
         yield
         return
-    jobs: Any = import_module("submitit").Job
-    numbers, results = count(), jobs.results
+    job_class: Any = import_module("submitit").Job
+    numbers, results = count(), job_class.results
 
-    def patient(job: Any) -> list[Any]:
+    def results_or_failure(job: Any) -> list[Any]:
         number = next(numbers)
         try:
             return list(results(job))
         except Exception:
-            why = f"its job {job.job_id} ended without a result: what it printed is in {job.paths.stderr}"
-            return [FailedJob(f"run {number}: {why}" if numbered else why)]
+            reason = f"job {job.job_id} ended without a result: see {job.paths.stderr}"
+            return [FailedJob(f"run {number}: {reason}" if numbered else reason)]
 
-    jobs.results = patient
+    job_class.results = results_or_failure
     try:
         yield
     finally:
-        jobs.results = results
+        job_class.results = results

@@ -1,11 +1,10 @@
 """From composed settings to a run in its folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -14,7 +13,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from manyeyes.config.build import (
     build_algorithm,
-    build_items,
     build_model,
     build_population,
     build_preprocess,
@@ -25,6 +23,7 @@ from manyeyes.config.compose import resume_command
 from manyeyes.config.describe import describe_run
 from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
 from manyeyes.config.groups import list_key
+from manyeyes.core.registry import UNKNOWN
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.training.loop import Interrupted
@@ -34,6 +33,17 @@ from manyeyes.training.train import train
 
 SUMMARY_METRICS = ("accuracy", "macro_accuracy", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
 USER_METRICS = ("user_mean", "personalized_user_mean")
+RESUME_OVERRIDES = (  # settings that may change in a resumed run
+    "rounds",
+    "max_local_batches",
+    "evaluate_every",
+    "evaluate_every_fraction",
+    "checkpoint_seconds",
+    "client_state_cache_mib",
+    "trackers",
+    "callbacks",
+    "engine",
+)
 
 
 def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
@@ -50,24 +60,15 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
         failures.append(_with_number(ValueError(format_error(error))))
         return None
     if result.folder is not None:  # of several processes of one run, only the first writes its folder
-        summary = [
-            f"{name} {value:.4f}" for name, value in result.final.items() if name in SUMMARY_METRICS + USER_METRICS
-        ]
-        print(f"{result.folder}: {', '.join(summary)}")
+        printed = (*SUMMARY_METRICS, *USER_METRICS)
+        print(f"{result.folder}: {', '.join(f'{n} {value:.4f}' for n, value in result.final.items() if n in printed)}")
     return result.final.get(result.metric)
 
 
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:
     """Train the run that settings describe, in `folder`."""
     settings = plain(config)
-    if settings["engine"]["threads"]:
-        torch.set_num_threads(settings["engine"]["threads"])
-    algorithm = build_algorithm(settings)
-    population = build_population(settings)
-    options = train_options(settings)
-    for name in ("callbacks", "metrics"):
-        if items := build_items(name.removesuffix("s"), settings[name]):
-            options[name] = items
+    algorithm, population = build_algorithm(settings), build_population(settings)
     try:
         return train(
             population,
@@ -77,7 +78,8 @@ def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: boo
             folder=folder,
             resume=resume,
             metadata=describe_run(settings, algorithm),
-            **options,
+            title=(settings["algorithm"] or {}).get("name", "training"),
+            **train_options(settings),
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped} Continue with: {resume_command(folder)}") from None
@@ -107,39 +109,40 @@ def _with_number(error: Exception) -> Exception:
     return ValueError(f"run {job.job.num}: {error}") if job.mode == RunMode.MULTIRUN else error
 
 
-RESUME_OVERRIDES = (
-    "rounds",
-    "max_local_batches",
-    "evaluate_every",
-    "evaluate_every_fraction",
-    "checkpoint_seconds",
-    "client_state_cache_mib",
-    "trackers",
-    "callbacks",
-    "engine",
-)
-NAMEABLE = ("data", "model")  # which a run that began in Python may not be able to describe
-
-
 def resumed_settings(folder: Path, config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Return the settings in a run's folder, changed by the overrides that a resumed run allows."""
-    settings = read_settings(folder)
-    new = plain(config)
+    settings, new = read_settings(folder), plain(config)
+    incomplete = {name for name, value in settings.items() if _is_incomplete(name, value)}
+    check_resume_overrides(overrides, incomplete)
+    for override in overrides:
+        keys = override.partition("=")[0].lstrip("+~").split(".")
+        if keys[0] in incomplete:
+            settings[keys[0]] = new[keys[0]]
+        elif keys != ["resume"]:
+            _copy(keys, new, settings)
+    for name, value in settings.items():
+        if _is_incomplete(name, value):
+            raise ValueError(
+                f"{folder} was started in Python, and does not record how its {name} was made: add {name}=..., or "
+                f"continue it in Python with train(..., folder={str(folder)!r}, resume=True)"
+            )
+    return settings
+
+
+def check_resume_overrides(overrides: Sequence[str], incomplete: Container[str]) -> None:
+    """Refuse overrides of settings that cannot change in a resumed run, unless its folder does not have them."""
     for override in overrides:
         name = override.partition("=")[0].lstrip("+~")
         group = name.partition(".")[0]
-        if name == "resume":
-            continue
-        if group not in RESUME_OVERRIDES and not (group in NAMEABLE and settings.get(group) is None):
+        if name != "resume" and group not in RESUME_OVERRIDES and group not in incomplete:
             raise ValueError(f"{name} cannot change in a resumed run: only {', '.join(RESUME_OVERRIDES)} can.")
-        _copy(name.split("."), new, settings)
-    for name in NAMEABLE:
-        if settings.get(name) is None:
-            raise ValueError(
-                f"{folder} was begun in Python with a {name} that has no name: continue it with "
-                f"train(..., folder={str(folder)!r}, resume=True), or add {name}=..."
-            )
-    return settings
+
+
+def _is_incomplete(name: str, value: Any) -> bool:
+    """Return whether a run that began in Python could not describe its data, its model or an option of a component."""
+    if value is None:
+        return name in ("data", "model")
+    return isinstance(value, Mapping) and UNKNOWN in value.values()
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

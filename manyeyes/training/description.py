@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import SETTINGS, describe, import_path, source_hash
+from manyeyes.core.registry import DESCRIPTION_ATTRIBUTE, SETTINGS, describe, import_path, source_hash
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models.flat import FlatModel
@@ -94,11 +94,13 @@ def fingerprint(
 
 
 def _content(slot: str, component: Any) -> Any:
-    """Return what a component is: its description and, of a plain class, its attributes."""
+    """Return what a component is: its name and its options or, of a plain class, its attributes."""
     if component is None:
         return None
-    attributes = {} if is_dataclass(component) else getattr(component, "__dict__", {})
-    return [describe(slot, component), {str(name): value for name, value in attributes.items()}]
+    description = describe(slot, component)
+    if is_dataclass(component) or not getattr(component, "__dict__", {}):
+        return [description, {}]
+    return [description["name"], {n: value for n, value in vars(component).items() if n != DESCRIPTION_ATTRIBUTE}]
 
 
 def _plain(value: Any) -> Any:

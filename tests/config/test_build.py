@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from manyeyes.config.schema import AlgorithmConfig, AugmentConfig, ModelConfig, WorldConfig
-from omegaconf import OmegaConf
 
-from manyeyes.algorithms import NAMED_ALGORITHMS
+from manyeyes.algorithms import NAMED_ALGORITHMS, fedavg
 from manyeyes.components import (
     SGD,
     Adam,
@@ -20,6 +19,7 @@ from manyeyes.components import (
     Centralized,
     Ditto,
     EpochBatching,
+    FedDynCorrection,
     FedNovaWeighting,
     FineTune,
     HeadLayers,
@@ -37,111 +37,187 @@ from manyeyes.components import (
     WeightByExamples,
     WeightUniformly,
 )
-from manyeyes.config.build import build_algorithm, build_augment, build_model, build_population, describe_algorithm
-from manyeyes.core.algorithm import Algorithm
+from manyeyes.config.build import (
+    build_algorithm,
+    build_model,
+    build_population,
+    build_preprocess,
+    build_run_config,
+    train_options,
+)
+from manyeyes.config.compose import compose_config
+from manyeyes.config.describe import describe_run
+from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
+from manyeyes.core.registry import describe
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.training.config import RunConfig
 
-COUNTS, RATES, SHARES = st.integers(1, 500), st.floats(1e-6, 10), st.floats(0, 0.999)
+COUNTS, RATES, FRACTIONS = st.integers(1, 500), st.floats(1e-6, 10), st.floats(0, 0.999)
 SCHEDULES = st.one_of(
-    st.builds(Schedule, warmup=st.integers(0, 9), final=SHARES, power=RATES),
+    st.builds(Schedule, warmup=st.integers(0, 9), final=FRACTIONS, power=RATES),
     st.builds(
-        Schedule, st.sampled_from(["polynomial", "cosine"]), st.integers(10, 99), st.integers(0, 9), SHARES, RATES
+        Schedule, st.sampled_from(["polynomial", "cosine"]), st.integers(10, 99), st.integers(0, 9), FRACTIONS, RATES
     ),
 )
-MIXES = st.builds(
+ALGORITHMS = st.builds(
     Algorithm,
-    cohort=st.one_of(
+    sampler=st.one_of(
         st.builds(UniformSampler, COUNTS),
         st.builds(SizeWeightedSampler, COUNTS),
         st.just(AllClients()),
         st.just(Centralized()),
     ),
-    draw=st.one_of(
-        st.builds(EpochBatching, COUNTS, COUNTS, st.integers(0, 99), st.integers(0, 9)),
+    batching=st.one_of(
+        st.builds(EpochBatching, COUNTS, COUNTS, st.integers(0, 99), st.just(0)),
         st.builds(VirtualClientBatching, COUNTS, COUNTS),
     ),
-    local=st.one_of(
-        st.builds(SGD, RATES, SHARES, RATES, RATES, st.booleans(), SCHEDULES),
-        st.builds(Adam, RATES, st.tuples(SHARES, SHARES), RATES, RATES, RATES, st.booleans(), SCHEDULES),
+    client_optimizer=st.one_of(
+        st.builds(SGD, RATES, FRACTIONS, RATES, RATES, st.booleans(), SCHEDULES),
+        st.builds(Adam, RATES, FRACTIONS, FRACTIONS, RATES, RATES, RATES, st.booleans(), SCHEDULES),
     ),
-    weigh=st.sampled_from([WeightByExamples(), WeightUniformly(), FedNovaWeighting()]),
-    server=st.one_of(
-        st.builds(ServerSGD, RATES, SHARES, SCHEDULES),
+    client_weighting=st.sampled_from([WeightByExamples(), WeightUniformly(), FedNovaWeighting()]),
+    server_optimizer=st.one_of(
+        st.builds(ServerSGD, RATES, FRACTIONS, SCHEDULES),
         st.builds(
-            AdaptiveServer, st.sampled_from(["adam", "yogi"]), RATES, SHARES, SHARES, RATES, st.booleans(), SCHEDULES
+            AdaptiveServer,
+            st.sampled_from(["adam", "yogi"]),
+            RATES,
+            FRACTIONS,
+            FRACTIONS,
+            RATES,
+            st.booleans(),
+            SCHEDULES,
         ),
-        st.builds(AdaptiveServer, st.just("adagrad"), RATES, SHARES, SHARES, RATES, st.just(False), SCHEDULES),
+        st.builds(AdaptiveServer, st.just("adagrad"), RATES, FRACTIONS, FRACTIONS, RATES, st.just(False), SCHEDULES),
     ),
-    reweigh=st.sampled_from([None, ImportanceReweighting(), ImportanceReweighting((0.25, 0.75))]),
-    correct=st.one_of(
+    example_weighting=st.sampled_from([None, ImportanceReweighting(), ImportanceReweighting((0.25, 0.75))]),
+    correction=st.one_of(
         st.sampled_from([None, ScaffoldCorrection()]),
         st.builds(ProximalTerm, RATES),
-        st.builds(MimeLiteMomentum, SHARES),
+        st.builds(MimeLiteMomentum, FRACTIONS),
+        st.builds(FedDynCorrection, RATES),
     ),
-    personal=st.sampled_from(
-        [None, MatchingLayers(("fc.*",)), MatchingLayers(("conv?", "*.bias")), HeadLayers(3), NormLayers()]
-    ),
-    beside=st.one_of(st.none(), st.builds(Ditto, RATES)),
-    adapt=st.one_of(st.none(), st.builds(FineTune, COUNTS)),
+    personal_layers=st.sampled_from([None, MatchingLayers(("fc.*",)), HeadLayers(3), NormLayers()]),
+    personal_model=st.one_of(st.none(), st.builds(Ditto, RATES)),
+    adaptation=st.one_of(st.none(), st.builds(FineTune, COUNTS)),
 )
 
 
 @pytest.mark.parametrize("name", NAMED_ALGORITHMS)
-def test_a_named_algorithm_is_what_its_settings_build(name: str) -> None:
-    assert build_algorithm(describe_algorithm(name, NAMED_ALGORITHMS[name]()), rounds=100) == NAMED_ALGORITHMS[name]()
+def test_a_named_algorithm_is_built_from_its_settings(name: str) -> None:
+    assert build_algorithm(compose_config([f"algorithm={name}"])) == NAMED_ALGORITHMS[name]()
+
+
+@pytest.mark.parametrize("name", NAMED_ALGORITHMS)
+def test_the_description_in_a_run_folder_builds_the_same_algorithm(name: str) -> None:
+    overrides = [f"algorithm={name}", "rounds=70"]
+    if name != "centralized":
+        overrides.append("client_optimizer=adam")
+    config = compose_config(overrides)
+    algorithm = build_algorithm(config)
+    assert build_algorithm(describe_run(_plain(config), algorithm)) == algorithm
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(MIXES)
-def test_any_mix_is_what_its_settings_build(mix: Algorithm) -> None:
-    assert build_algorithm(describe_algorithm("mix", mix), rounds=100) == mix
+@given(ALGORITHMS)
+def test_any_algorithm_is_built_from_the_description_of_its_components(algorithm: Algorithm) -> None:
+    components = {slot: getattr(algorithm, slot) for slot in SLOTS}
+    description = {slot: None if value is None else describe(slot, value) for slot, value in components.items()}
+    assert build_algorithm({**description, "rounds": 100, "sources": {}}) == algorithm
 
 
-def test_a_schedule_without_a_length_takes_that_of_the_run() -> None:
-    config = AlgorithmConfig()
-    config.schedule.kind = "cosine"
-    assert build_algorithm(config, rounds=70).client_optimizer == SGD(0.01, schedule=Schedule("cosine", 70))
+def test_a_schedule_without_a_length_spans_the_run() -> None:
+    config = compose_config(["algorithm.schedule.kind=cosine", "rounds=70"])
+    assert build_algorithm(config).client_optimizer == SGD(0.01, schedule=Schedule("cosine", 70))
+    server = compose_config(["server_optimizer=adam", "server_optimizer.schedule.kind=polynomial", "rounds=30"])
+    assert build_algorithm(server).server_optimizer == AdaptiveServer(schedule=Schedule("polynomial", 30))
 
 
-@pytest.mark.parametrize("field", ["select", "optimizer", "weigh", "correction", "personal", "server"])
-def test_an_unknown_word_is_refused_with_the_known_ones(field: str) -> None:
-    config = AlgorithmConfig()
-    setattr(config, field, "best")
-    with pytest.raises(ValueError, match=f"^algorithm.{field} is 'best': choose [a-z_]+, [a-z_, ]+$"):
-        build_algorithm(config, rounds=10)
+def test_a_slot_replaces_the_component_of_the_algorithm() -> None:
+    config = compose_config(["server_optimizer=adam", "server_optimizer.lr=0.5", "correction=feddyn"])
+    assert build_algorithm(config) == replace(
+        fedavg(), server_optimizer=AdaptiveServer(lr=0.5), correction=FedDynCorrection()
+    )
 
 
-def test_augment_takes_every_setting() -> None:
-    assert build_augment(AugmentConfig(6, 1, True, False)) == Preprocess(6, 1, flip_horizontal=True)
-    config = AugmentConfig(0, 0, False, True, 0.1, 0.9, 0.5, 2.0, [0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
-    expected = Preprocess(0, 0, False, True, (0.1, 0.9), (0.5, 2.0), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert build_augment(config) == expected
+def test_none_removes_the_component_of_the_algorithm() -> None:
+    assert build_algorithm(compose_config(["algorithm=fedprox", "correction=none"])) == fedavg()
 
 
-def test_augment_says_nothing_of_its_own_where_the_settings_do_not() -> None:
-    assert build_augment(AugmentConfig()) == Preprocess()
+def test_one_changed_component_changes_one_slot_of_the_description() -> None:
+    config = _plain(compose_config([]))
+    before = describe_run(config, fedavg())
+    after = describe_run(config, replace(fedavg(), sampler=UniformSampler(33)))
+    changed = {name: value for name, value in after.items() if value != before[name]}
+    assert changed == {"sampler": {"name": "uniform", "cohort_size": 33}}
+
+
+def test_preprocessing_takes_every_setting() -> None:
+    overrides = ["crop=6", "pad=1", "flip_horizontal=true", "flip_vertical=true", "scale=[0.1,0.9]", "ratio=[0.5,2]"]
+    overrides += ["mean=[0.1,0.2,0.3]", "std=[0.4,0.5,0.6]"]
+    config = compose_config([f"preprocess.{override}" for override in overrides])
+    expected = Preprocess(6, 1, True, True, (0.1, 0.9), (0.5, 2.0), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert build_preprocess(config) == expected
+
+
+def test_defaults_are_those_of_the_declarations() -> None:
+    config = compose_config([])
+    assert build_preprocess(config) == Preprocess()
+    assert build_run_config(config) == RunConfig()
 
 
 @pytest.mark.parametrize(("task", "classes"), [("single", 3), ("coarse", 3), ("fine", 6), ("rating", 5)])
-def test_a_world_has_the_asked_labels(task: str, classes: int) -> None:
-    config = WorldConfig(users=3, photos=2, coarse=3, fine=6, task=task)
-    assert len(build_population(OmegaConf.structured(config)).classes) == classes
+def test_synthetic_images_have_the_labels_of_the_task(task: str, classes: int) -> None:
+    settings = ("users=3", "images_per_user=2", "coarse=3", "fine=6", f"task={task}")
+    assert len(build_population(compose_config([f"data.{setting}" for setting in settings])).classes) == classes
 
 
-@pytest.mark.parametrize(("crop", "inputs"), [(0, 8), (6, 6)])
-def test_a_model_fits_the_images_that_training_sees(people: Population, crop: int, inputs: int) -> None:
-    model: Any = build_model(ModelConfig(name="linear"), people, Preprocess(crop=crop), seed=0)
-    assert tuple(model.fc.weight.shape) == (3, 3 * inputs**2)
+@pytest.mark.parametrize(("partitioner", "num_classes"), [("classes", {2}), ("iid", {3}), ("dirichlet", {1, 2, 3})])
+def test_a_partitioner_gives_the_examples_to_new_clients(partitioner: str, num_classes: set[int]) -> None:
+    data = ("data.users=6", "data.images_per_user=20", "data.coarse=3", "data.fine=6")
+    options = ("classes_per_client=2",) if partitioner == "classes" else ()
+    settings = (f"partitioner={partitioner}", "partitioner.num_clients=4")
+    overrides = [*data, *settings, *(f"partitioner.{option}" for option in options)]
+    first, again, other = (build_population(compose_config([*overrides, f"seed={seed}"])) for seed in (1, 1, 2))
+    assert len(first.user_ids) == 4
+    assert len(first) == 120
+    assert set((first.histograms() > 0).sum(1).tolist()) <= num_classes
+    assert np.array_equal(first.image_indices, again.image_indices)
+    assert not np.array_equal(first.image_indices, other.image_indices)
+    assert set(np.unique(np.asarray(first.columns["split"]))) == {"train", "test"}
 
 
-def test_a_model_follows_the_seed(people: Population) -> None:
-    weights = [build_model(ModelConfig(name="linear"), people, Preprocess(), seed).state_dict() for seed in (0, 0, 1)]
-    assert weights[0]["fc.weight"].equal(weights[1]["fc.weight"])
-    assert not weights[0]["fc.weight"].equal(weights[2]["fc.weight"])
+@pytest.mark.parametrize(("crop", "num_pixels"), [(0, 8), (6, 6)])
+def test_a_model_fits_the_images_after_preprocessing(population: Population, crop: int, num_pixels: int) -> None:
+    model: Any = build_model(compose_config(["model=linear", f"preprocess.crop={crop}"]), population)
+    assert tuple(model.fc.weight.shape) == (3, 3 * num_pixels**2)
 
 
-def test_one_changed_slot_changes_one_setting() -> None:
-    before = vars(describe_algorithm("a", NAMED_ALGORITHMS["fedavg"]()))
-    after = vars(describe_algorithm("a", replace(NAMED_ALGORITHMS["fedavg"](), sampler=UniformSampler(33))))
-    assert {name: value for name, value in after.items() if value != before[name]} == {"cohort": 33}
+def test_the_initial_weights_follow_from_the_seed(population: Population) -> None:
+    first, again, other = (
+        build_model(compose_config(["model=linear", f"seed={seed}"]), population).state_dict()["fc.weight"]
+        for seed in (0, 0, 1)
+    )
+    assert first.equal(again)
+    assert not first.equal(other)
+
+
+def test_callbacks_metrics_and_trackers_are_built_with_their_options() -> None:
+    names = "callbacks=[early_stopping] metrics=[top_k,ece] trackers=[tensorboard]".split()
+    options = train_options(
+        compose_config([*names, "callbacks.early_stopping.patience=7", "metrics.top_k.k=2", "engine=reference"])
+    )
+    assert [callback.patience for callback in options["callbacks"]] == [7]
+    assert [describe("metric", metric) for metric in options["metrics"]] == [
+        {"name": "top_k", "k": 2},
+        {"name": "ece", "bins": 15},
+    ]
+    assert len(options["trackers"]) == 1
+    assert (options["engine"], options["workers"]) == ("reference", 0)
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    from manyeyes.config.build import plain
+
+    return plain(config)

@@ -10,7 +10,7 @@ import yaml
 from manyeyes.config.schema import WorldConfig
 
 from manyeyes.config.errors import setting_names
-from tests.training.small_runs import timeless
+from tests.training.small_runs import events_without_times
 
 
 def leaves(node: Any, prefix: str = "") -> set[str]:
@@ -103,7 +103,7 @@ def test_more_rounds_by_resume_equal_a_straight_run(tmp_path: Path, command: Any
         assert command("run", *words).code == 0
     parts, straight = tmp_path / "parts", tmp_path / "straight"
     assert (parts / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
-    assert timeless(parts) == timeless(straight)
+    assert events_without_times(parts) == events_without_times(straight)
     assert yaml.safe_load((parts / "config.yaml").read_text())["rounds"] == 10
 
 
