@@ -79,6 +79,6 @@ def test_trackers_need_a_folder(population: Population) -> None:
 
 
 def test_an_unknown_tracker_is_refused(population: Population, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Unknown trackers 'paper'.*choose tensorboard, mlflow, wandb"):
+    with pytest.raises(ValueError, match=r"Unknown trackers 'paper'.*choose tensorboard, mlflow, wandb"):
         run(population, fedavg(cohort_size=3), tmp_path / "run", trackers=["paper"])
     assert not (tmp_path / "run").exists()
