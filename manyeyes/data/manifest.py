@@ -1,9 +1,10 @@
-"""A listing: what a raw dataset says it holds, before any image is read. Every dataset's file ends in one."""
+"""Manifest: what a raw dataset contains, listed before any image is read. Every reader of a dataset returns one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,17 +13,19 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Labels
 
+MAX_NAMED = 5  # examples that a note names
+
 
 class Source(Protocol):
-    """Where the images of a listing are; it can be sent to another process."""
+    """Where the images of a manifest are; it can be sent to another process."""
 
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> bytes | NDArray[np.uint8]:
-        """The encoded bytes of one image, or its pixels [H, W, 3]; OSError where it is not there."""
+        """Return the encoded bytes of one image, or its pixels [H, W, 3]; raise OSError if it does not exist."""
 
     def name(self, index: int) -> str:
-        """What a person calls it: its file, its id."""
+        """Return the name of one image in messages: its file or its id."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Files:
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
-    """Images that the dataset gives as one array."""
+    """Images in one array."""
 
     images: NDArray[np.uint8]  # [N, H, W, 3]
     prefix: str = "image"
@@ -61,37 +64,63 @@ class Pixels:
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """One entry for each example, in any order; `image` says which image of the source it shows."""
+    """One entry per example, in any order."""
 
     dataset: str
     source: Source
-    image: NDArray[np.int64]
-    users: NDArray[Any]  # what each example's user is called; "" for a test set that belongs to nobody
+    image: NDArray[np.int64]  # the index of each example's image in `source`
+    users: NDArray[Any]  # the name of each example's user; "" in a test set without users
     split: NDArray[Any]  # train, val or test
-    labels: Mapping[str, Labels]  # one for each task; the first is the one that is used if nobody asks
+    labels: Mapping[str, Labels]  # of each task; the first is the default
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # image_id, latitude, longitude, ...
-    notes: Mapping[str, Any] = field(default_factory=dict)  # for meta.json: source, licence, what was left out and why
+    notes: Mapping[str, Any] = field(default_factory=dict)  # for meta.json: source, license, what was left out and why
 
     def __len__(self) -> int:
         return len(self.users)
 
-    def take(self, chosen: NDArray[Any]) -> Manifest:
-        """The same listing with the chosen examples, in that order."""
-        return Manifest(
-            self.dataset,
-            self.source,
-            self.image[chosen],
-            self.users[chosen],
-            self.split[chosen],
-            {name: labels.take(chosen) for name, labels in self.labels.items()},
-            {name: column[chosen] for name, column in self.columns.items()},
-            self.notes,
+    def take(self, examples: NDArray[Any]) -> Manifest:
+        """Return the manifest of the given examples, in that order."""
+        return replace(
+            self,
+            image=self.image[examples],
+            users=self.users[examples],
+            split=self.split[examples],
+            labels={task: labels.take(examples) for task, labels in self.labels.items()},
+            columns={name: column[examples] for name, column in self.columns.items()},
         )
 
+    def drop_duplicates(self) -> Manifest:
+        """Return the first example of each image id."""
+        ids = self.columns["image_id"]
+        first = np.sort(np.unique(ids, return_index=True)[1])
+        return self.take(first).add_notes({"duplicate image ids, left out": np.delete(ids, first)})
 
-NAMED = 5  # of what is odd, so many are named in the notes
+    def drop_missing(self, has_image: NDArray[np.bool_]) -> Manifest:
+        """Return the examples whose image exists."""
+        missing = self.columns["image_id"][~has_image]
+        return self.take(np.flatnonzero(has_image)).add_notes({"images without a file, left out": missing})
+
+    def add_notes(self, problems: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Manifest:
+        """Note each problem that something has: how many have it, and the names of the first few."""
+        notes = {
+            problem: {"count": len(names), "first": [str(name) for name in names[:MAX_NAMED]]}
+            for problem, names in problems.items()
+            if len(names)
+        }
+        return replace(self, notes={**self.notes, **notes})
 
 
-def count_and_name(which: NDArray[Any]) -> dict[str, Any]:
-    """For the notes: how many, and the first few by name."""
-    return {"count": len(which), "first": [str(name) for name in which[:NAMED]]}
+def files_by_name(folder: Path) -> dict[str, str]:
+    """Return the path of each file below a folder, by its name; of files with one name, the first in sorted order."""
+    paths: dict[str, str] = {}
+    for subfolder, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        for name in names:
+            paths.setdefault(name, os.path.relpath(os.path.join(subfolder, name), folder))
+    return paths
+
+
+def check_choice(setting: str, value: object, choices: Iterable[object]) -> None:
+    """Raise ValueError if a setting has none of its values."""
+    if value not in choices:
+        raise ValueError(f"Unknown {setting} {value!r}: choose {', '.join(map(str, choices))}.")

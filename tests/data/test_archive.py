@@ -1,4 +1,4 @@
-"""Archives: extracted whole, refused when they would leave the folder, said when they are broken."""
+"""Archives: extracted completely, refused if they leave the folder, reported if they are broken."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from manyeyes.data.download.archive import extract, extract_all
 FILES = {"images/a.jpg": b"A" * 3000, "images/deep/b.jpg": b"\x00\xff" * 700, "labels.json": b"[]", "empty": b""}
 
 
-def tar(path: Path, files: dict[str, bytes], *others: tarfile.TarInfo) -> Path:
+def tar(path: Path, files: dict[str, bytes], *special_members: tarfile.TarInfo) -> Path:
     with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as out:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             out.addfile(member, io.BytesIO(content))
-        for member in others:
+        for member in special_members:
             out.addfile(member)
     return path
 
@@ -50,9 +50,9 @@ def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     return member
 
 
-def found(into: Path) -> dict[str, bytes]:
-    """Everything in the folder but our notes."""
-    files = [p for p in into.rglob("*") if p.is_file() and module.MARKS not in p.parts]
+def contents(into: Path) -> dict[str, bytes]:
+    """Return every file in the folder but the record of extracted archives."""
+    files = [p for p in into.rglob("*") if p.is_file() and module.MARKER_FOLDER not in p.parts]
     return {str(p.relative_to(into)): p.read_bytes() for p in files}
 
 
@@ -61,11 +61,11 @@ def into(tmp_path: Path) -> Path:
     return tmp_path / "raw" / "into"
 
 
-@pytest.mark.parametrize("ending", module.ENDINGS)
-def test_every_kind_is_extracted_whole(tmp_path: Path, into: Path, ending: str) -> None:
-    extract(make(tmp_path / f"data{ending}", FILES), into)
-    assert found(into) == FILES
-    assert [p.name for p in (into / module.MARKS).iterdir()] == [f"data{ending}"]
+@pytest.mark.parametrize("suffix", module.SUFFIXES)
+def test_every_kind_is_extracted_completely(tmp_path: Path, into: Path, suffix: str) -> None:
+    extract(make(tmp_path / f"data{suffix}", FILES), into)
+    assert contents(into) == FILES
+    assert [p.name for p in (into / module.MARKER_FOLDER).iterdir()] == [f"data{suffix}"]
 
 
 def test_archives_of_the_system_tools_are_extracted(tmp_path: Path, into: Path) -> None:
@@ -74,19 +74,19 @@ def test_archives_of_the_system_tools_are_extracted(tmp_path: Path, into: Path) 
     (folder / ("long" * 40 + ".jpg")).write_bytes(b"x")
     subprocess.run(["tar", "-C", tmp_path / "made", "-czf", tmp_path / "data.tgz", "./images"], check=True)
     extract(tmp_path / "data.tgz", into)
-    assert found(into) == {f"images/{'long' * 40}.jpg": b"x"}
+    assert contents(into) == {f"images/{'long' * 40}.jpg": b"x"}
 
 
-@pytest.mark.parametrize("ending", module.ENDINGS)
+@pytest.mark.parametrize("suffix", module.SUFFIXES)
 @pytest.mark.parametrize(
     "name", ["../evil", "images/../../evil", "/evil", "..\\evil", "C:\\evil", "C:/evil", "..", ".extracted/data.zip"]
 )
-def test_members_that_leave_the_folder_are_refused(tmp_path: Path, into: Path, ending: str, name: str) -> None:
-    archive = make(tmp_path / f"data{ending}", FILES | {name: b"evil"})
+def test_members_that_leave_the_folder_are_refused(tmp_path: Path, into: Path, suffix: str, name: str) -> None:
+    archive = make(tmp_path / f"data{suffix}", FILES | {name: b"evil"})
     before = {p for p in tmp_path.rglob("*") if into not in p.parents}
     with pytest.raises(ValueError, match=r"was not extracted, because its member .* (leads out|would overwrite)"):
         extract(archive, into)
-    assert found(into) == {}
+    assert contents(into) == {}
     assert {p for p in tmp_path.rglob("*") if into not in p.parents} - before <= {into, into.parent}
 
 
@@ -102,9 +102,9 @@ def test_members_that_leave_the_folder_are_refused(tmp_path: Path, into: Path, e
     ],
 )
 def test_links_and_devices_in_a_tar_are_refused(tmp_path: Path, into: Path, member: tarfile.TarInfo) -> None:
-    with pytest.raises(ValueError, match=rf"its member '{member.name}' is a link or a device; get the archive"):
+    with pytest.raises(ValueError, match=rf"its member '{member.name}' is a link or a device: download it"):
         extract(tar(tmp_path / "data.tar", FILES, member), into)
-    assert found(into) == {}
+    assert contents(into) == {}
 
 
 def test_a_link_in_a_zip_is_refused(tmp_path: Path, into: Path) -> None:
@@ -124,25 +124,29 @@ def test_an_encrypted_zip_is_refused(tmp_path: Path, into: Path) -> None:
         extract(tmp_path / "data.zip", into)
 
 
-@pytest.mark.parametrize("ending", module.ENDINGS)
-@pytest.mark.parametrize("kept", [0, 0.05, 0.3, 0.6])
-def test_a_truncated_archive_is_said_and_leaves_nothing(tmp_path: Path, into: Path, ending: str, kept: float) -> None:
-    archive = make(tmp_path / f"data{ending}", FILES)
+@pytest.mark.parametrize("suffix", module.SUFFIXES)
+@pytest.mark.parametrize("fraction", [0, 0.05, 0.3, 0.6])
+def test_a_truncated_archive_raises_and_leaves_nothing(
+    tmp_path: Path, into: Path, suffix: str, fraction: float
+) -> None:
+    archive = make(tmp_path / f"data{suffix}", FILES)
     content = archive.read_bytes()
-    archive.write_bytes(content[: int(kept * len(content))])
-    with pytest.raises(ValueError, match=r"Archive .* is truncated or no archive of its kind \(.*\); fetch it anew"):
+    archive.write_bytes(content[: int(fraction * len(content))])
+    with pytest.raises(
+        ValueError, match=r"Archive .* is truncated or not an archive of its kind \(.*\): download it again"
+    ):
         extract(archive, into)
-    assert found(into) == {}
+    assert contents(into) == {}
 
 
-def test_a_tar_cut_between_two_members_is_said(tmp_path: Path, into: Path) -> None:
+def test_a_tar_cut_between_two_members_raises(tmp_path: Path, into: Path) -> None:
     archive = tar(tmp_path / "data.tar", FILES)
     with tarfile.open(archive) as opened:
         cut = opened.getmembers()[2].offset
     archive.write_bytes(archive.read_bytes()[:cut])
     with pytest.raises(ValueError, match=r"its end is missing"):
         extract(archive, into)
-    assert found(into) == {}
+    assert contents(into) == {}
 
 
 def test_a_broken_header_is_not_taken_for_the_end(tmp_path: Path, into: Path) -> None:
@@ -155,49 +159,49 @@ def test_a_broken_header_is_not_taken_for_the_end(tmp_path: Path, into: Path) ->
         extract(archive, into)
 
 
-@pytest.mark.parametrize("ending", [".zip", ".tgz"])
-def test_a_flipped_byte_is_said(tmp_path: Path, into: Path, ending: str) -> None:
+@pytest.mark.parametrize("suffix", [".zip", ".tgz"])
+def test_a_flipped_byte_raises(tmp_path: Path, into: Path, suffix: str) -> None:
     noise = {"noise": bytes((i * i * 7 + i // 3) % 256 for i in range(20000))}
-    archive = make(tmp_path / f"data{ending}", noise)
+    archive = make(tmp_path / f"data{suffix}", noise)
     content = bytearray(archive.read_bytes())
     content[len(content) // 2] ^= 1
     archive.write_bytes(content)
-    with pytest.raises(ValueError, match=r"is truncated or no archive of its kind"):
+    with pytest.raises(ValueError, match=r"is truncated or not an archive of its kind"):
         extract(archive, into)
-    assert found(into) == {}
+    assert contents(into) == {}
 
 
-def test_a_web_page_in_place_of_an_archive_is_said(tmp_path: Path, into: Path) -> None:
+def test_a_web_page_instead_of_an_archive_raises(tmp_path: Path, into: Path) -> None:
     (tmp_path / "data.tar.gz").write_text("<html>Not found</html>")
-    with pytest.raises(ValueError, match=r"no archive of its kind"):
+    with pytest.raises(ValueError, match=r"not an archive of its kind"):
         extract(tmp_path / "data.tar.gz", into)
 
 
-def test_a_missing_archive_and_an_unknown_kind_are_said(tmp_path: Path, into: Path) -> None:
-    with pytest.raises(ValueError, match=r"data.zip does not exist; check the path"):
+def test_a_missing_archive_and_an_unknown_kind_raise(tmp_path: Path, into: Path) -> None:
+    with pytest.raises(ValueError, match=r"data.zip does not exist: check the path"):
         extract(tmp_path / "data.zip", into)
-    with pytest.raises(ValueError, match=r"data.rar is none of .zip, .tar, .tar.gz, .tgz; give one of these"):
+    with pytest.raises(ValueError, match=r"data.rar is not one of .zip, .tar, .tar.gz, .tgz: give one of these"):
         extract(tmp_path / "data.rar", into)
 
 
-def test_a_full_disk_is_said_before_anything_is_written(
+def test_a_full_disk_raises_before_anything_is_written(
     tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = zipped(tmp_path / "data.zip", {"zeros": bytes(1_000_000)})  # a thousandth of that, compressed
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=999_999))
-    with pytest.raises(ValueError, match=r"GB free and what .*data.zip holds takes 0.00 GB; make room"):
+    with pytest.raises(ValueError, match=r"GB free and the content of .*data.zip takes 0.00 GB: make room"):
         extract(archive, into)
-    assert found(into) == {}
+    assert contents(into) == {}
 
 
-def test_a_disk_that_fills_up_is_said(tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_raises(tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.shutil, "copyfileobj", full)
-    with pytest.raises(ValueError, match=r"cannot be extracted into .*into \(No space left on device\); make room"):
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(ValueError, match=r"cannot be extracted into .*into \(No space left on device\): make room"):
         extract(tar(tmp_path / "data.tar", FILES), into)
-    assert found(into) == {}
+    assert contents(into) == {}
 
 
 def test_an_extracted_archive_is_not_extracted_again(tmp_path: Path, into: Path) -> None:
@@ -205,13 +209,13 @@ def test_an_extracted_archive_is_not_extracted_again(tmp_path: Path, into: Path)
     extract(archive, into)
     (into / "labels.json").write_bytes(b"changed")
     extract(archive, into)
-    assert found(into)["labels.json"] == b"changed"
+    assert contents(into)["labels.json"] == b"changed"
 
 
 def test_another_archive_of_the_same_name_is_extracted(tmp_path: Path, into: Path) -> None:
     extract(tar(tmp_path / "data.tar", FILES), into)
     extract(tar(tmp_path / "data.tar", {"labels.json": b"[1]" * 999}), into)
-    assert found(into) == FILES | {"labels.json": b"[1]" * 999}
+    assert contents(into) == FILES | {"labels.json": b"[1]" * 999}
 
 
 @pytest.mark.parametrize("stage", ["_unpack", "_merge"])
@@ -219,9 +223,9 @@ def test_a_killed_extraction_is_finished_by_the_next(
     tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     archive = tar(tmp_path / "data.tgz", FILES)
-    leftovers = into / module.MARKS / "data.tgz.unpacked" / "images"
+    leftovers = into / module.MARKER_FOLDER / "data.tgz.unpacked" / "images"
     leftovers.mkdir(parents=True)
-    (leftovers / "half.jpg").write_bytes(b"h")  # of a process that could not even clean up
+    (leftovers / "half.jpg").write_bytes(b"h")  # of a process that was killed before it could clean up
     real: Callable[..., None] = getattr(module, stage)
 
     def killed(*args: Any) -> None:
@@ -232,25 +236,25 @@ def test_a_killed_extraction_is_finished_by_the_next(
         patch.setattr(module, stage, killed)
         with pytest.raises(KeyboardInterrupt):
             extract(archive, into)
-    assert not (into / module.MARKS / "data.tgz").exists()
+    assert not (into / module.MARKER_FOLDER / "data.tgz").exists()
     extract(archive, into)
-    assert found(into) == FILES
+    assert contents(into) == FILES
 
 
 def test_progress_rises_to_the_size_of_the_archive(tmp_path: Path, into: Path) -> None:
-    for ending in module.ENDINGS:
-        archive = make(tmp_path / f"data{ending}", FILES)
+    for suffix in module.SUFFIXES:
+        archive = make(tmp_path / f"data{suffix}", FILES)
         seen: list[tuple[int, int | None]] = []
         extract(archive, into, lambda done, total, seen=seen: seen.append((done, total)))  # type: ignore[misc]
         assert seen == sorted(seen)
         assert seen[-1] == (archive.stat().st_size,) * 2
 
 
-def test_many_archives_land_in_one_folder(tmp_path: Path, into: Path) -> None:
+def test_many_archives_are_extracted_into_one_folder(tmp_path: Path, into: Path) -> None:
     archives = [tar(tmp_path / f"small-{i:02d}.tar.gz", {f"small/{i}.jpg": bytes([i])}) for i in range(5)]
     seen: list[tuple[int, int | None]] = []
     extract_all(archives, into, processes=2, progress=lambda done, total: seen.append((done, total)))
-    assert found(into) == {f"small/{i}.jpg": bytes([i]) for i in range(5)}
+    assert contents(into) == {f"small/{i}.jpg": bytes([i]) for i in range(5)}
     assert seen[-1][0] == seen[-1][1] == sum(a.stat().st_size for a in archives)
 
 
@@ -258,5 +262,5 @@ def test_many_archives_land_in_one_folder(tmp_path: Path, into: Path) -> None:
 def test_one_bad_archive_among_many_is_named(tmp_path: Path, into: Path, processes: int) -> None:
     archives = [tar(tmp_path / f"small-{i}.tgz", {f"small/{i}.jpg": b""}) for i in range(3)]
     archives[1].write_bytes(gzip.compress(b"no tar"))
-    with pytest.raises(ValueError, match=r"small-1.tgz is truncated or no archive"):
+    with pytest.raises(ValueError, match=r"small-1.tgz is truncated or not an archive"):
         extract_all(archives, into, processes)

@@ -1,18 +1,17 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) with users, made from them by a partition; and stand-ins for them."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), given to users by a partition; and synthetic images in their format."""
 
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.rng import make_rng
-from manyeyes.data import partition as share
-from manyeyes.data.datasets.cifar_files import EDITIONS, SIDE, STANDIN, find, read
-from manyeyes.data.manifest import Manifest, Pixels
-
-PARTITIONS = ("dirichlet", "released", "classes", "iid")
+from manyeyes.data import partition as partitions
+from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, SIDE, Edition, find, pickle_key, read
+from manyeyes.data.manifest import Manifest, Pixels, check_choice
 
 
 def read_manifest(
@@ -27,82 +26,114 @@ def read_manifest(
     task: str = "fine",
     seed: int = 0,
 ) -> Manifest:
-    """CIFAR's images with users; `raw` holds one of the four archives, or the folder that was in it.
+    """Return CIFAR's images with users; `raw` is one of the four archives, its folder, or a folder with one of them.
 
-    With `partition` dirichlet, released (in `splits`) or iid the train images have users and the test images belong
-    to nobody, as in Hsu et al.; with classes all 60,000 have users, 83/17 within each, as in FedPer. Of CIFAR-100's
-    labels, fine or coarse, those of `task` come first and users are made from them.
+    With `partition` dirichlet, released (in `splits`) or iid the train images have users and the test images have none,
+    as in Hsu et al.; with classes all 60,000 have users, 83/17 within each, as in FedPer. Of CIFAR-100's labels, fine
+    or coarse, those of `task` come first and users are made from them.
     """
-    if classes not in (10, 100):
-        raise ValueError(f"there is no CIFAR-{classes}: give 10 or 100 classes")
-    if partition not in PARTITIONS:
-        raise ValueError(f"there is no partition called {partition!r}: give {', '.join(PARTITIONS)}")
-    if task not in ("fine", "coarse"):
-        raise ValueError(f"CIFAR-100 has no labels called {task!r}: give fine or coarse")
-    found = find(Path(raw), classes)
-    images, labels, train = read(found)
-    main = task if classes == 100 else "class"
-    labels = {main: labels[main], **labels}
-    notes: dict[str, Any] = {"source": found.origin, "standin": found.standin, "partition": partition, "seed": seed}
-    split = np.repeat(["train", "test"], [train, len(images) - train])
-    official = np.concatenate([np.arange(train), np.arange(len(images) - train)])
-    columns = {"image_id": np.array([f"{part}-{i:05d}" for part, i in zip(split, official, strict=True)])}
+    check_choice("classes of CIFAR", classes, (10, 100))
+    check_choice("partition", partition, ("dirichlet", "released", "classes", "iid"))
+    check_choice("task of CIFAR-100", task, ("fine", "coarse"))
+    files = find(Path(raw), classes)
+    images, labels, num_train = read(files)
+    first_task = task if classes == 100 else "class"
+    ids = labels[first_task].ids
+    options: dict[str, Any] = {}
+    split = np.repeat(["train", "test"], [num_train, len(images) - num_train])
+    number = [*range(num_train), *range(len(images) - num_train)]
+    image_ids = [f"{name}-{i:05d}" for name, i in zip(split, number, strict=True)]
     if partition == "classes":
-        owners = share.classes_per_client(labels[main].ids, users, classes_per_client, seed)
-        split = share.within_users(owners, seed)
-        notes["classes_per_client"] = classes_per_client
+        options = {"classes_per_client": classes_per_client}
+        owners = partitions.classes_per_client(ids, users, classes_per_client, seed)
+        split = partitions.within_users(owners, seed)
     elif partition == "iid":
-        owners = share.iid(train, users, seed)
+        owners = partitions.iid(num_train, users, seed)
     elif partition == "dirichlet":
-        owners = share.dirichlet(labels[main].ids[:train], users, alpha, seed)
-        notes["alpha"] = alpha
+        options = {"alpha": alpha}
+        owners = partitions.dirichlet(ids[:num_train], users, alpha, seed)
     elif splits is not None:
-        released = labels["fine" if classes == 100 else "class"].ids[:train]
-        owners = share.released(splits, released, f"cifar{classes}", alpha)
-        notes |= {"alpha": alpha, "splits": Path(splits).name}
+        options = {"alpha": alpha, "splits": Path(splits).name}
+        released_ids = labels["fine" if classes == 100 else "class"].ids[:num_train]
+        owners = partitions.released(splits, released_ids, f"cifar{classes}", alpha)
     else:
-        raise ValueError("the released partition needs its splits: give the .zip, folder, .csv or .npz that holds them")
+        raise ValueError("partition=released needs splits: set it to the .zip, folder, .csv or .npz of the splits.")
+    manifest = Manifest(
+        dataset=f"cifar{classes}",
+        source=Pixels(images, f"cifar{classes} image"),
+        image=np.arange(len(images)),
+        users=_user_names(owners, len(images)),
+        split=split,
+        labels={first_task: labels[first_task], **labels},
+        columns={"image_id": np.array(image_ids)},
+        notes={
+            "source": str(files.origin),
+            "synthetic": files.synthetic,
+            "partition": partition,
+            "seed": seed,
+            **options,
+        },
+    )
+    return manifest.take(np.flatnonzero((manifest.users != "") | (split == "test")))
+
+
+def _user_names(owners: Ints, count: int) -> NDArray[np.str_]:
+    """Return the user of each of `count` images as digits of one width; "" without a user."""
     width = len(str(owners.max()))
-    names = np.array([f"{user:0{width}d}" for user in owners] + [""] * (len(images) - len(owners)))
-    kept = np.flatnonzero(np.append(owners >= 0, np.ones(len(images) - len(owners), bool)))
-    source = Pixels(images, f"cifar{classes} image")
-    return Manifest(f"cifar{classes}", source, np.arange(len(images)), names, split, labels, columns, notes).take(kept)
+    names = [f"{user:0{width}d}" if user >= 0 else "" for user in owners.tolist()]
+    return np.array(names + [""] * (count - len(owners)))
 
 
-def write_synthetic(population: Population, raw: Path, kind: str) -> Path:
-    """Write any population of 32 x 32 images as an edition of CIFAR; its users are lost, as CIFAR has none."""
-    if kind not in EDITIONS:
-        raise ValueError(f"there is no CIFAR called {kind!r}: give {', '.join(EDITIONS)}")
-    edition, most = EDITIONS[kind], 100 if "fine" in EDITIONS[kind].tasks else 10
-    if population.image_shape != (SIDE, SIDE, 3) or not isinstance(population.labels, SingleLabels):
-        raise ValueError("a stand-in of CIFAR needs images of 32 x 32 pixels with one class each")
-    if len(population.classes) > most:
-        raise ValueError(f"the population has {len(population.classes)} classes: CIFAR-{most} has {most}")
-    order = make_rng(0, "cifar stand-in").permutation(len(population))
-    split = population.columns.get("split")
-    test = np.arange(len(order)) % 6 == 5 if split is None else np.asarray(split)[order] == "test"
-    if not test.any() or (~test).sum() < len(edition.train):
-        raise ValueError(
-            f"the population has {(~test).sum()} train and {test.sum()} test images, few for {kind}: give more users"
-        )
-    names = {"fine": population.classes, "class": population.classes}
-    names["coarse"] = tuple(f"group {i}" for i in range(-(-len(population.classes) // 5)))  # of five, as in CIFAR-100
+def write_synthetic(population: Population, raw: Path, name: str) -> Path:
+    """Write a population of 32 x 32 images as an edition of CIFAR, without its users, and return the folder."""
+    check_choice("edition of CIFAR", name, EDITIONS)
+    edition = EDITIONS[name]
+    batches = _batches(population, edition)
     folder = Path(raw) / edition.folder
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / STANDIN).write_text("These are not the images of CIFAR.\n")
-    parts = [*np.array_split(order[~test], len(edition.train)), order[test]]
-    for name, part in zip((*edition.train, edition.test), parts, strict=True):
-        pixels = population.pixels(part).transpose(0, 3, 1, 2).reshape(len(part), -1)
-        ids = population.labels.targets(part)
-        columns = [ids // 5 if task == "coarse" else ids for task in edition.tasks]
+    (folder / MARKER).write_text("These are not the images of CIFAR.\n")
+    for file, examples in batches.items():
+        pixels = population.pixels(examples).transpose(0, 3, 1, 2).reshape(len(examples), -1)
+        ids = population.labels.targets(examples)
+        labels = {task: ids // 5 if task == "coarse" else ids for task in edition.class_files}
         if edition.binary:
-            (folder / name).write_bytes(np.column_stack([*columns, pixels]).astype(np.uint8).tobytes())
+            content = np.column_stack([*labels.values(), pixels]).astype(np.uint8).tobytes()
         else:
-            keys = [task.labels for task in edition.tasks.values()]
-            batch = {"data": pixels} | dict(zip(keys, (c.tolist() for c in columns), strict=True))
-            (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-    for file in {task.file for task in edition.tasks.values()}:
-        meta = {task.names: list(names[name]) for name, task in edition.tasks.items() if task.file == file}
-        text = "".join(f"{name}\n" for name in next(iter(meta.values()))).encode()
-        (folder / file).write_bytes(text if edition.binary else pickle.dumps(meta, protocol=2))
+            lists = {pickle_key(task, "labels"): column.tolist() for task, column in labels.items()}
+            content = pickle.dumps({"data": pixels, **lists}, protocol=2)
+        (folder / file).write_bytes(content)
+    _write_class_names(population.classes, folder, edition)
     return folder
+
+
+def _batches(population: Population, edition: Edition) -> dict[str, NDArray[np.int64]]:
+    """Return the examples of each file of an edition, in random order."""
+    max_classes = 100 if "fine" in edition.class_files else 10
+    if population.image_shape != (SIDE, SIDE, 3) or not isinstance(population.labels, SingleLabels):
+        raise ValueError("CIFAR has images of 32 x 32 pixels with one class each: give a population of such images.")
+    if len(population.classes) > max_classes:
+        raise ValueError(
+            f"The population has {len(population.classes)} classes and CIFAR-{max_classes} has {max_classes}: "
+            f"give at most {max_classes}."
+        )
+    order = make_rng(0, "cifar stand-in").permutation(len(population))
+    split = population.columns.get("split")
+    is_test = np.arange(len(order)) % 6 == 5 if split is None else np.asarray(split)[order] == "test"
+    train, test = order[~is_test], order[is_test]
+    if not len(test) or len(train) < len(edition.train):
+        raise ValueError(
+            f"The population has {len(train)} train and {len(test)} test images, too few for {edition.name}: "
+            "give more users."
+        )
+    return dict(zip((*edition.train, edition.test), [*np.array_split(train, len(edition.train)), test], strict=True))
+
+
+def _write_class_names(classes: tuple[str, ...], folder: Path, edition: Edition) -> None:
+    coarse = [f"group {i}" for i in range(-(-len(classes) // 5))]  # of five classes, as in CIFAR-100
+    names = {task: coarse if task == "coarse" else list(classes) for task in edition.class_files}
+    if edition.binary:
+        for task, file in edition.class_files.items():
+            (folder / file).write_text("".join(f"{name}\n" for name in names[task]))
+    else:  # all in one file
+        content = {pickle_key(task, "label_names"): task_names for task, task_names in names.items()}
+        (folder / next(iter(edition.class_files.values()))).write_bytes(pickle.dumps(content, protocol=2))

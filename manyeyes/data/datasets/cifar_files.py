@@ -1,4 +1,4 @@
-"""The files of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): python and binary versions, packed or not, checked, read."""
+"""Read and check the files of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): python or binary, an archive or a folder."""
 
 import hashlib
 import io
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from manyeyes.core.population import Ints, SingleLabels
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
-SPLITS = "https://storage.googleapis.com/gresearch/federated-vision-datasets/"  # + cifar10_v1.1.zip, cifar100_v1.1.zip
 MD5 = {
     "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
     "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
@@ -39,28 +38,23 @@ MD5 = {
     "cifar-100-python/test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     "cifar-100-python/meta": "7973b15100ade9c7d40fb424638fde48",
 }
-STANDIN = "standin.txt"  # beside files that are not the published ones, and are not meant to be
-SIDE, PIXELS = 32, 3 * 32 * 32
-
-
-@dataclass(frozen=True)
-class Task:
-    """One kind of label: where the names of its classes are, and what its labels are called in a python batch."""
-
-    file: str
-    names: str
-    labels: str
+MARKER = "synthetic.txt"  # in a folder of files that are not the published ones, and are not meant to be
+SIDE, PIXEL_BYTES = 32, 3 * 32 * 32
 
 
 @dataclass(frozen=True)
 class Edition:
     """One of the four forms in which CIFAR is published."""
 
-    archive: str
+    name: str
     folder: str
     train: tuple[str, ...]
     test: str
-    tasks: Mapping[str, Task]  # in the order of their bytes in a binary record
+    class_files: Mapping[str, str]  # the file with each task's class names, in the order of a binary record's bytes
+
+    @property
+    def archive(self) -> str:
+        return f"{self.name}.tar.gz"
 
     @property
     def binary(self) -> bool:
@@ -68,42 +62,24 @@ class Edition:
 
 
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+BINARY_BATCHES = tuple(f"{name}.bin" for name in BATCHES)
+NAME_FILES = {task: f"{task}_label_names.txt" for task in ("coarse", "fine")}
 EDITIONS = {
-    "cifar-10-python": Edition(
-        "cifar-10-python.tar.gz",
-        "cifar-10-batches-py",
-        BATCHES,
-        "test_batch",
-        {"class": Task("batches.meta", "label_names", "labels")},
-    ),
-    "cifar-10-binary": Edition(
-        "cifar-10-binary.tar.gz",
-        "cifar-10-batches-bin",
-        tuple(f"{name}.bin" for name in BATCHES),
-        "test_batch.bin",
-        {"class": Task("batches.meta.txt", "label_names", "labels")},
-    ),
-    "cifar-100-python": Edition(
-        "cifar-100-python.tar.gz",
-        "cifar-100-python",
-        ("train",),
-        "test",
-        {
-            "coarse": Task("meta", "coarse_label_names", "coarse_labels"),
-            "fine": Task("meta", "fine_label_names", "fine_labels"),
-        },
-    ),
-    "cifar-100-binary": Edition(
-        "cifar-100-binary.tar.gz",
-        "cifar-100-binary",
-        ("train.bin",),
-        "test.bin",
-        {
-            "coarse": Task("coarse_label_names.txt", "coarse_label_names", "coarse_labels"),
-            "fine": Task("fine_label_names.txt", "fine_label_names", "fine_labels"),
-        },
-    ),
+    edition.name: edition
+    for edition in (
+        Edition("cifar-10-python", "cifar-10-batches-py", BATCHES, "test_batch", {"class": "batches.meta"}),
+        Edition(
+            "cifar-10-binary", "cifar-10-batches-bin", BINARY_BATCHES, "test_batch.bin", {"class": "batches.meta.txt"}
+        ),
+        Edition("cifar-100-python", "cifar-100-python", ("train",), "test", {"coarse": "meta", "fine": "meta"}),
+        Edition("cifar-100-binary", "cifar-100-binary", ("train.bin",), "test.bin", NAME_FILES),
+    )
 }
+
+
+def pickle_key(task: str, name: str) -> str:
+    """Return the key of a task's `labels` or `label_names` in a python batch: labels, or fine_labels."""
+    return name if task == "class" else f"{task}_{name}"
 
 
 @dataclass(frozen=True)
@@ -111,137 +87,140 @@ class RawCifar:
     """The files of one edition, as bytes."""
 
     edition: Edition
-    origin: str
+    origin: Path
     files: Mapping[str, bytes]
 
     @property
-    def standin(self) -> bool:
-        return STANDIN in self.files
+    def synthetic(self) -> bool:
+        return MARKER in self.files
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self.files:
-            raise ValueError(f"{self.origin} has no {name}: download {SITE}{self.edition.archive} again")
+            raise ValueError(f"{self.origin} has no {name}: {self.fix}.")
         return self.files[name]
 
-    def damaged(self, name: str, why: str) -> ValueError:
-        return ValueError(f"{name} in {self.origin} {why}: download {SITE}{self.edition.archive} again")
+    @property
+    def fix(self) -> str:
+        return f"download {SITE}{self.edition.archive} again"
+
+    def damaged(self, name: str, reason: str) -> ValueError:
+        return ValueError(f"{name} in {self.origin} {reason}: {self.fix}.")
 
 
 def find(raw: Path, classes: int) -> RawCifar:
-    """The files of the first edition that is there, each checked to be the published one where that is known."""
-    editions = [e for name, e in EDITIONS.items() if name.startswith(f"cifar-{classes}-")]
+    """Return the files of the first edition in a folder, each checked to be the published one where that is known."""
+    editions = [edition for edition in EDITIONS.values() if edition.name.startswith(f"cifar-{classes}-")]
     for edition in editions:
-        for folder in (raw / edition.folder, raw):
-            if any((folder / name).is_file() for name in (*edition.train, edition.test)):
-                return _from_folder(folder, edition)
-        for archive in (raw / edition.archive, raw):
-            if archive.is_file() and archive.name == edition.archive:
-                return _from_archive(archive, edition)
-    archives = " or ".join(e.archive for e in editions)
-    raise ValueError(f"there is no CIFAR-{classes} in {raw}: put {archives} from {SITE} there, or its folder")
+        for path in (raw, raw / edition.folder, raw / edition.archive):
+            if path.is_file() and path.name == edition.archive:
+                return _read_archive(path, edition)
+            if _has_batch(path, edition):
+                return _read_folder(path, edition)
+    archives = " or ".join(edition.archive for edition in editions)
+    raise ValueError(f"CIFAR-{classes} is not in {raw}: put {archives} from {SITE} there, or the folder in it.")
+
+
+def _has_batch(folder: Path, edition: Edition) -> bool:
+    return any((folder / name).is_file() for name in (*edition.train, edition.test))
 
 
 def read(raw: RawCifar) -> tuple[NDArray[np.uint8], dict[str, SingleLabels], int]:
-    """All images [N, 32, 32, 3], their labels for each task, and how many of them are train images: the first."""
-    parse = _binary if raw.edition.binary else _python
-    parts = [parse(raw, name) for name in (*raw.edition.train, raw.edition.test)]
-    counts = [len(pixels) for pixels, _ in parts]
-    train = sum(counts[:-1])
-    if not raw.standin and (train, counts[-1]) != (50_000, 10_000):
-        raise ValueError(f"{raw.origin} has {train} train and {counts[-1]} test images, not 50000 and 10000")
+    """Return all images [N, 32, 32, 3], their labels for each task, and the number of train images, which are first."""
+    parse = _parse_binary if raw.edition.binary else _parse_pickle
+    pixels, label_ids = zip(*(parse(raw, name) for name in (*raw.edition.train, raw.edition.test)), strict=True)
+    num_train, num_test = sum(map(len, pixels[:-1])), len(pixels[-1])
+    if not raw.synthetic and (num_train, num_test) != (50_000, 10_000):
+        raise ValueError(f"{raw.origin} has {num_train} train and {num_test} test images, not 50000 and 10000.")
     labels = {}
-    for place, (name, task) in enumerate(raw.edition.tasks.items()):
-        ids, classes = np.concatenate([part[1][:, place] for part in parts]), _class_names(raw, task)
+    for task, ids in zip(raw.edition.class_files, np.concatenate(label_ids).T, strict=True):
+        classes = _class_names(raw, task)
         if ids.max() >= len(classes):
-            raise ValueError(f"{raw.origin} has a {name} label {ids.max()} and names for {len(classes)} classes alone")
-        labels[name] = SingleLabels(ids, classes)
-    planes_NCHW = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, 3, SIDE, SIDE)
-    return np.ascontiguousarray(planes_NCHW.transpose(0, 2, 3, 1)), labels, train
+            raise ValueError(f"{raw.origin} has {task} label {ids.max()} and names for only {len(classes)} classes.")
+        labels[task] = SingleLabels(ids, classes)
+    planes_NCHW = np.concatenate(pixels).reshape(-1, 3, SIDE, SIDE)
+    return np.ascontiguousarray(planes_NCHW.transpose(0, 2, 3, 1)), labels, num_train
 
 
-def _from_folder(folder: Path, edition: Edition) -> RawCifar:
-    wanted = {*edition.train, edition.test, STANDIN, *(task.file for task in edition.tasks.values())}
-    raw = RawCifar(
-        edition, str(folder), {name: (folder / name).read_bytes() for name in wanted if (folder / name).is_file()}
-    )
+def _read_folder(folder: Path, edition: Edition) -> RawCifar:
+    paths = [folder / name for name in {*edition.train, edition.test, MARKER, *edition.class_files.values()}]
+    raw = RawCifar(edition, folder, {path.name: path.read_bytes() for path in paths if path.is_file()})
     for name, content in raw.files.items():
         published = MD5.get(f"{edition.folder}/{name}")
-        if published and not raw.standin and hashlib.md5(content).hexdigest() != published:
+        if published and not raw.synthetic and hashlib.md5(content).hexdigest() != published:
             raise raw.damaged(name, "is not the published file (its md5 differs)")
     return raw
 
 
-def _from_archive(archive: Path, edition: Edition) -> RawCifar:
+def _read_archive(archive: Path, edition: Edition) -> RawCifar:
+    data = archive.read_bytes()
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
             members = [m for m in tar if m.isfile() and PurePosixPath(m.name).parent.name == edition.folder]
             files = {PurePosixPath(m.name).name: tar.extractfile(m).read() for m in members}  # type: ignore[union-attr]
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{archive} is truncated or damaged ({error}): download {SITE}{archive.name} again") from None
-    raw = RawCifar(edition, str(archive), files)
-    with archive.open("rb") as opened:
-        if not raw.standin and hashlib.file_digest(opened, "md5").hexdigest() != MD5[archive.name]:
-            raise ValueError(
-                f"{archive} is not the published file (its md5 differs): download {SITE}{archive.name} again"
-            )
+        raise ValueError(f"{archive} is truncated or damaged ({error}): download {SITE}{archive.name} again.") from None
+    raw = RawCifar(edition, archive, files)
+    if not raw.synthetic and hashlib.md5(data).hexdigest() != MD5[archive.name]:
+        raise ValueError(f"{archive} is not the published file (its md5 differs): {raw.fix}.")
     return raw
 
 
-def _binary(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
-    """Records of one byte for each task, then 1024 red, 1024 green and 1024 blue ones."""
-    tasks = len(raw.edition.tasks)
-    content = raw[name]
-    if not content or len(content) % (tasks + PIXELS):
-        raise raw.damaged(name, f"has {len(content)} bytes, which is no number of records of {tasks + PIXELS}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, tasks + PIXELS)
-    return records[:, tasks:], records[:, :tasks].astype(np.int64)
+def _parse_binary(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
+    """Return pixels and labels from records of a byte for each task, then 1024 red, 1024 green and 1024 blue ones."""
+    num_tasks, content = len(raw.edition.class_files), raw[name]
+    if not content or len(content) % (num_tasks + PIXEL_BYTES):
+        raise raw.damaged(name, f"has {len(content)} bytes, not a multiple of {num_tasks + PIXEL_BYTES}")
+    records = np.frombuffer(content, np.uint8).reshape(-1, num_tasks + PIXEL_BYTES)
+    return records[:, num_tasks:], records[:, :num_tasks].astype(np.int64)
 
 
-def _python(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
-    batch = _unpickled(raw, name)
-    array = batch.get("data")
-    labels = [batch.get(task.labels) for task in raw.edition.tasks.values()]
-    pixels: NDArray[np.uint8] = array.pixels if isinstance(array, _PickledArray) else np.empty(0, np.uint8)
-    if pixels.shape[1:] != (PIXELS,) or not all(
-        isinstance(ids, list) and len(ids) == len(pixels) and all(type(i) is int and i >= 0 for i in ids)
-        for ids in labels
-    ):
+def _parse_pickle(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
+    batch = _unpickle(raw, name)
+    data = batch.get("data")
+    pixels = data.array if isinstance(data, _PickledArray) else np.empty(0, np.uint8)
+    labels = [batch.get(pickle_key(task, "labels")) for task in raw.edition.class_files]
+    if pixels.shape[1:] != (PIXEL_BYTES,) or not all(_are_labels(ids, len(pixels)) for ids in labels):
         raise raw.damaged(name, "is not a batch of CIFAR")
     return pixels, np.array(labels, np.int64).T
 
 
-def _class_names(raw: RawCifar, task: Task) -> tuple[str, ...]:
+def _are_labels(ids: Any, count: int) -> bool:
+    return isinstance(ids, list) and len(ids) == count and all(type(i) is int and i >= 0 for i in ids)
+
+
+def _class_names(raw: RawCifar, task: str) -> tuple[str, ...]:
+    file, key = raw.edition.class_files[task], pickle_key(task, "label_names")
     if raw.edition.binary:
-        return tuple(line for line in raw[task.file].decode().splitlines() if line)
-    names = _unpickled(raw, task.file).get(task.names)
+        return tuple(line for line in raw[file].decode().splitlines() if line)
+    names = _unpickle(raw, file).get(key)
     if not isinstance(names, list):
-        raise raw.damaged(task.file, f"has no {task.names}")
+        raise raw.damaged(file, f"has no {key}")
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
-def _unpickled(raw: RawCifar, name: str) -> dict[str, Any]:
+def _unpickle(raw: RawCifar, name: str) -> dict[str, Any]:
     try:
-        found = _Unpickler(io.BytesIO(raw[name]), encoding="bytes").load()
-        return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in found.items()}
+        content = _Unpickler(io.BytesIO(raw[name]), encoding="bytes").load()
+        return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in content.items()}
     except Exception as error:  # a damaged pickle fails in any way
         raise raw.damaged(name, f"cannot be read ({error})") from None
 
 
 class _PickledArray:
-    """What a pickled array of bytes becomes, without running any of NumPy's code."""
+    """A pickled array of bytes, restored without running any of NumPy's code."""
 
     def __init__(self, *_: object) -> None:
-        self.pixels: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.array: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, fortran, data = state
-        if kind.name not in (b"u1", "u1"):
+        _, shape, dtype, fortran, data = state
+        if dtype.name not in (b"u1", "u1"):
             raise pickle.UnpicklingError("an array is not of bytes")
-        self.pixels = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
-class _Kind:
-    """What a pickled dtype becomes."""
+class _PickledDtype:
+    """The name of a pickled dtype."""
 
     def __init__(self, name: object, *_: object) -> None:
         self.name = name
@@ -250,21 +229,19 @@ class _Kind:
         pass
 
 
-def _latin1(text: str, _: str) -> bytes:
-    return text.encode("latin1")
+ALLOWED_GLOBALS = {
+    ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
+    ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
+    ("numpy", "ndarray"): _PickledArray,
+    ("numpy", "dtype"): _PickledDtype,
+    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # how Python 3 writes bytes for Python 2
+}
 
 
 class _Unpickler(pickle.Unpickler):
     """Plain values and arrays of bytes; anything else that a pickle names is refused, and nothing is ever called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        allowed = {
-            ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
-            ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
-            ("numpy", "ndarray"): _PickledArray,
-            ("numpy", "dtype"): _Kind,
-            ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes for Python 2
-        }
-        if (module, name) not in allowed:
+        if (module, name) not in ALLOWED_GLOBALS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return allowed[module, name]
+        return ALLOWED_GLOBALS[module, name]

@@ -3,219 +3,168 @@
 import json
 import os
 import re
-import tarfile
-from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import simplejpeg
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, MultiLabels, Population
-from manyeyes.data.manifest import Files, Manifest, Source, count_and_name
+from manyeyes.data.datasets.synthetic_files import write_images
+from manyeyes.data.manifest import Files, Manifest, Source
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.data.synthetic.users import taxonomy
 
 PAGE = "https://github.com/apple/ml-flair"
-BASE = "https://docs-assets.developer.apple.com/ml-research/datasets/flair/"
+BASE_URL = "https://docs-assets.developer.apple.com/ml-research/datasets/flair/"
 LABELS, RELATIONSHIP, IMAGES = "labels_and_metadata.json", "label_relationship.txt", "small_images"
-LABEL_FILES = (f"labels/{LABELS}", f"labels/{RELATIONSHIP}")  # below BASE, as are the archives
-ARCHIVES = tuple(f"images/small/small_images-{number:02d}.tar.gz" for number in range(43))
-LICENCE = "CC-BY-NC-4.0"
+REMOTE_PATHS = (  # below BASE_URL
+    f"labels/{LABELS}",
+    f"labels/{RELATIONSHIP}",
+    *(f"images/small/small_images-{number:02d}.tar.gz" for number in range(43)),
+)
+LICENSE = "CC-BY-NC-4.0"
 
-TASKS = {"coarse": "labels", "fine": "fine_grained_labels"}  # what we call them, what FLAIR calls them
+TASKS = {"coarse": "labels", "fine": "fine_grained_labels"}  # our names, and FLAIR's
 SPLITS = {"train": "train", "val": "val", "dev": "val", "validation": "val", "test": "test"}
-
-
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """What FLAIR says of each image, unchecked."""
-
-    image_ids: NDArray[np.str_]
-    users: NDArray[np.str_]
-    splits: NDArray[np.str_]
-    labels: Mapping[str, MultiLabels]
+_ID, _NAMES = pa.string(), pa.list_(pa.string())
+SCHEMA = pa.schema({"image_id": _ID, "user_id": _ID, "labels": _NAMES, "fine_grained_labels": _NAMES})
 
 
 def read_manifest(raw: Path) -> Manifest:
-    """Every image that the labels name and `small_images/` holds."""
-    entries = _read(raw / LABELS)
+    """Return every image that the labels list and `small_images/` contains."""
+    table, split = _read_labels(raw / LABELS)
     folder = raw / IMAGES
-    files = set(os.listdir(folder) if folder.is_dir() else [])
-    present = np.array([f"{name}.jpg" in files for name in entries.image_ids])
-    if not present.any():
+    source = Files(folder, [f"{image_id}.jpg" for image_id in table["image_id"].to_pylist()])
+    manifest = make_manifest(table, split, source, PAGE)
+    present = set(os.listdir(folder) if folder.is_dir() else [])
+    has_image = np.array([source.name(index) in present for index in manifest.image])
+    if not has_image.any():
         raise ValueError(
-            f"{folder} holds none of the {len(present)} images of {LABELS}: extract {IMAGES}-*.tar.gz there"
+            f"{folder} contains none of the {len(manifest)} images of {LABELS}: extract {IMAGES}-*.tar.gz there."
         )
-    return assemble(
-        entries,
-        present,
-        lambda kept: Files(folder, [f"{name}.jpg" for name in entries.image_ids[kept]]),
-        read_relationship(raw / RELATIONSHIP),
-        {"source": PAGE, "licence": LICENCE},
-    )
+    return check_users_and_labels(manifest.drop_missing(has_image), raw / RELATIONSHIP)
 
 
-def assemble(
-    entries: Entries,
-    present: NDArray[np.bool_],
-    source: Callable[[Ints], Source],
-    relationship: Sequence[tuple[str, str]],
-    notes: Mapping[str, Any],
-) -> Manifest:
-    """The entries with an image, each image once and each user in one split; whatever was odd is in the notes."""
-    first = np.zeros(len(present), bool)
-    first[np.unique(entries.image_ids, return_index=True)[1]] = True
-    kept = np.flatnonzero(present & first)
-    names, began, user = np.unique(entries.users[kept], return_index=True, return_inverse=True)
-    split = entries.splits[kept][began][user]  # where a user is in two, the first counts, as with pfl-research
-    odd = {
-        "images without a file, left out": entries.image_ids[~present & first],
-        "image ids listed again, left out": entries.image_ids[~first],
-        "users in two splits, kept in their first": names[np.unique(user[split != entries.splits[kept]])],
-    }
-    if relationship:
-        fine, coarse = (set(names) for names in zip(*relationship, strict=True))
-        strange = [name for name in entries.labels["coarse"].classes if name not in coarse]
-        strange += [name for name in entries.labels["fine"].classes if name not in fine]
-        odd[f"labels unknown to {RELATIONSHIP}, kept"] = np.array(strange)
-    return Manifest(
+def make_manifest(table: pa.Table, split: NDArray[Any], source: Source, url: str) -> Manifest:
+    """Return the rows of a table with the columns of SCHEMA, each image once."""
+    manifest = Manifest(
         dataset="flair",
-        source=source(kept),
-        image=np.arange(len(kept)),
-        users=entries.users[kept],
+        source=source,
+        image=np.arange(len(table)),
+        users=np.array(table["user_id"].to_pylist(), np.str_),
         split=split,
-        labels={task: labels.take(kept) for task, labels in entries.labels.items()},
-        columns={"image_id": entries.image_ids[kept]},
-        notes={**notes, **{what: count_and_name(which) for what, which in odd.items() if len(which)}},
+        labels={task: _multi_labels(table[column].combine_chunks()) for task, column in TASKS.items()},
+        columns={"image_id": np.array(table["image_id"].to_pylist(), np.str_)},
+        notes={"source": url, "license": LICENSE},
     )
+    return manifest.drop_duplicates()
 
 
-def compress(owner: Ints, indices: Ints, classes: tuple[str, ...], count: int) -> MultiLabels:
-    """(image, class) of every label as compressed rows; a label that an image has twice counts once."""
-    owner, indices = np.divmod(np.unique(owner * len(classes) + indices), max(1, len(classes)))
-    return MultiLabels(np.searchsorted(owner, np.arange(count + 1)), indices, classes)
-
-
-def in_order(codes: Ints, names: Iterable[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Places in `names` as classes, which are the names in sorted order as with pfl-research; and the classes."""
-    classes, rank = np.unique(np.array(list(names), dtype=np.str_), return_inverse=True)
-    return rank[codes], tuple(classes.tolist())
+def check_users_and_labels(manifest: Manifest, relationship: Path) -> Manifest:
+    """Put each user into one split; note users that were in two, and labels that the taxonomy does not have."""
+    names, first, user = np.unique(manifest.users, return_index=True, return_inverse=True)
+    split = manifest.split[first][user]  # the first one counts, as in pfl-research
+    problems: dict[str, Any] = {
+        "users in two splits, assigned to their first": names[np.unique(user[split != manifest.split])]
+    }
+    if pairs := read_relationship(relationship):
+        known = dict(zip(("fine", "coarse"), map(set, zip(*pairs, strict=True)), strict=True))
+        problems[f"labels missing from {RELATIONSHIP}"] = [
+            name for task in TASKS for name in manifest.labels[task].classes if name not in known[task]
+        ]
+    return replace(manifest, split=split).add_notes(problems)
 
 
 def read_relationship(path: Path) -> list[tuple[str, str]]:
-    """(fine label, coarse label) from lines `fine -> coarse`; none where there is no such file."""
+    """Return (fine label, coarse label) from lines `fine -> coarse`, or nothing if the file does not exist."""
     pairs = []
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else [], 1):
-        fine, *coarse = (part.strip() for part in re.split("->" if "->" in line else "[,\t]", line))
+        fine, *coarse = (label.strip() for label in re.split("->" if "->" in line else "[,\t]", line))
         if line.strip() and len(coarse) != 1:
-            raise ValueError(f"line {number} of {path} is {line!r}: a line is `fine label -> coarse label`")
+            raise ValueError(f"Line {number} of {path} is {line!r}: write `fine label -> coarse label`.")
         pairs += [(fine, name) for name in coarse]
     return pairs
 
 
-def _read(path: Path) -> Entries:
-    if not path.exists():
-        raise ValueError(f"{path} is not there: give the folder of FLAIR's raw download, which has it")
-    ids: list[str] = []
-    users: list[str] = []
-    splits: list[str] = []
-    lengths = {task: array("q") for task in TASKS}
-    codes = {task: array("q") for task in TASKS}
-    known: dict[str, dict[str, int]] = {task: {} for task in TASKS}
+def compress(owner: Ints, indices: Ints, classes: tuple[str, ...], count: int) -> MultiLabels:
+    """Return (image, class) pairs as compressed rows; a label that an image has twice counts once."""
+    owner, indices = np.divmod(np.unique(owner * len(classes) + indices), max(1, len(classes)))
+    return MultiLabels(np.searchsorted(owner, np.arange(count + 1)), indices, classes)
 
-    def entry(found: dict[str, Any]) -> None:  # called as the text is parsed, so that no tree of it is ever held
-        try:
-            for task, key in TASKS.items():
-                labels, code = found[key], known[task]
-                if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-                    raise ValueError(f"entry {len(ids)} of {path} has {key} {labels!r}: give a list of names")
-                lengths[task].append(len(labels))
-                codes[task].extend([code.setdefault(label, len(code)) for label in labels])
-            users.append(str(found["user_id"]))
-            splits.append(SPLITS[found["partition"]])
-            ids.append(str(found["image_id"]))
-        except KeyError as error:
-            if error.args[0] == found.get("partition"):
-                wrong = f"is in partition {error}: it must be train, val or test"
-            else:
-                wrong = f"has no {error}: download it again"
-            raise ValueError(f"entry {len(ids)} of {path} {wrong}") from None
+
+def _multi_labels(names: pa.ListArray) -> MultiLabels:
+    """Return lists of label names as labels; the classes are in sorted order, as in pfl-research."""
+    codes = pc.list_flatten(names).dictionary_encode()
+    classes, rank = np.unique(np.array(codes.dictionary.to_pylist(), np.str_), return_inverse=True)
+    owner = np.repeat(np.arange(len(names)), pc.fill_null(pc.list_value_length(names), 0).to_numpy())
+    return compress(owner, rank[codes.indices.to_numpy()], tuple(classes.tolist()), len(names))
+
+
+def _read_labels(path: Path) -> tuple[pa.Table, NDArray[np.str_]]:
+    """Return the entries of the JSON file as a table, and the split of each."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: give the folder of FLAIR's raw download, which contains it.")
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    splits: list[str] = []
+
+    def add(entry: dict[str, Any]) -> None:  # called while the text is parsed: the parsed document never is in memory
+        _check_entry(entry, f"entry {len(splits)} of {path}")
+        splits.append(SPLITS[entry["partition"]])
+        for name in ("image_id", "user_id"):
+            columns[name].append(str(entry[name]))
+        for name in TASKS.values():
+            columns[name].append([sys.intern(label) for label in entry[name]])
 
     try:
         with path.open(encoding="utf-8") as file:
-            whole = json.load(file, object_hook=entry)
+            document = json.load(file, object_hook=add)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not whole JSON ({error}): download it again") from None
-    if not ids or not isinstance(whole, list) or len(whole) != len(ids):
-        raise ValueError(f"{path} is not a list of entries with an image_id each: download it again")
-    return Entries(
-        np.array(ids),
-        np.array(users),
-        np.array(splits),
-        {
-            task: compress(
-                np.repeat(np.arange(len(ids)), lengths[task]), *in_order(np.array(codes[task]), known[task]), len(ids)
-            )
-            for task in TASKS
-        },
-    )
+        raise ValueError(f"{path} is not complete JSON ({error}): download it again.") from None
+    if not splits or not isinstance(document, list) or len(document) != len(splits):
+        raise ValueError(f"{path} is not a list of entries with an image_id each: download it again.")
+    return pa.table(columns, SCHEMA), np.array(splits)
 
 
-def write_synthetic(world: SyntheticImages, raw: Path, archives: int = 0) -> None:
-    """Write a procedural world as FLAIR's raw download: images in `small_images/`, or packed in so many archives."""
-    if not 0 <= archives <= len(ARCHIVES):
-        raise ValueError(f"{archives} archives were asked for: FLAIR has {len(ARCHIVES)} at most")
-    population, entries = write_default_synthetic(world)
-    folder = raw / IMAGES
-    folder.mkdir(parents=True, exist_ok=True)
-    for example, entry in enumerate(entries):
-        (folder / f"{entry['image_id']}.jpg").write_bytes(jpeg(population, example))
-    (raw / LABELS).write_text(json.dumps(entries))
-    classes = taxonomy(world.coarse, world.fine, world.class_imbalance)
-    pairs = zip(classes.fine, classes.parent, strict=True)
-    (raw / RELATIONSHIP).write_text("".join(f"{fine} -> {classes.coarse[parent]}\n" for fine, parent in pairs))
-    if archives:
-        _pack(folder, archives)
+def _check_entry(entry: dict[str, Any], where: str) -> None:
+    for name in (*TASKS.values(), "user_id", "image_id", "partition"):
+        if name not in entry:
+            raise ValueError(f"{where} has no {name!r}: download it again.")
+    if str(entry["partition"]) not in SPLITS:
+        raise ValueError(f"{where} has partition {entry['partition']!r}: it must be train, val or test.")
+    for name in TASKS.values():
+        labels = entry[name]
+        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+            raise ValueError(f"{where} has {name} {labels!r}: give a list of names.")
 
 
-def write_default_synthetic(world: SyntheticImages) -> tuple[Population, list[dict[str, Any]]]:
-    """A world's photographs, and what FLAIR would say of each."""
-    if world.split != "users":
-        raise ValueError(f"the world's split is {world.split!r}: FLAIR's users are each in one split, give 'users'")
-    population = make_synthetic(world)
+def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
+    """Write synthetic images and labels as FLAIR's raw download."""
+    if synthetic.split != "users":
+        raise ValueError(f"split is {synthetic.split!r}: set split='users', as each user of FLAIR is in one split.")
+    population = make_synthetic(synthetic)
     columns = {
         "user_id": [f"user{user:06d}" for user in np.repeat(population.user_ids, population.num_examples)],
         "image_id": np.asarray(population.columns["image_id"]).tolist(),
-        "labels": _names(population, "coarse"),
-        "fine_grained_labels": _names(population, "fine"),
+        "labels": _label_names(population, "coarse"),
+        "fine_grained_labels": _label_names(population, "fine"),
         "partition": np.asarray(population.columns["split"]).tolist(),
     }
-    return population, [dict(zip(columns, entry, strict=True)) for entry in zip(*columns.values(), strict=True)]
+    entries = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    write_images(population, (raw / IMAGES / f"{image_id}.jpg" for image_id in columns["image_id"]))
+    (raw / LABELS).write_text(json.dumps(entries))
+    classes = taxonomy(synthetic.coarse, synthetic.fine, synthetic.class_imbalance)
+    pairs = zip(classes.fine, classes.parent, strict=True)
+    (raw / RELATIONSHIP).write_text("".join(f"{fine} -> {classes.coarse[parent]}\n" for fine, parent in pairs))
 
 
-def _names(population: Population, task: str) -> list[list[str]]:
-    """The names of each example's labels."""
+def _label_names(population: Population, task: str) -> list[list[str]]:
+    """Return the names of each example's labels."""
     labels = population.task(task).labels
-    assert isinstance(labels, MultiLabels)
-    return [[labels.classes[i] for i in labels.indices[a:b]] for a, b in pairwise(labels.indptr)]
-
-
-def jpeg(population: Population, example: int) -> bytes:
-    """One photograph as a JPEG file's bytes."""
-    return bytes(simplejpeg.encode_jpeg(population.pixels(np.array([example]))[0], quality=95))
-
-
-def _pack(folder: Path, archives: int) -> None:
-    """Move the images of a folder into archives beside it, named as FLAIR's."""
-    paths = sorted(folder.iterdir())
-    for number in range(archives):
-        with tarfile.open(folder.parent / Path(ARCHIVES[number]).name, "w:gz", compresslevel=1) as archive:
-            for path in paths[number::archives]:
-                archive.add(path, f"{IMAGES}/{path.name}")
-                path.unlink()
-    folder.rmdir()
+    assert isinstance(labels, MultiLabels), f"synthetic images have several {task} labels"
+    return [[labels.classes[i] for i in labels.indices[start:stop]] for start, stop in pairwise(labels.indptr)]

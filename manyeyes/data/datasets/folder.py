@@ -1,16 +1,8 @@
-"""Your own data: images in DIR/<user>/<class>/, or a table (CSV, parquet) of path, user and label.
-
-Data in arrays needs no files: a `Listing` is a source, users, a split and labels. MNIST by writer, as QMNIST gives it:
-
-    split = partition.within_users(writer, seed=0)
-    labels = {"digit": SingleLabels(digit, tuple("0123456789"))}
-    images = np.repeat(grey[..., None], 3, axis=-1)  # [N, 28, 28] to [N, 28, 28, 3]
-    mnist = Listing("mnist", Pixels(images), np.arange(len(images)), writer.astype(str), split, labels)
-"""
+"""Your own data: images in DIR/<user>/<class>/, or a table (CSV, parquet) of path, user and label."""
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,24 +10,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from PIL import Image
 
 from manyeyes.core.population import Labels, MultiLabels, Population, SingleLabels
 from manyeyes.data import partition
-from manyeyes.data.manifest import Files, Manifest
+from manyeyes.data.manifest import Files, Manifest, check_choice
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-NEEDED, OPTIONAL = ("path", "user", "label"), ("split", "lat", "lon")
+REQUIRED_COLUMNS, OPTIONAL_COLUMNS = ("path", "user", "label"), ("split", "lat", "lon")
 TABLES = ("images.csv", "images.parquet")
-PARTS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a folder or a line of a table says of one image."""
+    """One image, as a folder or a row of a table describes it."""
 
-    place: str  # where it says so, for a person who has to mend it
+    origin: str  # the file, or the table and its line, for messages
     path: str
     user: str
     labels: tuple[str, ...]
@@ -45,181 +35,177 @@ class Row:
 
 
 def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest:
-    """The images of a folder or a table, or of a folder with its images.csv or images.parquet.
+    """Return the images of a folder or a table, or of a folder with its images.csv or images.parquet.
 
-    Without a split column they are split by `users` (80/10/10) or `within` them (83/17).
+    Without a split column, split=users splits the users 80/10/10 and split=per_user the images of each user 83/17.
     """
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
-    if split not in ("users", "within"):
-        raise ValueError(f"the split is {split!r}: give 'users' or 'within'")
+    check_choice("split", split, ("users", "per_user"))
     if not raw.exists():
-        raise ValueError(f"there is no {raw}: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
-    if raw.is_dir():
-        root, multi, (rows, skipped) = raw, False, _tree(raw)
-    else:
-        root, (rows, multi), skipped = raw.parent, _table(raw), 0
+        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet.")
+    rows, multi, num_skipped = _read_folder(raw) if raw.is_dir() else _read_table(raw)
     if not rows:
         raise ValueError(
-            f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with a row for each"
+            f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with a row for each."
         )
     users = np.array([row.user for row in rows])
-    parts = np.array([row.split for row in rows])
-    given = bool(parts[0])
-    if not given:
-        parts = partition.by_users(users, seed) if split == "users" else partition.within_users(users, seed)
-    columns: dict[str, NDArray[Any]] = {"image_id": np.array([row.path for row in rows])}
-    if any(not math.isnan(row.lat) for row in rows):
-        columns["latitude"] = np.array([row.lat for row in rows])
-        columns["longitude"] = np.array([row.lon for row in rows])
-    notes = {"source": str(raw), "split": "given" if given else split, "seed": seed, "skipped_files": skipped}
-    labels = {"label": _labels([row.labels for row in rows], multi)}
-    source = Files(root, [row.path for row in rows])
-    return Manifest(raw.stem, source, np.arange(len(rows)), users, parts, labels, columns, notes)
-
-
-def write_synthetic(population: Population, raw: Path, kind: str = "tree") -> Path:
-    """Write any population as PNG files, in folders (`tree`) or with a table (`csv`, `parquet`); gives what to list."""
-    if kind not in ("tree", "csv", "parquet"):
-        raise ValueError(f"there is no folder kind called {kind!r}: give tree, csv or parquet")
-    if kind == "tree" and population.labels.multi:
-        raise ValueError("an image in a class folder has one label: write several as a csv or parquet table")
-    every = np.arange(len(population))
-    position, ids = population.labels.nonzero()
-    names = [[population.classes[i] for i in some] for some in np.split(ids, np.searchsorted(position, every[1:]))]
-    owners = [population.user_name(user) for user in population.owners(every)]
-    columns: dict[str, list[Any]] = {"path": [], "user": owners, "label": names}
-    raw = Path(raw)
-    for example in every:
-        path = Path(owners[example], names[example][0] if kind == "tree" else "", f"{example:06d}.png")
-        (raw / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(population.pixels(every[example : example + 1])[0]).save(raw / path)
-        columns["path"].append(str(path))
-    if kind == "tree":
-        return raw
-    for name, column in (("split", "split"), ("lat", "latitude"), ("lon", "longitude")):
-        if column in population.columns:
-            columns[name] = np.asarray(population.columns[column]).tolist()
-    table = raw / f"images.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.table(columns), table)
+    given_split = np.array([row.split for row in rows])
+    columns = {"image_id": np.array([row.path for row in rows])}
+    coordinates = np.array([(row.lat, row.lon) for row in rows])
+    if not np.isnan(coordinates[:, 0]).all():
+        columns |= {"latitude": coordinates[:, 0], "longitude": coordinates[:, 1]}
+    if rows[0].split:
+        splits = given_split
     else:
-        columns["label"] = ["|".join(some) for some in names]
-        with table.open("w", newline="", encoding="utf-8") as opened:
-            csv.writer(opened).writerows([columns, *zip(*columns.values(), strict=True)])
-    return table
+        splits = partition.by_users(users, seed) if split == "users" else partition.within_users(users, seed)
+    return Manifest(
+        dataset=raw.stem,
+        source=Files(raw if raw.is_dir() else raw.parent, [row.path for row in rows]),
+        image=np.arange(len(rows)),
+        users=users,
+        split=splits,
+        labels={"label": _labels([row.labels for row in rows], multi)},
+        columns=columns,
+        notes={
+            "source": str(raw),
+            "split": "given" if rows[0].split else split,
+            "seed": seed,
+            "skipped_files": num_skipped,
+        },
+    )
 
 
-def _tree(root: Path) -> tuple[list[Row], int]:
-    """The images two folders down, and how many other files there are; hidden ones are passed over."""
-    rows, skipped = [], 0
-    for user in _visible(root):
-        for label in _visible(user):
-            for path in _visible(label):
-                if path.suffix.lower() not in SUFFIXES or not path.is_file():
-                    skipped += 1
-                elif not _is_text(str(path.relative_to(root))):
-                    raise ValueError(f"{str(path)!a} has a name that is not UTF-8: rename it")
-                else:
-                    rows.append(Row(str(path), path.relative_to(root).as_posix(), user.name, (label.name,)))
-            if label.is_file():
-                if label.suffix.lower() in SUFFIXES:
-                    raise ValueError(f"{label} lies in no class folder: put images into {root}/<user>/<class>/")
-                skipped += 1
-        skipped += user.is_file()
-    return rows, skipped
+def _read_folder(root: Path) -> tuple[list[Row], bool, int]:
+    """Return the images two folders down, that none has several labels, and the number of other files."""
+    rows, num_skipped = [], 0
+    for path in _visible_files(root, depth=3):
+        name = path.relative_to(root).as_posix()
+        user, *label = name.split("/")[:-1] or [""]
+        if path.suffix.lower() not in SUFFIXES or not path.is_file() or not user:
+            num_skipped += 1
+        elif not label:
+            raise ValueError(f"{path} is in no class folder: put images into {root}/<user>/<class>/.")
+        elif name.encode(errors="replace").decode() != name:
+            raise ValueError(f"{str(path)!a} has a name that is not UTF-8: rename it.")
+        else:
+            rows.append(Row(str(path), name, user, (label[0],)))
+    return rows, False, num_skipped
 
 
-def _is_text(name: str) -> bool:
-    """Not where Python stands in for bytes of a name that are none of UTF-8's."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
+def _visible_files(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the files of at most `depth` levels, and the folders at the last one; hidden ones are left out."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "__")):
+            continue
+        if depth > 1 and path.is_dir():
+            yield from _visible_files(path, depth - 1)
+        else:
+            yield path
 
 
-def _visible(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if not p.name.startswith((".", "__"))) if folder.is_dir() else []
-
-
-def _table(path: Path) -> tuple[list[Row], bool]:
-    """The rows of a table, and whether images may have several labels."""
-    if path.suffix.lower() not in (".csv", ".parquet"):
-        raise ValueError(f"{path} is neither a folder nor a .csv or .parquet table")
-    try:
-        rows, multi = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): save it as CSV in UTF-8, with every quote closed") from None
+def _read_table(path: Path) -> tuple[list[Row], bool, int]:
+    """Return the rows of a table, whether images may have several labels, and that no file was skipped."""
+    readers = {".csv": _read_csv, ".parquet": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"{path} is neither a folder nor a .csv or .parquet table.")
+    rows, multi = readers[path.suffix.lower()](path)
     missing = [row for row in rows if not (path.parent / row.path).is_file()]
     if missing:
         more = f", and {len(missing) - 1} more are missing" if len(missing) > 1 else ""
-        raise ValueError(f"{missing[0].place}: there is no file {path.parent / missing[0].path}{more}")
-    if len({bool(row.split) for row in rows}) > 1:
-        empty = next(row for row in rows if not row.split)
-        raise ValueError(f"{empty.place}: the split is empty and other rows have one: give train, val or test")
-    return rows, multi
+        raise ValueError(f"{missing[0].origin}: file {path.parent / missing[0].path} does not exist{more}.")
+    without_split = [row for row in rows if not row.split]
+    if 0 < len(without_split) < len(rows):
+        raise ValueError(
+            f"{without_split[0].origin}: the split is empty, unlike in other rows: give train, val or test."
+        )
+    return rows, multi, 0
 
 
-def _csv(path: Path) -> tuple[list[Row], bool]:
-    with path.open(newline="", encoding="utf-8-sig") as opened:
-        table = csv.DictReader(opened, restkey="")
-        _check_columns(path, table.fieldnames or ())
-        rows = []
-        for cells in table:
-            place = f"{path.name}, line {table.line_num}"
-            if "" in cells or None in cells.values():
-                raise ValueError(f"{place}: it has not one cell for each of {', '.join(table.fieldnames or ())}")
-            rows.append(_row(place, cells | {"label": [label.strip() for label in cells["label"].split("|")]}))
+def _read_csv(path: Path) -> tuple[list[Row], bool]:
+    rows = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            table = csv.DictReader(file, restkey="")
+            names = table.fieldnames or ()
+            _check_columns(path, names)
+            for cells in table:
+                origin = f"{path.name}, line {table.line_num}"
+                if "" in cells or None in cells.values():
+                    raise ValueError(f"{origin}: the line does not have one cell for each of {', '.join(names)}.")
+                rows.append(_row(origin, cells | {"label": [label.strip() for label in cells["label"].split("|")]}))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): save it as CSV in UTF-8, with every quote closed."
+        ) from None
     return rows, any(len(row.labels) > 1 for row in rows)
 
 
-def _parquet(path: Path) -> tuple[list[Row], bool]:
+def _read_parquet(path: Path) -> tuple[list[Row], bool]:
     try:
         table = pq.read_table(path)
     except pa.ArrowException as error:
-        raise ValueError(f"{path} cannot be read as parquet: {error}") from None
+        raise ValueError(f"{path} cannot be read as parquet: {error}.") from None
     _check_columns(path, table.column_names)
-    label = table.column("label")
-    multi = pa.types.is_list(label.type) or pa.types.is_large_list(label.type)
+    label_type = table.schema.field("label").type
+    multi = pa.types.is_list(label_type) or pa.types.is_large_list(label_type)
     rows = [
-        _row(f"{path.name}, row {i}", cells if multi else cells | {"label": [cells["label"]]})
-        for i, cells in enumerate(table.to_pylist(), 1)
+        _row(f"{path.name}, row {number}", cells if multi else cells | {"label": [cells["label"]]})
+        for number, cells in enumerate(table.to_pylist(), 1)
     ]
     return rows, multi
 
 
-def _check_columns(path: Path, found: Sequence[str]) -> None:
-    wrong = [name for name in found if name not in (*NEEDED, *OPTIONAL)]
-    if wrong:
-        raise ValueError(f"{path.name} has a column {wrong[0]!r}: it may have {', '.join((*NEEDED, *OPTIONAL))}")
-    lacking = [name for name in NEEDED if name not in found]
-    if lacking or ("lat" in found) != ("lon" in found):
-        raise ValueError(f"{path.name} has no column {(lacking or ['lat or lon'])[0]}: it has {', '.join(found)}")
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    known = (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"{path.name} has a column {unknown[0]!r}: it may have {', '.join(known)}.")
+    missing = [name for name in REQUIRED_COLUMNS if name not in names]
+    if missing or ("lat" in names) != ("lon" in names):
+        raise ValueError(f"{path.name} has no column {(missing or ['lat or lon'])[0]}: it has {', '.join(names)}.")
 
 
-def _row(place: str, cells: Mapping[str, Any]) -> Row:
-    """One row, or what is wrong with it."""
-    text = {name: "" if cells.get(name) is None else str(cells[name]).strip() for name in ("path", "user", "split")}
-    labels = tuple("" if label is None else str(label) for label in cells["label"] or ())
-    for name in ("path", "user"):
-        if not text[name]:
-            raise ValueError(f"{place}: the {name} is empty")
-    if not labels or "" in labels:
-        raise ValueError(f"{place}: the label is empty")
-    if text["split"] not in ("", *PARTS):
-        raise ValueError(f"{place}: the split is {text['split']!r}: give train, val or test")
-    degrees = {name: _degrees(place, name, cells.get(name)) for name in ("lat", "lon")}
-    return Row(place, text["path"], text["user"], labels, text["split"], **degrees)
+def _row(origin: str, cells: Mapping[str, Any]) -> Row:
+    """Return one row of a table; raise ValueError if it is not valid."""
+    path, user, split = (_text(cells.get(name)).strip() for name in ("path", "user", "split"))
+    labels = tuple(_text(label) for label in cells["label"] or ())
+    for name, is_empty in (("path", not path), ("user", not user), ("label", not labels or "" in labels)):
+        if is_empty:
+            raise ValueError(f"{origin}: the {name} is empty.")
+    if split not in ("", "train", "val", "test"):
+        raise ValueError(f"{origin}: the split is {split!r}: give train, val or test.")
+    lat, lon = (_degrees(origin, name, cells.get(name)) for name in ("lat", "lon"))
+    return Row(origin, path, user, labels, split, lat, lon)
 
 
-def _degrees(place: str, name: str, cell: object) -> float:
+def _text(cell: object) -> str:
+    return "" if cell is None else str(cell)
+
+
+def _degrees(origin: str, name: str, cell: object) -> float:
     try:
         return float(str(cell)) if cell not in (None, "") else math.nan
     except ValueError:
-        raise ValueError(f"{place}: {name} is {cell!r}: give degrees, or nothing") from None
+        raise ValueError(f"{origin}: {name} is {cell!r}: give degrees, or leave the cell empty.") from None
 
 
 def _labels(rows: list[tuple[str, ...]], multi: bool) -> Labels:
-    """Labels of classes in the order of their names, or of their numbers where all are numbers."""
+    """Return labels whose classes are in the order of their names, or of their numbers if all are numbers."""
     names = sorted({name for row in rows for name in row})
     classes = tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else names)
     ids = {name: i for i, name in enumerate(classes)}
     if multi:
         return MultiLabels.from_lists([[ids[name] for name in row] for row in rows], classes)
     return SingleLabels(np.array([ids[row[0]] for row in rows]), classes)
+
+
+def write_synthetic(population: Population, raw: Path) -> None:
+    """Write a population of single labels as PNG files in <user>/<class>/ folders."""
+    if population.labels.multi:
+        raise ValueError("An image in a class folder has one label: give a population with one label per image.")
+    examples = np.arange(len(population))
+    labels, owners = population.labels.targets(examples), population.owners(examples)
+    for example in examples:
+        folder = raw / population.user_name(owners[example]) / population.classes[labels[example]]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = population.pixels(examples[example : example + 1])[0]
+        Image.fromarray(pixels).save(folder / f"{example:06d}.png")

@@ -1,73 +1,48 @@
-"""iNaturalist-User-120k and iNaturalist-Geo, from the released splits or anew (Hsu et al. 2020, section 4.1)."""
+"""iNaturalist-User-120k and iNaturalist-Geo: the released splits, or splits made as in Hsu et al. 2020, section 4.1."""
 
 import hashlib
 import json
-import os
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
-from manyeyes.core.population import Ints, SingleLabels
+from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.rng import make_rng
-from manyeyes.data.datasets import s2_cells as s2
-from manyeyes.data.datasets.released_splits import (
-    Entries,
-    Strings,
-    find_file,
-    make_manifest,
-    only_clients,
-    read_released,
-    sample_per_class,
-    write_table,
-)
-from manyeyes.data.download.fetch import FEDERATED_VISION, RemoteFile
-from manyeyes.data.manifest import Manifest
+from manyeyes.data.datasets import released_splits as released
+from manyeyes.data.datasets.released_splits import FEDERATED_VISION_URL, find_file
+from manyeyes.data.datasets.s2_cells import adaptive_cells
+from manyeyes.data.datasets.synthetic_files import write_images, write_table
+from manyeyes.data.download.fetch import RemoteFile
+from manyeyes.data.manifest import Manifest, check_choice, files_by_name
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
-# Each split, and how many examples a cell of the globe may have in it; those of one user are together in the first.
-SPLITS = {
+MAX_PER_CELL = {  # examples that a cell of the globe may have in each split; 0: a client is a user
     "user_120k": 0, "geo_30k": 30_000, "geo_10k": 10_000, "geo_3k": 3_000, "geo_1k": 1_000, "geo_300": 300,
     "geo_100": 100,
 }  # fmt: skip
-PER_CLASS, PUBLISHED = 100, 120_300  # training images of a class, and of all
-NOBODY = ("NA", "")  # the user of an example that is not in a split
+TRAIN_PER_CLASS, PUBLISHED_TRAIN_IMAGES = 100, 120_300
+NO_CLIENT = ("NA", "")  # the user of an example that is not in a split
 IMAGES = "train_val_images"
 
-_TFF = "https://storage.googleapis.com/tff-datasets-public/"
-_INAT = "https://ml-inat-competition-datasets.s3.amazonaws.com/2017/"
-RELEASED = (
-    RemoteFile(FEDERATED_VISION + "inaturalist-user-120k.zip"),
-    RemoteFile(FEDERATED_VISION + "inaturalist-geo.zip"),
+_URL = "https://ml-inat-competition-datasets.s3.amazonaws.com/2017/"
+IMAGE_ARCHIVE = RemoteFile(_URL + "train_val_images.tar.gz", "7c784ea5e424efaec655bd392f87301f")  # 186 GB
+REMOTE_FILES = (
+    RemoteFile(FEDERATED_VISION_URL + "inaturalist-user-120k.zip"),
+    RemoteFile(FEDERATED_VISION_URL + "inaturalist-geo.zip"),
+    RemoteFile(_URL + "train_val2017.zip"),
+    RemoteFile(_URL + "inat2017_locations.zip", "afc1956f9a100b165b89f3923d040912"),
+    IMAGE_ARCHIVE,
 )
-RELEASED_AS_COLUMNS = (
-    RemoteFile(_TFF + "iNaturalist_train.csv", "63d5a41699434bc2b13f5853f3764c18"),
-    RemoteFile(_TFF + "iNaturalist_test.csv", "bcf08a5a740ee76dac4e5af668081891"),
-)
-ANNOTATIONS = (
-    RemoteFile(_INAT + "train_val2017.zip"),
-    RemoteFile(_INAT + "inat2017_locations.zip", "afc1956f9a100b165b89f3923d040912"),
-)
-PHOTOGRAPHS = RemoteFile(_INAT + "train_val_images.tar.gz", "7c784ea5e424efaec655bd392f87301f")  # 186 GB
 NOTES = {
     "source": "https://github.com/visipedia/inat_comp/tree/master/2017",
-    "licence": "non-commercial research and education; each photograph has its own",
+    "license": "non-commercial research and education; each image has its own",
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Annotated:
-    """What iNaturalist-2017 says of the images of one of its two parts."""
-
-    files: Strings
-    categories: Ints
-    latitude: NDArray[np.float64]  # nan where it is not known
-    longitude: NDArray[np.float64]
-    users: Strings  # "" where it is not known
-    names: dict[int, str]  # of the categories
+Annotations = dict[str, NDArray[Any]]  # image_id, category, user ("" if unknown), latitude, longitude (nan if unknown)
 
 
 def read_manifest(
@@ -77,171 +52,139 @@ def read_manifest(
     splits: Path | None = None,
     construct: bool = False,
     seed: int = 0,
-    per_class: int = PER_CLASS,
+    per_class: int = TRAIN_PER_CLASS,
 ) -> Manifest:
-    """One split, from its CSVs in `splits` (or `raw`) or constructed from the annotations; images below `raw`."""
-    if split not in SPLITS:
-        raise ValueError(f"iNaturalist has no split {split!r}; give one of {', '.join(SPLITS)}.")
-    entries = constructed(raw, split, seed, per_class) if construct else _released(splits or raw, split)
-    where = _photographs(raw / IMAGES)
-    paths = [where.get(name, "") for name in entries.image_ids.tolist()]
+    """Return one split, from its CSVs in `splits` (or `raw`) or made from the annotations; images are below `raw`."""
+    check_choice("split of iNaturalist", split, MAX_PER_CELL)
+    if construct:
+        manifest = make_split(raw, make_rng(seed, "inaturalist"), per_class, MAX_PER_CELL[split])
+    else:
+        manifest = _read_split(splits or raw, split)
+    if not (raw / IMAGES).is_dir():
+        raise ValueError(f"{raw / IMAGES} does not exist: extract {IMAGE_ARCHIVE.name} into {raw}.")
+    paths = {Path(name).stem: f"{IMAGES}/{path}" for name, path in files_by_name(raw / IMAGES).items()}
     notes = {**NOTES, "split": split, "constructed": construct} | ({"seed": seed} if construct else {})
-    return make_manifest("inaturalist", raw, entries, paths, notes)
+    manifest = replace(manifest, notes={**notes, **manifest.notes})
+    return released.locate_images(
+        manifest, raw, [paths.get(name, "") for name in manifest.columns["image_id"].tolist()]
+    )
 
 
-def constructed(raw: Path, split: str, seed: int, per_class: int = PER_CLASS) -> Entries:
-    """Classes with fewer training images than `per_class` are cut, so many drawn of the others, and shared out.
+def make_split(raw: Path, rng: np.random.Generator, per_class: int, max_per_cell: int) -> Manifest:
+    """Return `per_class` random training images of each class that has as many, and all validation images of these.
 
-    The test set are the validation images of the classes that are left.
+    A client is a user, or a cell of the globe if `max_per_cell` is not 0.
     """
-    train, val = _annotated(raw, "train"), _annotated(raw, "val")
-    chosen = sample_per_class(train.categories, per_class, make_rng(seed, "inaturalist"), least=per_class)
+    train, names = _read_annotations(raw, "train")
+    val, _ = _read_annotations(raw, "val")
+    chosen = released.sample_per_class(train["category"], per_class, rng, min_count=per_class)
     if not len(chosen):
         raise ValueError(f"No class in {raw} has {per_class} training images; the published files have 1,203 such.")
-    tested = np.flatnonzero(np.isin(val.categories, train.categories[chosen]))
-    users = train.users[chosen]
-    if SPLITS[split]:
-        users = s2.cells(train.latitude[chosen], train.longitude[chosen], most=SPLITS[split]).tokens
-    ids, labels = np.unique(np.concatenate([train.categories[chosen], val.categories[tested]]), return_inverse=True)
-    entries = Entries(
-        _stems(np.concatenate([train.files[chosen], val.files[tested]])),
-        np.concatenate([users, np.full(len(tested), "")]),
-        np.repeat(["train", "test"], [len(chosen), len(tested)]),
-        SingleLabels(labels, tuple(train.names[i] for i in ids.tolist())),
-        {
-            "latitude": np.concatenate([train.latitude[chosen], val.latitude[tested]]),
-            "longitude": np.concatenate([train.longitude[chosen], val.longitude[tested]]),
-        },
+    test = np.flatnonzero(np.isin(val["category"], train["category"][chosen]))
+    clients = train["user"][chosen]
+    if max_per_cell:
+        clients = adaptive_cells(train["latitude"][chosen], train["longitude"][chosen], max_per_cell)
+    columns = {name: np.concatenate([train[name][chosen], val[name][test]]) for name in train}
+    categories, ids = np.unique(columns.pop("category"), return_inverse=True)
+    del columns["user"]
+    manifest = Manifest(
+        "inaturalist",
+        released.NO_IMAGES,
+        image=np.arange(len(ids)),
+        users=np.concatenate([clients, np.full(len(test), "")]),
+        split=np.repeat(["train", "test"], [len(chosen), len(test)]),
+        labels={"class": SingleLabels(ids, tuple(names[category] for category in categories.tolist()))},
+        columns=columns,
     )
-    return only_clients(entries, NOBODY)
+    return released.drop_clientless(manifest, NO_CLIENT)
 
 
-def _released(folder: Path, split: str) -> Entries:
-    """From either release: one CSV for each split, or one with a column for each split."""
-    name = f"federated_train_{split}.csv"
-    if train := find_file(folder, name, name.replace("_geo", "")):
-        return only_clients(read_released(train, train.with_name("test.csv")), NOBODY)
-    if train := find_file(folder, "iNaturalist_train.csv"):
-        return only_clients(read_released(train, train.with_name("iNaturalist_test.csv"), split), NOBODY)
-    raise ValueError(f"Folder {folder} has neither {name} nor iNaturalist_train.csv; download the released splits.")
+def _read_split(folder: Path, split: str) -> Manifest:
+    """Return a split of either release: a CSV for each split, or one CSV with a column for each split."""
+    name, wide = f"federated_train_{split}.csv", "iNaturalist_train.csv"
+    train = find_file(folder, name, name.replace("_geo", ""), wide, fix="download the released splits")
+    if train.name == wide:
+        manifest = released.read_released("inaturalist", train, train.with_name("iNaturalist_test.csv"), split)
+    else:
+        manifest = released.read_released("inaturalist", train, train.with_name("test.csv"))
+    return released.drop_clientless(manifest, NO_CLIENT)
 
 
-def _photographs(folder: Path) -> dict[str, str]:
-    """Where each image is, by its name without .jpg, which is its id in the released splits."""
-    if not folder.is_dir():
-        raise ValueError(f"Folder {folder} does not exist; extract {PHOTOGRAPHS.name} into {folder.parent}.")
-    found = {}
-    for below, _, files in os.walk(folder, followlinks=True):
-        inside = Path(below).relative_to(folder.parent).as_posix()
-        found.update({name.removesuffix(".jpg"): f"{inside}/{name}" for name in files if name.endswith(".jpg")})
-    return found
-
-
-def _stems(files: Strings) -> Strings:
-    return np.array([Path(name).stem for name in files.tolist()], dtype=np.str_)
-
-
-def _annotated(raw: Path, part: str) -> Annotated:
-    """The annotations of one part, joined by image with where and by whom each was taken."""
-    told, located = _json(raw, f"{part}2017.json"), _json(raw, f"{part}2017_locations.json")
+def _read_annotations(raw: Path, split: str) -> tuple[Annotations, dict[int, str]]:
+    """Return the annotations of the train or val images, joined with the location and user, and the category names."""
+    annotated, located = _read_json(raw, f"{split}2017.json"), _read_json(raw, f"{split}2017_locations.json")
     try:
-        places = {entry["id"]: entry for entry in located}
-        category = {entry["image_id"]: entry["category_id"] for entry in told["annotations"]}
-        images = told["images"]
-        taken = [places.get(image["id"], {}) for image in images]
-        return Annotated(
-            np.array([image["file_name"] for image in images], dtype=np.str_),
-            np.array([category[image["id"]] for image in images], np.int64),
-            np.array([place.get("lat") for place in taken], np.float64),  # None becomes nan
-            np.array([place.get("lon") for place in taken], np.float64),
-            np.array(["" if place.get("user_id") is None else str(place["user_id"]) for place in taken], dtype=np.str_),
-            {entry["id"]: entry["name"] for entry in told["categories"]},
-        )
+        location_of = {entry["id"]: entry for entry in located}
+        category_of = {entry["image_id"]: entry["category_id"] for entry in annotated["annotations"]}
+        images = annotated["images"]
+        locations = [location_of.get(image["id"], {}) for image in images]
+        users = [location.get("user_id") for location in locations]
+        columns = {
+            "image_id": np.array([Path(image["file_name"]).stem for image in images], np.str_),
+            "category": np.array([category_of[image["id"]] for image in images], np.int64),
+            "user": np.array(["" if user is None else str(user) for user in users], np.str_),
+            "latitude": np.array([location.get("lat") for location in locations], np.float64),  # None becomes nan
+            "longitude": np.array([location.get("lon") for location in locations], np.float64),
+        }
+        return columns, {entry["id"]: entry["name"] for entry in annotated["categories"]}
     except (KeyError, TypeError) as error:
         raise ValueError(
-            f"{part}2017.json and {part}2017_locations.json in {raw} are not as iNaturalist-2017 publishes them "
-            f"({error!r}); fetch them anew."
+            f"{split}2017.json and {split}2017_locations.json in {raw} are not as iNaturalist-2017 publishes them "
+            f"({error!r}): download them again."
         ) from error
 
 
-def _json(raw: Path, name: str) -> Any:
-    path = find_file(raw, name)
-    if path is None:
-        raise ValueError(f"Folder {raw} has no {name}; extract {' and '.join(r.name for r in ANNOTATIONS)} there.")
+def _read_json(raw: Path, name: str) -> Any:
+    path = find_file(raw, name, fix="extract train_val2017.zip and inat2017_locations.zip there")
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
-        raise ValueError(f"File {path} is no JSON ({error}); fetch it anew.") from error
+        raise ValueError(f"{path} is not valid JSON ({error}): download it again.") from error
 
 
-def write_synthetic(world: SyntheticImages, raw: Path) -> None:
-    """Write a procedural world as iNaturalist-2017, with both releases of its splits and with some images missing."""
-    people = make_synthetic(world)
-    assert isinstance(people.labels, SingleLabels)
-    stems = [hashlib.md5(name.encode()).hexdigest() for name in np.asarray(people.columns["image_id"]).tolist()]
-    lost = np.arange(len(people)) % 40 == 3  # nobody knows the place of these
-    told = Annotated(
-        np.array(
-            [f"{IMAGES}/World/{people.classes[c]}/{s}.jpg" for c, s in zip(people.labels.ids, stems, strict=True)]
-        ),
-        people.labels.ids,
-        np.where(lost, np.nan, np.asarray(people.columns["latitude"])),
-        np.where(lost, np.nan, np.asarray(people.columns["longitude"])),
-        np.repeat(people.user_ids, people.num_examples).astype(str),
-        dict(enumerate(people.classes)),
+def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
+    """Write synthetic images as iNaturalist-2017 with its released splits; some images and locations are missing."""
+    population = make_synthetic(synthetic)
+    assert isinstance(population.labels, SingleLabels), "synthetic images have one class each"
+    categories, classes = population.labels.ids, population.classes
+    names = [hashlib.md5(name.encode()).hexdigest() for name in np.asarray(population.columns["image_id"]).tolist()]
+    files = [f"{IMAGES}/Synthetic/{classes[c]}/{name}.jpg" for c, name in zip(categories, names, strict=True)]
+    write_images(population, (None if i % 50 == 7 else raw / file for i, file in enumerate(files)))
+    is_train = np.asarray(population.columns["split"]) == "train"
+    _write_annotations(raw, "train", population, files, np.flatnonzero(is_train).tolist())
+    _write_annotations(raw, "val", population, files, np.flatnonzero(~is_train).tolist())
+    _write_splits(raw, np.unique(categories[is_train], return_counts=True)[1], synthetic.seed)
+
+
+def _write_annotations(raw: Path, split: str, population: Population, files: list[str], rows: list[int]) -> None:
+    """Write the two JSON files of the train or val images, with lists in different orders, as only ids join them."""
+    categories = population.labels.targets(np.arange(len(population))).tolist()
+    annotations = {
+        "images": [{"id": i, "file_name": files[i]} for i in rows],
+        "annotations": [{"image_id": i, "category_id": categories[i]} for i in rows[::-1]],
+        "categories": [{"id": c, "name": name} for c, name in enumerate(population.classes)],
+    }
+    lat, lon = (
+        [None if i % 40 == 3 else x for i, x in enumerate(np.asarray(population.columns[name]).tolist())]
+        for name in ("latitude", "longitude")
     )
-    for example, file in enumerate(told.files):
-        if example % 50 != 7:  # these are missing
-            (raw / file).parent.mkdir(parents=True, exist_ok=True)
-            pixels = people.pixels(np.array([example]))[0]
-            (raw / file).write_bytes(simplejpeg.encode_jpeg(pixels, quality=95))
-    train = np.asarray(people.columns["split"]) == "train"
-    _write_annotations(raw, "train", told, np.flatnonzero(train))
-    _write_annotations(raw, "val", told, np.flatnonzero(~train))
-    _write_released(raw, told, train, world.seed)
+    users = population.user_ids[population.owners(rows)].tolist()
+    locations = [{"id": i, "lat": lat[i], "lon": lon[i], "user_id": user} for i, user in zip(rows, users, strict=True)]
+    (raw / f"{split}2017.json").write_text(json.dumps(annotations))
+    (raw / f"{split}2017_locations.json").write_text(json.dumps(locations[::-1]))
 
 
-def _write_annotations(raw: Path, part: str, told: Annotated, rows: Ints) -> None:
-    """The two JSON files of one part; their lists are in different orders, as only ids must join them."""
-    images = [{"id": row, "file_name": str(told.files[row])} for row in rows.tolist()]
-    annotations = [{"image_id": row, "category_id": int(told.categories[row])} for row in rows[::-1].tolist()]
-    categories = [{"id": number, "name": name, "supercategory": "World"} for number, name in told.names.items()]
-    places = []
-    for row in np.roll(rows, 1).tolist():
-        lat, lon = (None if np.isnan(x[row]) else float(x[row]) for x in (told.latitude, told.longitude))
-        places.append({"id": row, "lat": lat, "lon": lon, "date": "2017-04-05", "user_id": int(told.users[row])})
-    content = {"images": images, "annotations": annotations, "categories": categories}
-    (raw / f"{part}2017.json").write_text(json.dumps(content))
-    (raw / f"{part}2017_locations.json").write_text(json.dumps(places))
-
-
-def _write_released(raw: Path, told: Annotated, train: NDArray[np.bool_], seed: int) -> None:
-    """Both releases, with fewer images a class and a cell where the world is small."""
-    of_train = np.flatnonzero(train)
-    counts = np.unique(told.categories[of_train], return_counts=True)[1]
-    per_class = min(PER_CLASS, int(np.median(counts)))
-    g = make_rng(seed, "inaturalist stand-in")
-    chosen = of_train[sample_per_class(told.categories[of_train], per_class, g, least=per_class)]
-    classes = np.unique(told.categories[chosen])
-
-    def rows(examples: Ints) -> list[tuple[str, int, str]]:
-        numbers = np.searchsorted(classes, told.categories[examples]).tolist()
-        labels = [told.names[category] for category in told.categories[examples].tolist()]
-        return list(zip(_stems(told.files[examples]).tolist(), numbers, labels, strict=True))
-
-    header = ("image_id", "class", "label")
-    tested = rows(np.flatnonzero(~train & np.isin(told.categories, classes)))
-    clients = {"user_120k": told.users[chosen]}
-    for split, most in SPLITS.items():
-        if most:
-            scaled = max(2, most * len(chosen) // PUBLISHED)
-            tokens = s2.cells(told.latitude[chosen], told.longitude[chosen], scaled).tokens
-            clients[split] = np.where(tokens == "", "NA", tokens)
-    for split, users in clients.items():
-        folder = raw / ("inaturalist-geo" if SPLITS[split] else "inaturalist-user-120k")
-        held = [(user, *row) for user, row in zip(users.tolist(), rows(chosen), strict=True) if user != "NA"]
-        write_table(folder / f"federated_train_{split}.csv", ("user_id", *header), held)
-        write_table(folder / "test.csv", header, tested)
-    wide = [(*row, *users) for row, users in zip(rows(chosen), zip(*clients.values(), strict=True), strict=True)]
-    write_table(raw / "columns" / "iNaturalist_train.csv", (*header, *clients), wide)
-    write_table(raw / "columns" / "iNaturalist_test.csv", header, tested)
+def _write_splits(raw: Path, class_counts: Ints, seed: int) -> None:
+    """Write the splits as CSVs, with lower limits per class and cell if there are few images."""
+    per_class = min(TRAIN_PER_CLASS, int(np.median(class_counts)))
+    num_images = per_class * int((class_counts >= per_class).sum())
+    for split, limit in MAX_PER_CELL.items():
+        scaled_limit = max(2, limit * num_images // PUBLISHED_TRAIN_IMAGES) if limit else 0
+        manifest = make_split(raw, make_rng(seed, "inaturalist stand-in"), per_class, scaled_limit)
+        labels = manifest.labels["class"]
+        ids = labels.targets(np.arange(len(manifest)))
+        names = [labels.classes[i] for i in ids]
+        rows = list(zip(manifest.users, manifest.columns["image_id"], ids, names, strict=True))
+        folder, header = raw / ("inaturalist-geo" if limit else "inaturalist-user-120k"), ("image_id", "class", "label")
+        write_table(folder / f"federated_train_{split}.csv", ("user_id", *header), [row for row in rows if row[0]])
+        write_table(folder / "test.csv", header, [row[1:] for row in rows if not row[0]])

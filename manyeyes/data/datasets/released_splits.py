@@ -1,12 +1,9 @@
-"""Tables: what a federated split lists, from rows of a CSV to a listing of the images that are really there."""
-
-from __future__ import annotations
+"""The federated splits that Hsu et al. (2020) released as CSV files, and what iNaturalist and Landmarks share."""
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,162 +11,122 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, SingleLabels
-from manyeyes.data.manifest import Files, Manifest, count_and_name
+from manyeyes.data.manifest import Files, Manifest
 
 Strings = NDArray[np.str_]
-BLOCK = 1 << 26  # bytes; no row may be longer, and a landmark's row has all its images
+FEDERATED_VISION_URL = "https://storage.googleapis.com/gresearch/federated-vision-datasets/"
+TFF_URL = "https://storage.googleapis.com/tff-datasets-public/"
+BLOCK_BYTES = 1 << 26  # no row may be longer, and a landmark's row has all its images
+NO_IMAGES = Files(Path(), ())  # the source of a manifest whose images are not located yet
 
 
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """What a split lists, one entry for each example."""
-
-    image_ids: Strings
-    users: Strings  # "" in the test set, which belongs to nobody
-    splits: Strings  # train or test
-    labels: SingleLabels
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    clientless: int = 0  # training examples that no client of this split holds
-
-    def take(self, chosen: Ints) -> Entries:
-        return replace(
-            self,
-            image_ids=self.image_ids[chosen],
-            users=self.users[chosen],
-            splits=self.splits[chosen],
-            labels=self.labels.take(chosen),
-            columns={name: column[chosen] for name, column in self.columns.items()},
-        )
-
-
-def find_file(folder: Path, *names: str) -> Path | None:
-    """A file of one of these names in the folder, or in one right below it, where archives put theirs."""
+def find_file(folder: Path, *names: str, fix: str = "download it there") -> Path:
+    """Return a file of one of these names in the folder or one level below, where archives put theirs."""
     for name in names:
         for path in (folder / name, *sorted(folder.glob(f"*/{name}"))):
             if path.is_file():
                 return path
-    return None
+    raise ValueError(f"{folder} has no {' or '.join(names)}: {fix}.")
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    """The named columns of a CSV as text, whatever is in them."""
+    """Return the named columns of a CSV as text, whatever they contain."""
     header = column_names(path)
     if missing := [name for name in columns if name not in header]:
-        raise ValueError(f"Table {path} has no column {missing[0]!r}, but {', '.join(header)}; give the right file.")
+        raise ValueError(
+            f"Table {path} has columns {', '.join(header)} and no column {missing[0]!r}: give the right file."
+        )
     try:
         return pa.csv.read_csv(
             path,
-            pa.csv.ReadOptions(block_size=BLOCK),
-            pa.csv.ParseOptions(newlines_in_values=True),  # titles of photographs have them
+            pa.csv.ReadOptions(block_size=BLOCK_BYTES),
+            pa.csv.ParseOptions(newlines_in_values=True),  # titles of images have them
             pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string())),
         )
     except pa.ArrowInvalid as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"Table {path} cannot be read ({reason}); fetch it anew.") from error
+        raise ValueError(f"Table {path} cannot be read ({str(error).splitlines()[0]}): download it again.") from error
 
 
 def column_names(path: Path) -> list[str]:
-    """What the columns of a CSV are called."""
+    """Return the header of a CSV."""
     if not path.is_file():
-        raise ValueError(f"Table {path} does not exist; check the path.")
+        raise ValueError(f"Table {path} does not exist: check the path.")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             return next(csv.reader(file), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"Table {path} cannot be read ({error}); fetch it anew.") from error
-
-
-def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A CSV of these rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
+        raise ValueError(f"Table {path} cannot be read ({error}): download it again.") from error
 
 
 def as_strings(column: pa.ChunkedArray) -> Strings:
-    return np.array(column.to_pylist(), dtype=np.str_)
+    return np.array(column.to_pylist(), np.str_)
 
 
-def read_released(train: Path, test: Path, user: str = "user_id") -> Entries:
-    """A split as Hsu et al. release it: CSVs with user_id, image_id, class and for iNaturalist the original label."""
-    named = "label" in column_names(train)
-    of_class = ("image_id", "class", "label") if named else ("image_id", "class")
-    tables = [read_table(train, (user, *of_class)), read_table(test, of_class)]
-    count, rest = (len(table) for table in tables)
-    columns = {name: np.concatenate([as_strings(table[name]) for table in tables]) for name in of_class}
-    return Entries(
-        columns["image_id"],
-        np.concatenate([as_strings(tables[0][user]), np.full(rest, "")]),
-        np.repeat(["train", "test"], [count, rest]),
-        _labels(columns["class"], columns["label"] if named else columns["class"], train),
+def read_released(dataset: str, train: Path, test: Path, user: str = "user_id") -> Manifest:
+    """Return a released split: CSVs with user_id, image_id, class and for iNaturalist the original label."""
+    has_names = "label" in column_names(train)
+    shared = ("image_id", "class", "label") if has_names else ("image_id", "class")
+    tables = [read_table(train, (user, *shared)), read_table(test, shared)]
+    columns = {name: np.concatenate([as_strings(table[name]) for table in tables]) for name in shared}
+    num_train, num_test = map(len, tables)
+    return Manifest(
+        dataset,
+        NO_IMAGES,
+        image=np.arange(num_train + num_test),
+        users=np.concatenate([as_strings(tables[0][user]), np.full(num_test, "")]),
+        split=np.repeat(["train", "test"], [num_train, num_test]),
+        labels={"class": _labels(columns["class"], columns["label" if has_names else "class"], train)},
+        columns={"image_id": columns["image_id"]},
     )
 
 
-def only_clients(entries: Entries, nobody: Sequence[str]) -> Entries:
-    """Without the training examples whose user is one of those that stand for nobody."""
-    lost = (entries.splits == "train") & np.isin(entries.users, nobody)
-    return replace(entries.take(np.flatnonzero(~lost)), clientless=int(lost.sum()))
+def drop_clientless(manifest: Manifest, no_client: Sequence[str]) -> Manifest:
+    """Drop the training examples whose user is one of the names that stand for no client."""
+    is_clientless = (manifest.split == "train") & np.isin(manifest.users, no_client)
+    ids = manifest.columns["image_id"][is_clientless]
+    return manifest.take(np.flatnonzero(~is_clientless)).add_notes({"training images without a client, left out": ids})
 
 
-def sample_per_class(classes: Ints, most: int, g: np.random.Generator, least: int = 0) -> Ints:
-    """At most so many examples of each class, at random, and none of a class with fewer than `least`; in order."""
-    order = g.permutation(len(classes))
+def sample_per_class(classes: Ints, max_count: int, rng: np.random.Generator, min_count: int = 0) -> Ints:
+    """Return at most `max_count` random examples of each class with at least `min_count`, in order."""
+    order = rng.permutation(len(classes))
     order = order[np.argsort(classes[order], kind="stable")]
     _, starts, counts = np.unique(classes[order], return_index=True, return_counts=True)
     rank = np.arange(len(classes)) - np.repeat(starts, counts)
-    return np.sort(order[(rank < most) & (np.repeat(counts, counts) >= least)])
+    return np.sort(order[(rank < max_count) & (np.repeat(counts, counts) >= min_count)])
 
 
-def make_manifest(
-    dataset: str, raw: Path, entries: Entries, paths: Sequence[str], notes: Mapping[str, Any]
-) -> Manifest:
-    """The entries whose file is there, each image once; how many that is, and what was left out, is in the notes.
+def locate_images(manifest: Manifest, raw: Path, paths: Sequence[str]) -> Manifest:
+    """Return the examples whose image exists, each once; the notes say how many of the listed ones that is.
 
-    `paths` are below `raw`, and empty for an image that was not found.
+    `paths` are below `raw`, one per example, and empty if the image does not exist.
     """
-    if not (entries.splits == "train").any():
-        raise ValueError(f"No training example of {dataset} {notes['split']} has a client; choose another split.")
-    first = np.zeros(len(entries.users), bool)
-    first[np.unique(entries.image_ids, return_index=True)[1]] = True
-    there = np.array([path != "" for path in paths], bool)
-    listed = {split: int((first & (entries.splits == split)).sum()) for split in ("train", "test")}
-    found = {split: int((first & there & (entries.splits == split)).sum()) for split in listed}
-    if not found["train"]:
-        raise ValueError(
-            f"Folder {raw} holds none of the {listed['train']:,} training images of {dataset} {notes['split']}; "
-            "extract its images there."
-        )
-    left_out = {
-        "images without a file, left out": entries.image_ids[first & ~there],
-        "image ids listed again, left out": entries.image_ids[~first],
-    }
-    kept = np.flatnonzero(first & there)
-    shown = entries.take(kept)
-    users = {"listed": len(np.unique(entries.users[entries.splits == "train"]))}
-    users["found"] = len(np.unique(shown.users[shown.splits == "train"]))
-    coverage = {split: {"listed": listed[split], "found": found[split]} for split in listed} | {"users": users}
-    said = {what: count_and_name(some) for what, some in left_out.items() if len(some)}
-    if entries.clientless:
-        said["training examples of no client, left out"] = {"count": entries.clientless, "first": []}
-    return Manifest(
-        dataset,
-        Files(raw, [paths[i] for i in kept.tolist()]),
-        np.arange(len(kept)),
-        shown.users,
-        shown.splits,
-        {"class": shown.labels},
-        {"image_id": shown.image_ids, **shown.columns},
-        {**notes, "coverage": coverage, **said},
-    )
+    name = f"{manifest.dataset} {manifest.notes['split']}"
+    if not (manifest.split == "train").any():
+        raise ValueError(f"No training example of {name} has a client: choose another split.")
+    listed = replace(manifest, source=Files(raw, paths)).drop_duplicates()
+    located = listed.drop_missing(np.array([paths[index] != "" for index in listed.image]))
+    listed_counts, found_counts = _counts(listed), _counts(located)
+    if not found_counts["train"]:
+        count = f"{listed_counts['train']:,}"
+        raise ValueError(f"{raw} contains none of the {count} training images of {name}: extract the images there.")
+    coverage = {key: {"listed": count, "found": found_counts[key]} for key, count in listed_counts.items()}
+    return replace(located, notes={**located.notes, "coverage": coverage})
 
 
-def _labels(classes: Strings, called: Strings, path: Path) -> SingleLabels:
-    """Classes in the order of their numbers, each with its name."""
-    for number in np.unique(classes).tolist():
+def _counts(manifest: Manifest) -> dict[str, int]:
+    is_train = manifest.split == "train"
+    num_train = int(is_train.sum())
+    return {"train": num_train, "test": len(manifest) - num_train, "users": len(np.unique(manifest.users[is_train]))}
+
+
+def _labels(numbers: Strings, names: Strings, path: Path) -> SingleLabels:
+    """Return labels whose classes are in the order of their numbers."""
+    for number in np.unique(numbers).tolist():
         if not number.isdecimal():
-            raise ValueError(f"Table {path} or its test set has the class {number!r}; a class is a number from 0 on.")
-    _, first, ids = np.unique(classes.astype(np.int64), return_index=True, return_inverse=True)
-    of_class = called[first]
-    if (of_class[ids] != called).any() or len(np.unique(of_class)) < len(of_class):
-        raise ValueError(f"Table {path} and its test set do not agree on which class has which label; fetch them anew.")
-    return SingleLabels(ids, tuple(of_class.tolist()))
+            raise ValueError(f"Table {path} or its test set has class {number!r}: a class is a number from 0 on.")
+    _, first, ids = np.unique(numbers.astype(np.int64), return_index=True, return_inverse=True)
+    classes = names[first]
+    if (classes[ids] != names).any() or len(np.unique(classes)) < len(classes):
+        raise ValueError(f"Table {path} and its test set give one class several labels: download both again.")
+    return SingleLabels(ids, tuple(classes.tolist()))

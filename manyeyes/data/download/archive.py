@@ -1,4 +1,4 @@
-"""Archive: a zip or tar becomes files in a folder, all of them or none; what would leave the folder is refused."""
+"""Extract zip and tar archives into a folder, completely or not at all; unsafe members are refused."""
 
 import gzip
 import io
@@ -15,26 +15,28 @@ from pathlib import Path
 from typing import IO, Any
 
 from manyeyes.data.clean_spawn import CleanSpawnContext
-from manyeyes.data.download.fetch import CHUNK, Progress, need_space
-from manyeyes.io.files import exclusive_lock
+from manyeyes.data.download.fetch import CHUNK_BYTES, Progress, check_space, no_progress
+from manyeyes.io.files import exclusive_lock, write_text
 
-ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
-MARKS = ".extracted"  # holds a file for each archive that is wholly in the folder
+SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+MARKER_FOLDER = ".extracted"  # contains a file for each archive that is completely in the folder
+
+Member = tuple[str, IO[bytes] | None, int]  # name, content (None for a folder), bytes of the archive read so far
 
 
-def extract(archive: Path, into: Path, progress: Progress | None = None) -> None:
-    """Extract into the folder; an archive that was extracted there before is not touched again."""
-    if not archive.name.endswith(ENDINGS):
-        raise ValueError(f"Archive {archive} is none of {', '.join(ENDINGS)}; give one of these.")
+def extract(archive: Path, into: Path, progress: Progress = no_progress) -> None:
+    """Extract an archive into a folder, unless it was extracted there before."""
+    if not archive.name.endswith(SUFFIXES):
+        raise ValueError(f"Archive {archive} is not one of {', '.join(SUFFIXES)}: give one of these.")
     if not archive.is_file():
-        raise ValueError(f"Archive {archive} does not exist; check the path.")
-    mark = into / MARKS / archive.name
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(mark):
-        if _read(mark) == _print(archive):
+        raise ValueError(f"Archive {archive} does not exist: check the path.")
+    marker = into / MARKER_FOLDER / archive.name
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(marker):
+        if marker.is_file() and marker.read_text() == _fingerprint(archive):
             return
-        _check_space(archive, into)
-        unpacked = mark.with_name(archive.name + ".unpacked")
+        check_space(into, _extracted_size(archive), f"the content of {archive}")
+        unpacked = marker.with_name(archive.name + ".unpacked")
         shutil.rmtree(unpacked, ignore_errors=True)  # of a process that was killed
         try:
             unpacked.mkdir()
@@ -42,96 +44,85 @@ def extract(archive: Path, into: Path, progress: Progress | None = None) -> None
             _merge(unpacked, into)
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
-        mark.with_name(archive.name + ".part").write_text(_print(archive))
-        os.replace(mark.with_name(archive.name + ".part"), mark)
+        write_text(marker, _fingerprint(archive))
 
 
 def extract_all(
-    archives: Sequence[Path], into: Path, processes: int | None = None, progress: Progress | None = None
+    archives: Sequence[Path], into: Path, processes: int | None = None, progress: Progress = no_progress
 ) -> None:
-    """Extract many archives into one folder, several at a time; the first that fails stops the rest."""
+    """Extract archives into one folder, several at a time; the first that fails stops the rest."""
+    if not archives:
+        return
     sizes = {archive: archive.stat().st_size if archive.is_file() else 0 for archive in archives}
     done, total = 0, sum(sizes.values())
-    workers = min(processes or os.cpu_count() or 1, len(archives))
-    if workers <= 1:
-        for archive in archives:
-            extract(archive, into)
-            done += sizes[archive]
-            if progress:
-                progress(done, total)
-        return
-    with ProcessPoolExecutor(workers, CleanSpawnContext()) as pool:
+    with ProcessPoolExecutor(min(processes or os.cpu_count() or 1, len(archives)), CleanSpawnContext()) as pool:
         jobs = {pool.submit(extract, archive, into): archive for archive in archives}
         try:
             for job in as_completed(jobs):
                 job.result()
                 done += sizes[jobs[job]]
-                if progress:
-                    progress(done, total)
+                progress(done, total)
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-def _unpack(archive: Path, into: Path, progress: Progress | None) -> None:
+def _unpack(archive: Path, into: Path, progress: Progress) -> None:
     total = archive.stat().st_size
     try:
-        members = _of_zip(archive) if archive.name.endswith(".zip") else _of_tar(archive)
+        members = _zip_members(archive) if archive.name.endswith(".zip") else _tar_members(archive)
         for name, content, done in members:
-            target = into / _inside(name, archive)
+            _check_name(archive, name)
+            target = into / name
             if content is None:
                 target.mkdir(parents=True, exist_ok=True)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             with content, target.open("wb") as file:
-                shutil.copyfileobj(content, file, CHUNK)
-            if progress:
-                progress(min(done, total), total)
-        if progress:
-            progress(total, total)
+                shutil.copyfileobj(content, file, CHUNK_BYTES)
+            progress(min(done, total), total)
+        progress(total, total)
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(
-            f"Archive {archive} is truncated or no archive of its kind ({error}); fetch it anew."
+            f"Archive {archive} is truncated or not an archive of its kind ({error}): download it again."
         ) from error
     except OSError as error:
         raise ValueError(
-            f"Archive {archive} cannot be extracted into {into.parents[1]} ({error.strerror or error}); make room, or "
-            "check who may write there."
+            f"Archive {archive} cannot be extracted into {into.parents[1]} ({error.strerror or error}): make room, or "
+            "check the permissions."
         ) from error
 
 
-def _of_zip(archive: Path) -> Iterator[tuple[str, IO[bytes] | None, int]]:
-    """Each member's name, its content (none for a folder) and how much of the archive is read with it."""
+def _zip_members(archive: Path) -> Iterator[Member]:
     done = 0
-    with zipfile.ZipFile(archive) as opened:
-        for member in opened.infolist():
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _refused(archive, member.filename, "is a link or a device")
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _refusal(archive, member.filename, "is a link or a device")
             if member.flag_bits & 1:
-                raise _refused(archive, member.filename, "is encrypted")
+                raise _refusal(archive, member.filename, "is encrypted")
             done += member.compress_size
-            yield member.filename, None if member.is_dir() else opened.open(member), done
+            yield member.filename, None if member.is_dir() else file.open(member), done
 
 
-def _of_tar(archive: Path) -> Iterator[tuple[str, IO[bytes] | None, int]]:
+def _tar_members(archive: Path) -> Iterator[Member]:
     with archive.open("rb") as raw:
-        stream = _Watched(raw if archive.name.endswith(".tar") else gzip.GzipFile(fileobj=raw))
-        with tarfile.open(fileobj=stream, mode="r:") as opened:
-            for member in opened:
+        stream = _LastRead(raw if archive.name.endswith(".tar") else gzip.GzipFile(fileobj=raw))
+        with tarfile.open(fileobj=stream, mode="r:") as file:
+            for member in file:
                 if not (member.isreg() or member.isdir()):
-                    raise _refused(archive, member.name, "is a link or a device")
-                yield member.name, opened.extractfile(member), raw.tell()
-                opened.members = []  # type: ignore[attr-defined]  # or a million headers are kept
+                    raise _refusal(archive, member.name, "is a link or a device")
+                yield member.name, file.extractfile(member), raw.tell()
+                file.members = []  # type: ignore[attr-defined]  # or a million headers stay in memory
             # tarfile takes a cut or broken header for the end, which is a block of zeros.
             if stream.last != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError("its end is missing")
-            while stream.read(CHUNK):  # on to gzip's own checksum
+            while stream.read(CHUNK_BYTES):  # on to gzip's own checksum
                 pass
 
 
-class _Watched(io.RawIOBase):
-    """A stream that remembers what was read last."""
+class _LastRead(io.RawIOBase):
+    """A stream that remembers the bytes it read last."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -148,33 +139,31 @@ class _Watched(io.RawIOBase):
         return self.stream.tell()
 
 
-def _inside(name: str, archive: Path) -> str:
-    """The name, if it stays in the folder on any system."""
+def _check_name(archive: Path, name: str) -> None:
+    """Refuse a name that leaves the folder on any system."""
     parts = name.replace("\\", "/").split("/")
     if parts[0] == "" or ".." in parts or ":" in parts[0] or "\0" in name:
-        raise _refused(archive, name, "leads out of the folder")
-    if parts[0] == MARKS:
-        raise _refused(archive, name, "would overwrite our notes of what is extracted")
-    return name
+        raise _refusal(archive, name, "leads out of the folder")
+    if parts[0] == MARKER_FOLDER:
+        raise _refusal(archive, name, "would overwrite the record of extracted archives")
 
 
-def _refused(archive: Path, name: str, why: str) -> ValueError:
+def _refusal(archive: Path, name: str, reason: str) -> ValueError:
     return ValueError(
-        f"Archive {archive} was not extracted, because its member {name!r} {why}; get the archive from its publisher."
+        f"Archive {archive} was not extracted, because its member {name!r} {reason}: download it from its publisher."
     )
 
 
-def _check_space(archive: Path, into: Path) -> None:
-    """As much as the members say; of a compressed tar only that it is no smaller extracted."""
-    needed = archive.stat().st_size
+def _extracted_size(archive: Path) -> int:
+    """Return the size of a zip's members, or the size of a tar, which may be compressed, as the least it can be."""
     if archive.name.endswith(".zip") and zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as opened:
-            needed = sum(member.file_size for member in opened.infolist())
-    need_space(into, needed, f"what {archive} holds")
+        with zipfile.ZipFile(archive) as file:
+            return sum(member.file_size for member in file.infolist())
+    return archive.stat().st_size
 
 
 def _merge(unpacked: Path, into: Path) -> None:
-    """Move every file to its place; one that is there is replaced."""
+    """Move every file to its place; one that exists there is replaced."""
     for folder, folders, files in os.walk(unpacked):
         target = into / Path(folder).relative_to(unpacked)
         for name in folders:
@@ -183,11 +172,7 @@ def _merge(unpacked: Path, into: Path) -> None:
             os.replace(Path(folder, name), target / name)
 
 
-def _print(archive: Path) -> str:
-    """What tells this archive from another of its name."""
-    found = archive.stat()
-    return json.dumps({"bytes": found.st_size, "modified": found.st_mtime_ns})
-
-
-def _read(mark: Path) -> str | None:
-    return mark.read_text() if mark.is_file() else None
+def _fingerprint(archive: Path) -> str:
+    """Return what distinguishes this archive from another one of its name."""
+    status = archive.stat()
+    return json.dumps({"bytes": status.st_size, "modified": status.st_mtime_ns})

@@ -1,4 +1,4 @@
-"""Download: a file from the web, whole and checked; what broke off goes on where it stopped."""
+"""Download files from the web, complete and checked; an interrupted download resumes where it stopped."""
 
 import hashlib
 import http.client
@@ -17,18 +17,17 @@ from typing import IO, Any
 
 from manyeyes.io.files import exclusive_lock
 
-Progress = Callable[[int, int | None], None]  # bytes done, and of how many where that is known
+Progress = Callable[[int, int | None], None]  # called with the bytes done and the total, if that is known
 
-FEDERATED_VISION = "https://storage.googleapis.com/gresearch/federated-vision-datasets/"  # splits of Hsu et al. 2020
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before each further attempt; begun anew whenever something arrived
-SILENCE = 60.0  # seconds without a byte until a connection counts as lost
-CHUNK = 1 << 20
-PASSING = {408, 425, 429, 500, 502, 503, 504}  # answers of a server that may be another in a moment
+RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)  # pauses before further attempts, from the first again after any progress
+TIMEOUT_SECONDS = 60.0  # without a byte, until a connection counts as lost
+CHUNK_BYTES = 1 << 20
+RETRIED_STATUSES = {408, 425, 429, 500, 502, 503, 504}  # a server that answers so may answer differently soon
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the web and what it must be, where its publisher says."""
+    """A file on the web, and its checksum if it is published."""
 
     url: str
     md5: str | None = None
@@ -38,180 +37,170 @@ class RemoteFile:
         return self.url.rpartition("/")[2]
 
 
-def fetch(remote: RemoteFile, folder: Path, progress: Progress | None = None) -> Path:
-    """The remote file in the folder, under its own name."""
-    path = folder / remote.name
-    download(remote.url, path, md5=remote.md5, progress=progress)
+def no_progress(done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+def fetch(remote: RemoteFile, folder: Path, progress: Progress = no_progress) -> Path:
+    """Download a file into a folder and return its path.
+
+    The bytes go to `NAME.part`, which a later call continues and which gets its name when it is complete and checked.
+    """
+    if not remote.url.startswith(("http://", "https://")):
+        raise ValueError(f"Download address {remote.url!r} is neither http nor https: give a web address.")
+    folder.mkdir(parents=True, exist_ok=True)
+    path, part = folder / remote.name, folder / f"{remote.name}.part"
+    with exclusive_lock(path):
+        if path.exists():
+            if error := _checksum_error(path, remote.md5):
+                raise ValueError(f"{path} exists, but {error}: move it away to download it again.")
+            return path
+        _download(remote.url, part, progress)
+        if error := _checksum_error(part, remote.md5):
+            _delete(part)
+            raise ValueError(
+                f"Download of {remote.url} is not the published file ({error}): try again, or check the address."
+            )
+        os.replace(part, path)
+        _delete(part)
     return path
 
 
-def download(
-    url: str,
-    path: Path,
-    *,
-    md5: str | None = None,
-    sha256: str | None = None,
-    size: int | None = None,
-    progress: Progress | None = None,
-) -> None:
-    """Download to `path.part`, go on from what is there already, and give it its name when every check holds."""
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"Download address {url!r} is neither http nor https; give one that is.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(path):
-        if path.exists():
-            if wrong := _wrong(path, md5, sha256, size):
-                raise ValueError(f"File {path} is there already, but {wrong}; move it away to download it anew.")
-            return
-        part = path.with_name(path.name + ".part")
-        _complete(url, part, size, progress)
-        if wrong := _wrong(part, md5, sha256, size):
-            _forget(part)
-            raise ValueError(f"Download of {url} is not the published file: {wrong}; try again, or check the address.")
-        os.replace(part, path)
-        _forget(part)
-
-
 @contextmanager
-def download_progress(title: str) -> Iterator[Progress | None]:
-    """A line with bytes, rate and time left for as long as it lasts; None where nobody looks."""
+def download_progress(title: str) -> Iterator[Progress]:
+    """Show a progress bar with bytes, rate and time left; nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
-        yield None
+        yield no_progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Live
+    from rich.progress import Progress as RichProgress
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Live(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as live:
-        task = live.add_task(title, total=None)
-        yield lambda done, total: live.update(task, completed=done, total=total)
+    with RichProgress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def need_space(folder: Path, needed: int, purpose: str) -> None:
-    """Say so if the disk has no room for this many bytes."""
+def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
+    """Raise ValueError if the disk has no room for this many bytes."""
     free = shutil.disk_usage(folder).free
-    if free < needed:
+    if free < num_bytes:
         raise ValueError(
-            f"Folder {folder} has {free / 1e9:.2f} GB free and {purpose} takes {needed / 1e9:.2f} GB; make room, or "
-            "choose a folder on another disk."
+            f"{folder} has {free / 1e9:.2f} GB free and {purpose} takes {num_bytes / 1e9:.2f} GB: make room, or choose "
+            "a folder on another disk."
         )
 
 
-def _complete(url: str, part: Path, size: int | None, progress: Progress | None) -> None:
-    """Attempt after attempt until the part is whole."""
-    failures, most = 0, _length(part)
-    while True:
-        try:
-            if _attempt(url, part, size, progress):
-                return
-            reason = "the connection broke off"
-        except urllib.error.HTTPError as error:
-            reason = f"the server answered {error.code} {error.reason}"
-            if error.code == 416:  # the part is longer than the file: it is of another one
-                _forget(part)
-            elif error.code not in PASSING:
-                raise ValueError(f"Download of {url} failed: {reason}; check the address.") from error
-        except urllib.error.URLError as error:
-            reason = str(error.reason)
-        except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-        failures = 0 if _length(part) > most else failures + 1
-        most = max(most, _length(part))
-        if failures > len(PAUSES):
+def _download(url: str, part: Path, progress: Progress) -> None:
+    """Try until the part is complete, or until too many attempts in a row brought nothing."""
+    num_failures, num_bytes = 0, _size(part)
+    while reason := _attempt(url, part, progress):
+        num_failures = 0 if _size(part) > num_bytes else num_failures + 1
+        num_bytes = max(num_bytes, _size(part))
+        if num_failures > len(RETRY_SECONDS):
             raise ValueError(
-                f"Download of {url} failed {failures} times in a row, last because {reason}; check the connection and "
-                "run the same again: it goes on where it stopped."
+                f"Download of {url} failed {num_failures} times in a row, the last time because {reason}: check the "
+                "connection and run the same command again, which resumes the download."
             )
-        time.sleep(PAUSES[max(failures - 1, 0)])
+        time.sleep(RETRY_SECONDS[max(num_failures - 1, 0)])
 
 
-def _attempt(url: str, part: Path, size: int | None, progress: Progress | None) -> bool:
-    """Ask for what is missing and append it; whether the part is whole now."""
-    known = _note(part)
-    have = _length(part) if known.get("url") == url else 0
-    if have and have == known.get("size"):
+def _attempt(url: str, part: Path, progress: Progress) -> str | None:
+    """Return None if the part is complete now, else the reason; raise if another attempt would not help."""
+    try:
+        return None if _request_rest(url, part, progress) else "the connection broke off"
+    except urllib.error.HTTPError as error:
+        reason = f"the server answered {error.code} {error.reason}"
+        if error.code == 416:  # the part is longer than the file, so it is of another file
+            _delete(part)
+        elif error.code not in RETRIED_STATUSES:
+            raise ValueError(f"Download of {url} failed: {reason}: check the address.") from error
+        return reason
+    except urllib.error.URLError as error:
+        return str(error.reason)
+    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        return str(error) or type(error).__name__
+
+
+def _request_rest(url: str, part: Path, progress: Progress) -> bool:
+    """Request what the part lacks and append it; return whether the part is complete now."""
+    state = _read_state(part)
+    num_bytes = _size(part) if state.get("url") == url else 0
+    if num_bytes and num_bytes == state.get("size"):
         return True
     request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "manyeyes"})
-    if have and known.get("version"):
-        request.add_header("Range", f"bytes={have}-")
-        request.add_header("If-Range", known["version"])  # a changed file comes from its beginning
-    with urllib.request.urlopen(request, timeout=SILENCE) as response:
-        start = have if response.status == 206 and _starts_at(response, have) else 0
+    if num_bytes and state.get("version"):
+        request.add_header("Range", f"bytes={num_bytes}-")
+        request.add_header("If-Range", state["version"])  # a changed file comes from its beginning
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+        content_range = str(response.headers.get("Content-Range", ""))
+        start = num_bytes if response.status == 206 and content_range.startswith(f"bytes {num_bytes}-") else 0
         if response.status == 206 and not start:
-            _forget(part)  # an answer to another question than ours: ask for everything next time
+            _delete(part)  # another range than the requested one: request everything next time
             return False
         length = response.headers.get("Content-Length")
         total = None if length is None else start + int(length)
-        if size is not None and total is not None and total != size:
-            _forget(part)
-            raise ValueError(f"Download of {url} has {total:,} bytes where {size:,} were expected; check the address.")
-        need_space(part.parent, (total or size or 0) - start, f"the rest of {url}")
-        note = {"url": url, "size": total, "version": _version(response)}
-        part.with_name(part.name + ".json").write_text(json.dumps(note))
+        check_space(part.parent, (total or 0) - start, f"the rest of {url}")
+        state = {"url": url, "size": total, "version": _version(response)}
+        _state_path(part).write_text(json.dumps(state))
         with part.open("r+b" if start else "wb") as file:
             file.truncate(start)
             file.seek(start)
-            done = _append(response, file, start, total, progress)
+            num_bytes = _append(response, file, start, total, progress)
             os.fsync(file.fileno())
-    return total is None or done == total
+    return total is None or num_bytes == total
 
 
-def _append(response: Any, file: IO[bytes], done: int, total: int | None, progress: Progress | None) -> int:
+def _append(response: Any, file: IO[bytes], num_bytes: int, total: int | None, progress: Progress) -> int:
+    """Write the response to the file and return the size of the file."""
     while True:
-        if progress:
-            progress(done, total)
+        progress(num_bytes, total)
         try:
-            chunk = response.read1(CHUNK)
+            chunk = response.read1(CHUNK_BYTES)
         except http.client.IncompleteRead:
-            return done
+            return num_bytes
         if not chunk:
-            return done
+            return num_bytes
         try:
             file.write(chunk)
-            file.flush()  # what arrived is kept if this process is killed
+            file.flush()  # a killed process loses nothing that arrived
         except OSError as error:
-            raise ValueError(f"File {file.name} cannot be written ({error.strerror}); make room and go on.") from error
-        done += len(chunk)
-
-
-def _starts_at(response: Any, start: int) -> bool:
-    return str(response.headers.get("Content-Range", "")).startswith(f"bytes {start}-")
+            raise ValueError(f"{file.name} cannot be written ({error.strerror}): make room and try again.") from error
+        num_bytes += len(chunk)
 
 
 def _version(response: Any) -> str | None:
-    """What tells one version of the remote file from another; a weak ETag cannot vouch for bytes."""
+    """Return what distinguishes versions of the remote file; a weak ETag does not guarantee equal bytes."""
     tag = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else response.headers.get("Last-Modified")
 
 
-def _wrong(path: Path, md5: str | None, sha256: str | None, size: int | None) -> str | None:
-    """In what the file differs from what is published."""
-    if size is not None and _length(path) != size:
-        return f"it has {_length(path):,} bytes instead of {size:,}"
-    for kind, expected in (("md5", md5), ("sha256", sha256)):
-        if expected is None:
-            continue
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, kind).hexdigest()
-        if found != expected.lower():
-            return f"its {kind} is {found} instead of {expected}"
-    return None
+def _checksum_error(path: Path, md5: str | None) -> str | None:
+    if md5 is None:
+        return None
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, "md5").hexdigest()
+    return None if actual == md5.lower() else f"its md5 is {actual} instead of {md5}"
 
 
-def _note(part: Path) -> dict[str, Any]:
-    """What is known of the file that the part is a part of; nothing where that cannot be read."""
+def _read_state(part: Path) -> dict[str, Any]:
+    """Return what is known of the file that a part is of, or nothing."""
     try:
-        known = json.loads(part.with_name(part.name + ".json").read_text())
+        state = json.loads(_state_path(part).read_text())
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return state if isinstance(state, dict) else {}
 
 
-def _length(path: Path) -> int:
+def _state_path(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _forget(part: Path) -> None:
+def _delete(part: Path) -> None:
     part.unlink(missing_ok=True)
-    part.with_name(part.name + ".json").unlink(missing_ok=True)
+    _state_path(part).unlink(missing_ok=True)
