@@ -26,7 +26,8 @@ from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Ints, MultiLabels, Population
 from manyeyes.data.manifest import Manifest
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.data.store import reader as store
+from manyeyes.data.store.reader import open_population
+from manyeyes.data.store.writer import write_store
 from manyeyes.data.synthetic.users import sizes
 from manyeyes.training.train import train
 
@@ -74,8 +75,8 @@ def index(path: Path) -> None:
     counts = sizes(USERS, 0)
     users = np.repeat(np.arange(USERS), counts * IMAGES // counts.sum() + 1)
     write(path, users, 1, "raw")
-    seconds = [timed(lambda: store.open(path))[0] for _ in range(5)]
-    people = store.open(path)
+    seconds = [timed(lambda: open_population(path))[0] for _ in range(5)]
+    people = open_population(path)
     print(f"opening {len(people.user_ids):,} users, {len(people):,} examples: {1000 * median(seconds):.0f} ms")
     algorithm = fedavg(cohort_size=COHORT)
     seconds = [timed(partial(plan_round, algorithm, people, 0, r))[0] for r in range(20)]
@@ -89,7 +90,7 @@ def reading(path: Path, encoding: str, images: int, repeats: int) -> None:
     users = np.repeat(np.arange(len(counts)), counts)[:images]
     seconds, _ = timed(lambda: write(path, users, SIDE, encoding))
     print(f"\n{encoding}: {len(users):,} images of {SIDE} x {SIDE} written in {seconds:.0f} s")
-    people = store.open(path)
+    people = open_population(path)
     file = next(path.glob("images.*"))
     cold = defaultdict(list)
     for repeat in range(repeats):
@@ -127,7 +128,7 @@ class InTurn:
 
 def ahead(path: Path, repeats: int) -> None:
     """Rounds whose images are read while the one before trains, against rounds that wait for theirs."""
-    people = replace(store.open(path), columns={})  # without splits: everyone is trained on, nobody evaluated
+    people = replace(open_population(path), columns={})  # without splits: everyone is trained on, nobody evaluated
     file = next(path.glob("images.*"))
     work: dict[str, Callable[[list[Ints]], list[float]]] = {
         "only reading": lambda cohorts: [timed(partial(read, people, users))[0] for users in cohorts],
@@ -188,7 +189,7 @@ def write(path: Path, users: NDArray[Any], side: int, encoding: str) -> None:
         {"coarse": labels, "fine": labels},
         {"image_id": np.char.mod("%011d", np.arange(len(users)))},
     )
-    store.write(listing, path, side, encoding=encoding, processes=1)  # Smooth is of this script, which no other imports
+    write_store(listing, path, side, encoding=encoding, processes=1)  # Smooth is of this script, which no other imports
 
 
 def cohort(people: Population, seed: int) -> NDArray[np.int64]:

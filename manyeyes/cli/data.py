@@ -10,8 +10,8 @@ from typing import Any, Union, get_args, get_origin
 from manyeyes.cli.parser import Parser
 from manyeyes.config.compose import quote_override
 from manyeyes.data.registry import DATASETS, Dataset, dataset
-from manyeyes.data.store import reader as store
 from manyeyes.data.store.reader import open_population
+from manyeyes.data.store.writer import write_store
 from manyeyes.data.synthetic.dataset import SyntheticImages
 from manyeyes.report.population import show
 from manyeyes.training.progress import counter
@@ -24,12 +24,12 @@ MEANINGS = {  # of the options that a dataset's listing takes
     "splits": "the file or folder of the released splits",
     "task": "the labels that come first",
     "split": "which split: see the dataset's page",
-    "construct": "make the split anew from the annotations instead of the released CSVs",
+    "construct": "make the split from the annotations instead of the released CSVs",
     "per_class": "training images a class, when constructing",
-    "workers": "how many raters",
-    "least": "fewest ratings of a rater",
-    "most": "most ratings of a rater",
-    "least_per_score": "fewest images a rater gave each score",
+    "raters": "number of raters",
+    "min_ratings": "minimum number of ratings of a rater",
+    "max_ratings": "maximum number of ratings of a rater",
+    "min_per_score": "minimum number of images that a rater gave each score",
     "seed": "decides every random choice",
 }
 
@@ -52,7 +52,7 @@ def _parser() -> Parser:
         asked.add_argument("--size", type=int, default=one.size, help="pixels a side (%(default)s)")
         asked.add_argument("--encoding", default="raw", help="raw (fast) or jpeg (a fifth of the disk)")
         asked.add_argument("--processes", type=int, help="how many work at once (one a core)")
-        if one.remotes:
+        if one.remote_files:
             asked.add_argument(
                 "--download", action="store_true", help="fetch what is missing into the raw folder first"
             )
@@ -96,7 +96,7 @@ def _prepare(given: Namespace) -> int:
     listing = one.read_manifest(given.raw, **{name: getattr(given, name) for name in options(one)})
     out = given.out or Path("data", given.name)
     with counter(f"preparing {given.name}", "images") as progress:
-        made = store.write(
+        made = write_store(
             listing, out, given.size, encoding=given.encoding, processes=given.processes, progress=progress
         )
     print(f"{made.path}: {made.users:,} users, {made.examples:,} examples, {made.bytes / 1e9:.2f} GB")
@@ -123,8 +123,6 @@ def _show(given: Namespace) -> int:
 
 def _make(given: Namespace) -> int:
     one = dataset(given.name)
-    if one.write_synthetic is None:
-        raise ValueError(f"{given.name} has no stand-in")
     if given.raw.exists() and any(given.raw.iterdir()):
         raise ValueError(f"{given.raw} is not empty: choose a new folder")
     size = 32 if given.name.startswith("cifar") else given.size

@@ -1,1 +1,1 @@
-"""Datasets: one file each, from raw files to a Population."""
+"""Datasets: raw files, prepared stores, synthetic images, partitions and preprocessing."""

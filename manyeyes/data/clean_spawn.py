@@ -1,4 +1,4 @@
-"""Processes that are started afresh and never import the script that starts them."""
+"""Processes that are spawned without importing the script that starts them."""
 
 import sys
 import threading
@@ -7,28 +7,28 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
 
-LOCK = threading.Lock()  # or two threads might put back what the other has hidden
+_MAIN_LOCK = threading.Lock()  # otherwise two threads might restore the module that the other has hidden
 
 
-class Process(SpawnProcess):
+class CleanSpawnProcess(SpawnProcess):
     def start(self) -> None:
         with without_main():
             super().start()
 
 
 class CleanSpawnContext(SpawnContext):
-    """Python's `spawn`, which runs a script without `if __name__ == "__main__":` again in each process, without that.
+    """Python's `spawn` without running the script again in each process, even if it has no `__name__` guard.
 
-    What is sent to a process must be importable: a class of the script itself is refused when it is pickled.
+    What is sent to a process must be importable: a class of the script itself cannot be pickled.
     """
 
-    Process = Process
+    Process = CleanSpawnProcess
 
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """For as long as it lasts, nothing is known of the script, neither to a new process nor to pickle."""
-    with LOCK:
+    """Hide the script from new processes and from pickle."""
+    with _MAIN_LOCK:
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             yield

@@ -1,7 +1,7 @@
 """From the bytes of an image file to upright RGB pixels, or to the name of what is wrong with it.
 
-A file of which pixels are missing or wrong (truncated, corrupt) is left out rather than half grey: its label would be a
-lie. Only a JPEG that has lost no more than its end marker is kept. Colour profiles are not applied.
+A file with missing or wrong pixels (truncated, corrupt) is left out, since its label would be wrong; only a JPEG that
+lacks nothing but its end marker is used. Color profiles are not applied.
 """
 
 import io
@@ -13,7 +13,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-MOST_PIXELS = 2 * 89_478_485  # where Pillow refuses: more is taken for a decompression bomb
+MAX_PIXELS = 2 * 89_478_485  # where Pillow refuses: more is taken for a decompression bomb
 EXTENSIONS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "MPO": (".jpg", ".jpeg", ".mpo"),
@@ -24,10 +24,11 @@ EXTENSIONS = {
     "TIFF": (".tif", ".tiff"),
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
 }
-FORMATS = [format for format in EXTENSIONS if format != "MPO"]  # which opens as JPEG; no others: some start Ghostscript
-KNOWN = {extension for some in EXTENSIONS.values() for extension in some}
+FORMATS = [format for format in EXTENSIONS if format != "MPO"]  # MPO opens as JPEG; some others start Ghostscript
+KNOWN_EXTENSIONS = {extension for extensions in EXTENSIONS.values() for extension in extensions}
 MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
-UPRIGHT = {
+EXIF_ORIENTATION = 0x0112
+TRANSPOSITIONS = {  # that turn an image of this EXIF orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -37,38 +38,40 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 
+OpenedImage = tuple[Image.Image, str, list[str]]  # in RGB, its format, notes
+
 
 class UnreadableImage(Exception):
-    """An image that is left out, and why: empty, not an image, truncated, corrupt, too large, float pixels."""
+    """The reason why an image is left out: empty, not an image, truncated, corrupt, too large, float pixels."""
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """Pixels, and what was noticed: greyscale, cmyk, palette, alpha, 16-bit, rotated, animated, wrong extension, ..."""
+class DecodedImage:
+    """Pixels, and properties of the file: grayscale, cmyk, palette, alpha, 16-bit, rotated, animated, ..."""
 
     pixels_HWC: NDArray[np.uint8]
     notes: tuple[str, ...] = ()
-    quick: bool = False  # a JPEG that is read without a warning, as a store reads those that it keeps
+    is_plain_jpeg: bool = False  # decoded without a warning, as a store decodes its JPEGs
 
 
-def decode(data: bytes, size: int | None, name: str = "") -> Decoded:
-    """The image of a file, with both sides brought to `size`; what the file holds counts, not what `name` ends in."""
+def decode(data: bytes, size: int | None, name: str = "") -> DecodedImage:
+    """Decode an image file by its content, not by its name, and resize both sides to `size`."""
     if not data:
         raise UnreadableImage("empty")
-    quick = _jpeg(data, size)
-    image, format, notes = quick or _any(data)
+    plain_jpeg = _decode_jpeg(data, size)
+    image, format, notes = plain_jpeg or _decode_any(data)
     orientation = _orientation(data)
-    if orientation in UPRIGHT:
-        image = image.transpose(UPRIGHT[orientation])
+    if orientation in TRANSPOSITIONS:
+        image = image.transpose(TRANSPOSITIONS[orientation])
         notes.append("rotated")
     extension = name[name.rfind(".") :].lower() if "." in name else ""
-    if extension in KNOWN and extension not in EXTENSIONS[format]:
+    if extension in KNOWN_EXTENSIONS and extension not in EXTENSIONS[format]:
         notes.append("wrong extension")
-    return Decoded(fit(image, size), tuple(notes), quick is not None)
+    return DecodedImage(fit(image, size), tuple(notes), plain_jpeg is not None)
 
 
 def fit(image: Image.Image | NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
-    """Both sides brought to `size` with an antialiasing filter, whatever the shape was; untouched if they have it."""
+    """Resize both sides to `size` with an antialiasing filter; an image of that size is returned unchanged."""
     if isinstance(image, np.ndarray):
         if size is None or image.shape[:2] == (size, size):
             return image
@@ -78,28 +81,25 @@ def fit(image: Image.Image | NDArray[np.uint8], size: int | None) -> NDArray[np.
     return np.asarray(image)
 
 
-Opened = tuple[Image.Image, str, list[str]]  # RGB, its format, notes
-
-
-def _jpeg(data: bytes, size: int | None) -> Opened | None:
-    """The quick way, for a plain JPEG; None where Pillow must look at it."""
+def _decode_jpeg(data: bytes, size: int | None) -> OpenedImage | None:
+    """Decode a plain JPEG quickly; return None for a file that needs Pillow."""
     if not data.startswith(b"\xff\xd8\xff"):
         return None
     try:
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
-    except (ValueError, KeyError):  # KeyError: colours it has no name for
+        height, width, color_space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+    except (ValueError, KeyError):  # KeyError: an unknown color space
         return None
-    if colours not in ("YCbCr", "RGB", "Gray"):
+    if color_space not in ("YCbCr", "RGB", "Gray"):
         return None
-    if height * width > MOST_PIXELS:
+    if height * width > MAX_PIXELS:
         raise UnreadableImage("too large")
-    least = 2 * size if size else 0  # a large photograph is halved while it is decoded, down to twice what is asked for
-    notes = ["greyscale"] if colours == "Gray" else []
+    min_side = 2 * size if size else 0  # a large image is halved while it is decoded, down to twice the final size
+    notes = ["grayscale"] if color_space == "Gray" else []
     try:
-        pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=least, min_width=least)
+        pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=min_side, min_width=min_side)
     except ValueError as error:
         if "Premature end of JPEG file" in str(error):
-            pixels = _without_end(data)
+            pixels = _add_end_marker(data)
             notes.append("no end marker")
         elif "Corrupt JPEG data" in str(error) and "extraneous" not in str(error):
             raise UnreadableImage("corrupt") from None
@@ -108,23 +108,23 @@ def _jpeg(data: bytes, size: int | None) -> Opened | None:
     return Image.fromarray(pixels), "JPEG", notes
 
 
-def _without_end(data: bytes) -> NDArray[np.uint8]:
-    """The pixels of a JPEG that ends too soon, if only its end marker is missing."""
+def _add_end_marker(data: bytes) -> NDArray[np.uint8]:
+    """Return the pixels of a JPEG that only lacks its end marker."""
     try:
         return simplejpeg.decode_jpeg(data + b"\xff\xd9", "RGB")
     except ValueError:
         raise UnreadableImage("truncated") from None
 
 
-def _any(data: bytes) -> Opened:
-    """The slow way, for everything that Pillow reads and that is safe to give to it."""
+def _decode_any(data: bytes) -> OpenedImage:
+    """Decode any format that is safe to open with Pillow."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Pillow only warns of is read all the same
+            warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             notes = ["animated"] if getattr(image, "is_animated", False) and image.format != "MPO" else []
             image.load()
-            return _rgb(image, notes), str(image.format), notes
+            return _to_rgb(image, notes), str(image.format), notes
     except (MemoryError, UnreadableImage):
         raise
     except Image.DecompressionBombError:
@@ -135,20 +135,17 @@ def _any(data: bytes) -> Opened:
         raise UnreadableImage("truncated" if "truncated" in str(error).lower() else "corrupt") from None
 
 
-def _rgb(image: Image.Image, notes: list[str]) -> Image.Image:
-    """Any kind of pixels as RGB: transparent ones over white, 16 bits by their upper ones."""
+def _to_rgb(image: Image.Image, notes: list[str]) -> Image.Image:
+    """Convert any mode to RGB: transparent pixels over white, 16 bits by their upper ones."""
     mode = image.mode
     if mode == "F":
         raise UnreadableImage("float pixels")
     if mode.startswith("I"):
         notes.append("16-bit")
         image = Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) // 256).astype(np.uint8))
-    if mode.startswith("I") or mode in ("1", "L", "LA"):
-        notes.append("greyscale")
-    if mode in ("P", "PA"):
-        notes.append("palette")
-    if mode == "CMYK":
-        notes.append("cmyk")
+    kinds = {"1": "grayscale", "L": "grayscale", "LA": "grayscale", "P": "palette", "PA": "palette", "CMYK": "cmyk"}
+    if kind := "grayscale" if mode.startswith("I") else kinds.get(mode):
+        notes.append(kind)
     if image.has_transparency_data:
         notes.append("alpha")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
@@ -156,12 +153,12 @@ def _rgb(image: Image.Image, notes: list[str]) -> Image.Image:
 
 
 def _orientation(data: bytes) -> int:
-    """Which way up the camera was held; 1 where nobody can tell."""
+    """Return the EXIF orientation; 1, upright, if there is none."""
     if data.startswith(b"\xff\xd8\xff") and data.find(b"Exif\0\0", 0, 2**16) < 0:
         return 1
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return int(Image.open(io.BytesIO(data), formats=FORMATS).getexif().get(0x0112, 1))
+            return int(Image.open(io.BytesIO(data), formats=FORMATS).getexif().get(EXIF_ORIENTATION, 1))
     except Exception:  # a broken EXIF block costs no pixels
         return 1

@@ -3,8 +3,10 @@
 import csv
 import io
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -95,8 +97,12 @@ def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
         raise ValueError(f"{path} is truncated or not an archive: download it again")
     if path.suffix == ".npz":
         return _released_array(path, len(labels), f"{dataset}_alpha_{alpha:.2f}")
+    return _released_table(*_released_csv(path, f"federated_train_alpha_{alpha:.2f}.csv"), labels)
+
+
+def _released_table(name: str, text: str, labels: NDArray[Any]) -> Ints:
+    """Return the user of each image in a CSV; raise ValueError with the line that does not agree with the labels."""
     owners = np.full(len(labels), -1)
-    name, text = _released_csv(path, f"federated_train_alpha_{alpha:.2f}.csv")
     table = csv.DictReader(io.StringIO(text))
     if not {*RELEASED_COLUMNS} <= set(table.fieldnames or ()):
         raise ValueError(f"{name} has the columns {table.fieldnames}: it needs {', '.join(RELEASED_COLUMNS)}")
@@ -147,18 +153,23 @@ def by_users(users: ArrayLike, seed: int, val: float = 0.1, test: float = 0.1) -
     return user_split[index]
 
 
-def repartition(population: Population, users: int, classes: int, seed: int) -> Population:
-    """Give all examples to new clients of `classes` classes each, split 83/17 into train and test, as in FedPer.
+def repartition(population: Population, partitioner: Callable[[Ints, int], Ints], seed: int) -> Population:
+    """Give the examples to new clients as a partitioner says, split 83/17 into train and test, as in FedPer.
 
     The result depends on the seed and not on the previous owners.
     """
     if not isinstance(population.labels, SingleLabels):
-        raise ValueError(
-            "data.repartition needs one class per example: set data.repartition.num_clients=0, or another data.task"
-        )
+        raise ValueError("partitioner needs one class per example: set partitioner=none, or another data.task")
     ids = population.columns.get("image_id")
     order = np.argsort(population.image_indices if ids is None else np.asarray(ids), kind="stable")
-    owners = classes_per_client(population.labels.ids[order], users, classes, seed)
+    owners = np.asarray(partitioner(population.labels.ids[order], seed))
+    if owners.shape != order.shape or owners.dtype.kind not in "iu" or owners.max() < 0:
+        raise ValueError(
+            f"partitioner returned an array of {owners.dtype} of shape {owners.shape}: "
+            f"return the number of a client, or -1, for each of {len(order)} examples"
+        )
+    order, owners = order[owners >= 0], owners[owners >= 0]
+    users = int(owners.max()) + 1
     split = within_users(owners, seed)
     by_owner = np.argsort(owners, kind="stable")
     examples = order[by_owner]

@@ -1,4 +1,4 @@
-"""From uint8 photographs to what a model sees: random crops and flips in training, resizing in evaluation."""
+"""Preprocessing: random crops and flips of uint8 images for training, resizing for evaluation, normalization."""
 
 import math
 from collections.abc import Sequence
@@ -8,136 +8,137 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-TRIES = 10  # windows that are drawn for an image until one fits: torchvision's number
+from manyeyes.core.registry import check_options, option
+
+NUM_WINDOWS = 10  # that are drawn for an image until one fits: torchvision's number
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Each example is changed by random numbers of its own, so that an image looks the same on every engine."""
+    """Preprocessing of images; each example has its own random numbers, so that all engines see the same images."""
 
-    crop: int = 0  # side of the crop; 0: the image's own size
-    pad: int = 0  # black border added before cropping
-    flip_horizontal: bool = False
-    flip_vertical: bool = False
-    scale: tuple[float, float] | None = None  # share of the area that is cropped and resized to `crop`; None: as it is
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of what is resized
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    std: tuple[float, float, float] = (0.25, 0.25, 0.25)
+    crop: int = option(0, "pixels per side of the crop; 0: the image's size", minimum=0)
+    pad: int = option(0, "pixels of black border that are added before cropping", minimum=0)
+    flip_horizontal: bool = option(False, "flip half of the training images left to right")
+    flip_vertical: bool = option(False, "flip half of the training images upside down")
+    scale: tuple[float, float] | None = option(None, "range of the cropped fraction of the area, resized to crop")
+    ratio: tuple[float, float] = option((3 / 4, 4 / 3), "range of width / height of a crop that is resized")
+    mean: tuple[float, float, float] = option((0.5, 0.5, 0.5), "subtracted mean of red, green and blue")
+    std: tuple[float, float, float] = option((0.25, 0.25, 0.25), "standard deviation of red, green and blue")
 
     def __post_init__(self) -> None:
-        for name, value in (("crop", self.crop), ("pad", self.pad)):
-            if value < 0:
-                raise ValueError(f"{name} is {value}: it must be at least 0 pixels")
+        check_options(self, "preprocess")
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ValueError(
-                f"scale is {self.scale}: give a least and a largest share of the area, above 0 and up to 1"
-            )
+            raise ValueError(f"preprocess.scale is {self.scale}: set it to [minimum, maximum], above 0 and at most 1")
         if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
-            raise ValueError(f"ratio is {self.ratio}: give a least and a largest width / height, above 0")
-        for name, numbers in (("mean", self.mean), ("std", self.std)):
-            if len(numbers) != 3:
-                raise ValueError(f"{name} has {len(numbers)} numbers: give three, for red, green and blue")
-        if not min(self.std) > 0:
-            raise ValueError(f"std is {self.std}: each channel's must be above 0")
+            raise ValueError(f"preprocess.ratio is {self.ratio}: set it to [minimum, maximum], above 0")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != 3 or (name == "std" and not min(values) > 0):
+                bounds = " above 0" if name == "std" else ""
+                raise ValueError(f"preprocess.{name} is {values}: set it to three numbers{bounds}: red, green, blue")
 
     @property
     def num_uniforms(self) -> int:
-        """How many random numbers an example needs."""
+        """The number of uniform random numbers that an example needs."""
         if self.scale is not None:
-            return 4 + 2 * TRIES
+            return 4 + 2 * NUM_WINDOWS
         return 4 if self.crop or self.pad or self.flip_horizontal or self.flip_vertical else 0
 
     def shape(self, height: int, width: int) -> tuple[int, int]:
-        """Of what a model is shown of such images."""
+        """Return the height and width of a model's input for images of this size."""
         return (self.crop, self.crop) if self.crop else (height, width)
 
     def check(self, height: int, width: int) -> None:
+        """Raise ValueError if the crop does not fit into images of this size."""
         if self.scale is None and self.crop > min(height, width) + 2 * self.pad:
             raise ValueError(
-                f"a crop of {self.crop} pixels does not fit into images of {height} x {width} + {self.pad}"
+                f"preprocess.crop is {self.crop}: set it to at most {min(height, width) + 2 * self.pad} for images of "
+                f"{height} x {width} pixels with preprocess.pad={self.pad}, or set preprocess.scale"
             )
 
-    def augment(self, images_BHWC: Tensor, dice_BD: Tensor | None) -> Tensor:
-        """A random crop and random flips of each image, normalised [B, C, h, w]."""
-        if dice_BD is None:
-            return self._normalise(images_BHWC)
+    def augment(self, images_BHWC: Tensor, uniforms_BD: Tensor | None) -> Tensor:
+        """Return a random crop with random flips of each image, normalized [B, C, h, w]."""
+        if uniforms_BD is None:
+            return self._normalize(images_BHWC)
         height, width = images_BHWC.shape[1:3]
         padded = F.pad(images_BHWC, (0, 0, self.pad, self.pad, self.pad, self.pad))
-        top, left, across, down = dice_BD[:, :4].unbind(1)
+        top, left, horizontal, vertical = uniforms_BD[:, :4].unbind(1)
         if self.scale is None:
-            rows, columns = self._window(top, height), self._window(left, width)
+            rows, columns = self._crop_window(top, height), self._crop_window(left, width)
         else:
-            (first, high), (start, wide) = self._zoom(dice_BD.double(), *padded.shape[1:3])
-            rows, columns = _spread(first, high, self.crop or height), _spread(start, wide, self.crop or width)
-        rows = _mirrored(rows, down) if self.flip_vertical else rows
-        columns = _mirrored(columns, across) if self.flip_horizontal else columns
-        return self._normalise(_pixels(padded, rows, columns) if self.scale is None else _blend(padded, rows, columns))
+            start_B2, size_B2 = self._resized_window(uniforms_BD.double(), *padded.shape[1:3])
+            rows = _sample_points(start_B2[:, 0], size_B2[:, 0], self.crop or height)
+            columns = _sample_points(start_B2[:, 1], size_B2[:, 1], self.crop or width)
+        rows = _flip(rows, vertical) if self.flip_vertical else rows
+        columns = _flip(columns, horizontal) if self.flip_horizontal else columns
+        select = _pixels if self.scale is None else _interpolate
+        return self._normalize(select(padded, rows, columns))
 
     def evaluate(self, images_BHWC: Tensor) -> Tensor:
-        """The whole image, resized to the size that training sees."""
-        images = self._normalise(images_BHWC)
+        """Return the full images, resized to the training size and normalized."""
+        images = self._normalize(images_BHWC)
         if not self.crop or images.shape[-2:] == (self.crop, self.crop):
             return images
         return F.interpolate(images, (self.crop, self.crop), mode="bilinear", antialias=True)
 
-    def _window(self, where: Tensor, length: int) -> Tensor:
-        """The pixels that a crop takes along one side, for each image [B, h]."""
+    def _crop_window(self, uniforms_B: Tensor, length: int) -> Tensor:
+        """Return the pixels of a crop along one side, for each image [B, h]."""
         size = self.crop or length
-        first = (where * (length + 2 * self.pad - size + 1)).floor().long()
-        return first[:, None] + torch.arange(size, device=where.device)
+        first = (uniforms_B * (length + 2 * self.pad - size + 1)).floor().long()
+        return first[:, None] + torch.arange(size, device=first.device)
 
-    def _zoom(self, dice_BD: Tensor, height: int, width: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """The first pixel and the length of each image's window, along rows and along columns [B].
+    def _resized_window(self, uniforms_BD: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Return the top left corner and the size of each image's window [B, 2].
 
-        Szegedy et al. 2015, with torchvision's details: area and log of the ratio uniform, the first of ten windows
-        that fits, anywhere in the image; where none does, the largest of an allowed ratio, in the middle.
+        Szegedy et al. 2015, with torchvision's details: area and log ratio are uniform; the first of ten windows that
+        fits is placed at random; if none fits, the largest with an allowed ratio is placed in the center.
         """
-        assert self.scale is not None
-        (least, most), (narrow, broad) = self.scale, self.ratio
-        areas, shapes = dice_BD[:, 4:].chunk(2, 1)
-        areas = height * width * (least + areas * (most - least))
-        shapes = torch.exp(math.log(narrow) + shapes * (math.log(broad) - math.log(narrow)))
-        high, wide = (areas / shapes).sqrt().round(), (areas * shapes).sqrt().round()
-        high = F.pad(high, (0, 1), value=min(height, max(1, round(width / narrow))))
-        wide = F.pad(wide, (0, 1), value=min(width, max(1, round(height * broad))))
-        fits = (high >= 1) & (high <= height) & (wide >= 1) & (wide <= width)
-        chosen = fits.long().argmax(1)  # the first; the last always fits
-        size = torch.stack([high, wide], 2)[torch.arange(len(chosen), device=chosen.device), chosen]
-        room = _filled((height, width), size.device) - size
-        first = torch.where((chosen == TRIES)[:, None], room / 2, dice_BD[:, :2] * (room + 1)).floor()
-        return (first[:, 0], size[:, 0]), (first[:, 1], size[:, 1])
+        assert self.scale is not None, "called only with preprocess.scale"
+        (min_scale, max_scale), (min_ratio, max_ratio) = self.scale, self.ratio
+        areas, ratios = uniforms_BD[:, 4:].chunk(2, 1)
+        areas = height * width * (min_scale + areas * (max_scale - min_scale))
+        ratios = torch.exp(math.log(min_ratio) + ratios * (math.log(max_ratio) - math.log(min_ratio)))
+        heights, widths = (areas / ratios).sqrt().round(), (areas * ratios).sqrt().round()
+        heights = F.pad(heights, (0, 1), value=min(height, max(1, round(width / min_ratio))))
+        widths = F.pad(widths, (0, 1), value=min(width, max(1, round(height * max_ratio))))
+        fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
+        window = fits.long().argmax(1)  # the first that fits; the last one always does
+        size = torch.stack([heights, widths], 2)[torch.arange(len(window), device=window.device), window]
+        room = _constant((height, width), size.device) - size
+        start = torch.where((window == NUM_WINDOWS)[:, None], room / 2, uniforms_BD[:, :2] * (room + 1)).floor()
+        return start, size
 
-    def _normalise(self, images_BHWC: Tensor) -> Tensor:
-        mean, std = (_filled(numbers, images_BHWC.device) for numbers in (self.mean, self.std))
+    def _normalize(self, images_BHWC: Tensor) -> Tensor:
+        mean, std = (_constant(values, images_BHWC.device) for values in (self.mean, self.std))
         return ((images_BHWC.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 
-def _filled(numbers: Sequence[float], device: torch.device) -> Tensor:
-    """A few numbers on a device without a copy from the host, which a CUDA graph could not capture."""
-    return torch.cat([torch.full((1,), number, dtype=torch.float32, device=device) for number in numbers])
+def _constant(values: Sequence[float], device: torch.device) -> Tensor:
+    """Return values on a device without a copy from the host, which a CUDA graph could not capture."""
+    return torch.cat([torch.full((1,), value, dtype=torch.float32, device=device) for value in values])
 
 
-def _spread(first: Tensor, length: Tensor, size: int) -> Tensor:
-    """The centres of `size` pixels over a window, in pixels of the image and inside the window [B, size]."""
-    centres = (torch.arange(size, device=first.device) + 0.5) * (length / size)[:, None] - 0.5
-    return first[:, None] + centres.clamp_min(0).minimum(length[:, None] - 1)
+def _sample_points(start_B: Tensor, length_B: Tensor, size: int) -> Tensor:
+    """Return the centers of `size` pixels over a window, in pixels of the image and inside the window [B, size]."""
+    centers = (torch.arange(size, device=start_B.device) + 0.5) * (length_B / size)[:, None] - 0.5
+    return start_B[:, None] + centers.clamp_min(0).minimum(length_B[:, None] - 1)
 
 
-def _mirrored(places_BL: Tensor, coin: Tensor) -> Tensor:
-    return torch.where((coin < 0.5)[:, None], places_BL.flip(1), places_BL)
+def _flip(points_BL: Tensor, uniforms_B: Tensor) -> Tensor:
+    return torch.where((uniforms_B < 0.5)[:, None], points_BL.flip(1), points_BL)
 
 
 def _pixels(images_BHWC: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Each image's pixels at its own rows and columns."""
+    """Return each image's pixels at its own rows and columns."""
     index = torch.arange(len(images_BHWC), device=images_BHWC.device)
     return images_BHWC[index[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-def _blend(images_BHWC: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Between the four pixels around each place: bilinear, without antialiasing."""
+def _interpolate(images_BHWC: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Interpolate bilinearly between the four pixels around each point, without antialiasing."""
     up, down = rows.floor().long(), rows.ceil().long()
     left, right = columns.floor().long(), columns.ceil().long()
-    across, along = (columns - left).float()[:, None, :, None], (rows - up).float()[:, :, None, None]
-    above = torch.lerp(_pixels(images_BHWC, up, left).float(), _pixels(images_BHWC, up, right).float(), across)
-    below = torch.lerp(_pixels(images_BHWC, down, left).float(), _pixels(images_BHWC, down, right).float(), across)
-    return torch.lerp(above, below, along)
+    x, y = (columns - left).float()[:, None, :, None], (rows - up).float()[:, :, None, None]
+    above = torch.lerp(_pixels(images_BHWC, up, left).float(), _pixels(images_BHWC, up, right).float(), x)
+    below = torch.lerp(_pixels(images_BHWC, down, left).float(), _pixels(images_BHWC, down, right).float(), x)
+    return torch.lerp(above, below, y)

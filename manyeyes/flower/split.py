@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.data.manifest import Manifest
-from manyeyes.data.store import reader as store
-from manyeyes.data.store.examples import OWN
+from manyeyes.data.store.examples import RESERVED_COLUMNS
+from manyeyes.data.store.writer import write_store
 from manyeyes.flower.client import USER_ID_COLUMN
 
 
@@ -40,7 +40,7 @@ def split(population: Population, folder: Path, task: str = "", max_users: int =
     paths = []
     for user in users[:max_users] if max_users else users:
         path = folder / f"{int(population.user_ids[user]):06d}"
-        store.write(_user_manifest(population, int(user), task or "labels"), path, None, processes=1)
+        write_store(_user_manifest(population, int(user), task or "labels"), path, None, processes=1)
         paths.append(path)
     return paths
 
@@ -48,7 +48,7 @@ def split(population: Population, folder: Path, task: str = "", max_users: int =
 def _user_manifest(population: Population, user: int, task: str) -> Manifest:
     """Return the manifest of one user's examples; the labels of `task` come first."""
     examples, name = population.examples(user), population.user_name(user)
-    columns: dict[str, Any] = {n: c for n, c in population.columns.items() if n not in OWN}
+    columns: dict[str, Any] = {n: c for n, c in population.columns.items() if n not in RESERVED_COLUMNS}
     labels = {task: population.labels} | {n: c for n, c in columns.items() if not isinstance(c, np.ndarray)}
     values = {n: np.asarray(c)[examples] for n, c in columns.items() if isinstance(c, np.ndarray)}
     split = population.columns.get("split")

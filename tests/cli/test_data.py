@@ -14,7 +14,7 @@ from manyeyes.cli.data import MEANINGS, options
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
 from manyeyes.data.manifest import Manifest, Pixels
 from manyeyes.data.registry import DATASETS
-from manyeyes.data.store import reader as store
+from manyeyes.data.store.writer import write_store
 
 SMALL = ("--users", "12", "--photos", "10", "--size", "32", "--coarse", "5", "--fine", "20")
 MAKE = {"flickr_aes": ("--users", "6", "--photos", "130", "--size", "32"), "cifar100": ("--fine", "100")}
@@ -24,8 +24,8 @@ PREPARE = {
     "flair": ("--size", "32"),
     "inaturalist": ("--size", "32", "--split", "geo_100"),
     "landmarks": ("--size", "32", "--encoding", "jpeg"),
-    "flickr_aes": ("--size", "32", "--workers", "2"),
-    "folder": ("--size", "32", "--split", "within"),
+    "flickr_aes": ("--size", "32", "--raters", "2"),
+    "folder": ("--size", "32", "--split", "per_user"),
 }
 
 
@@ -74,7 +74,7 @@ def test_labels_without_any_class_are_one_sentence(tmp_path: Path, command: Any)
     }
     images = Pixels(np.zeros((2, 32, 32, 3), np.uint8))
     split = np.array(["train", "test"])
-    store.write(Manifest("some", images, np.arange(2), np.array(["a", "b"]), split, labels), tmp_path / "some", 32)
+    write_store(Manifest("some", images, np.arange(2), np.array(["a", "b"]), split, labels), tmp_path / "some", 32)
     found = command("data", "show", "some", "--task", "fine")
     assert (found.code, found.out, found.err.count("\n")) == (1, "", 1)
     assert found.err.startswith("manyeyes: some has no class in these labels")

@@ -1,4 +1,4 @@
-"""Small datasets to make stores of."""
+"""Small manifests to write stores from."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from PIL import Image
 
 from manyeyes.core.population import SingleLabels
 from manyeyes.data.manifest import Files, Manifest, Pixels
-from manyeyes.data.store.chunks import CHUNK
+from manyeyes.data.store.chunks import CHUNK_SIZE
 
-COUNT = 10 * CHUNK + 7
+NUM_IMAGES = 10 * CHUNK_SIZE + 7
 
 
-def few(count: int = 6, **changes: Any) -> Manifest:
-    """One example for each of some images."""
-    some = Manifest(
-        "few",
+def small_manifest(count: int = 6, **changes: Any) -> Manifest:
+    """Return a manifest of one example for each of a few images of user a or b."""
+    manifest = Manifest(
+        "small",
         Pixels(np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((4, 4, 3), np.uint8)),
         np.arange(count),
         np.array(["b", "a"] * (count // 2)),
         np.array(["train"] * count),
         {"task": SingleLabels(np.zeros(count, np.int64), ("all",))},
     )
-    return replace(some, **changes)
+    return replace(manifest, **changes)
 
 
 def jpeg(size: int = 4, **options: Any) -> bytes:
@@ -36,16 +36,17 @@ def jpeg(size: int = 4, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def in_files(folder: Path, files: dict[str, bytes], **changes: Any) -> Manifest:
+def manifest_of_files(folder: Path, files: dict[str, bytes], **changes: Any) -> Manifest:
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
     count = len(files)
     labels = {"task": SingleLabels(np.zeros(count, np.int64), ("all",))}
     users = np.array(["u"] * count)
-    some = Manifest("files", Files(folder, list(files)), np.arange(count), users, np.array(["train"] * count), labels)
-    return replace(some, **changes)
+    split = np.array(["train"] * count)
+    manifest = Manifest("files", Files(folder, list(files)), np.arange(count), users, split, labels)
+    return replace(manifest, **changes)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def folder_contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*"))}

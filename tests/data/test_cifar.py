@@ -289,7 +289,7 @@ def test_a_label_without_a_name_is_refused(folder: Path) -> None:
         ({"partition": "pachinko"}, "no partition called 'pachinko'"),
         ({"task": "rough"}, "no labels called 'rough'"),
         ({"partition": "released"}, "needs its splits"),
-        ({"users": 1000}, "216 examples cannot be shared out among 1000 users"),
+        ({"users": 1000}, "users is 1000: set it to a number from 1 to 216"),
     ],
 )
 def test_what_there_is_not_is_refused(folder: Path, wrong: dict[str, object], message: str) -> None:

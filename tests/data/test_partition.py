@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,8 +220,14 @@ def test_an_inconsistent_released_csv_is_refused_by_line(tmp_path: Path, text: s
         released(tmp_path / "split.csv", [7, 6, 5], "cifar10", 0.1)
 
 
+def save_splits(path: Path) -> None:
+    """Save three images of user 0 as the released split with alpha 0.10."""
+    splits: dict[str, Any] = {"cifar10_alpha_0.10": np.zeros(3, np.uint8)}
+    np.savez(path, **splits)
+
+
 def test_splits_that_were_not_released_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "splits.npz", **{"cifar10_alpha_0.10": np.zeros(3, np.uint8)})
+    save_splits(tmp_path / "splits.npz")
     with pytest.raises(ValueError, match=r"has no cifar10_alpha_0\.30: set alpha to one of cifar10_alpha_0\.10"):
         released(tmp_path / "splits.npz", [0] * 3, "cifar10", 0.3)
     with pytest.raises(ValueError, match="each of 4 images"):
@@ -233,8 +240,8 @@ def test_splits_that_were_not_released_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["npz", "zip"])
 def test_half_downloaded_splits_are_refused(tmp_path: Path, kind: str) -> None:
-    np.savez(tmp_path / "splits.npz", **{"cifar10_alpha_0.10": np.zeros(3, np.uint8)})
-    data = (tmp_path / "data.npz").read_bytes()
+    save_splits(tmp_path / "splits.npz")
+    data = (tmp_path / "splits.npz").read_bytes()
     (tmp_path / f"half.{kind}").write_bytes(data[: len(data) // 2])
     with pytest.raises(ValueError, match=rf"half\.{kind} is truncated or not an archive: download it again"):
         released(tmp_path / f"half.{kind}", [0] * 3, "cifar10", 0.1)

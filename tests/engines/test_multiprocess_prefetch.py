@@ -88,6 +88,7 @@ def test_after_the_first_round_workers_find_all_images_in_memory(tmp_path: Path)
     assert torch.equal(actual, train_with_prefetching(LoggingImages(tmp_path / "other"), 0, 5))
 
 
+@pytest.mark.slow
 def test_workers_read_what_exceeds_the_limit(tmp_path: Path) -> None:
     images = LoggingImages(tmp_path / "log")
     actual = train_with_prefetching(images, 5 * IMAGES[0].nbytes, 2)
@@ -126,7 +127,7 @@ def open_images(kind: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "hdf5"])
-@pytest.mark.parametrize("num_prefetched", [0, 5])
+@pytest.mark.parametrize("num_prefetched", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_parent_and_workers_can_read_images_of_every_format_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, num_prefetched: int
 ) -> None:

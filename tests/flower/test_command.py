@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from manyeyes.core.population import Population
-from manyeyes.data.store import reader as store
+from manyeyes.data.store.reader import open_population
 from manyeyes.flower.client import USER_ID_COLUMN, store_path
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.keys import make_keys
@@ -76,7 +76,7 @@ def test_app_settings_of_an_unknown_name_or_type_are_refused() -> None:
 def test_split_writes_each_user_a_store_of_its_own_images_and_id(population: Population, tmp_path: Path) -> None:
     paths = split(population, tmp_path / "stores", "single", max_users=2)
     assert [path.name for path in paths] == ["000000", "000001"]
-    opened, examples = store.open(paths[1], "single"), population.examples(1)
+    opened, examples = open_population(paths[1], "single"), population.examples(1)
     assert opened.user_names is not None
     assert opened.user_names.tolist() == ["1"]
     assert np.array_equal(opened.pixels(np.arange(len(opened))), population.pixels(examples))

@@ -1,4 +1,4 @@
-"""A store that is being made: its images so far, and a journal of the chunks that are safe on the disk."""
+"""An unfinished store: its images so far, and a log of the chunks that are on the disk."""
 
 import io
 import json
@@ -14,57 +14,57 @@ import numpy as np
 from manyeyes.data.store.chunks import Chunk
 from manyeyes.io.files import write_text
 
-VERSION = 1  # of the format; a store of another is not opened
-IMAGES = {"raw": "images.npy", "jpeg": "images.jpegs"}
+VERSION = 1  # of the format
+IMAGE_FILES = {"raw": "images.npy", "jpeg": "images.jpegs"}
 
 
 @dataclass
 class StoreBuilder:
-    """The folder `.NAME.preparing` beside the store; only what its journal names counts."""
+    """The folder `.NAME.preparing` next to the store; only chunks that its write-ahead log lists count."""
 
     folder: Path
     encoding: str
-    metadata: dict[str, Any]  # what is being made; a folder in which something else was begun is emptied
-    done: list[dict[str, Any]] = field(default_factory=list)  # one for each finished chunk
+    metadata: dict[str, Any]  # the first line of the log; a folder with another one is emptied
+    chunks: list[dict[str, Any]] = field(default_factory=list)  # the other lines, one for each finished chunk
 
     @property
     def store(self) -> Path:
-        """What becomes the store."""
+        """The folder that becomes the store."""
         return self.folder / "store"
 
     @property
     def images(self) -> Path:
-        return self.store / IMAGES[self.encoding]
+        return self.store / IMAGE_FILES[self.encoding]
 
     @property
     def wal(self) -> Path:
+        """The write-ahead log."""
         return self.folder / "journal.jsonl"
 
     @property
     def end(self) -> int:
-        """Where the images so far end."""
-        return int(self.done[-1]["end"]) if self.done else len(self._head())
+        """The size of the images so far in bytes."""
+        return int(self.chunks[-1]["end"]) if self.chunks else len(self._header())
 
     @property
     def crc(self) -> int:
         """The checksum of the images so far."""
-        return int(self.done[-1]["crc"]) if self.done else zlib.crc32(self._head())
+        return int(self.chunks[-1]["crc"]) if self.chunks else zlib.crc32(self._header())
 
     def resume(self) -> None:
-        """Find what was finished before, and cut off what was not."""
-        lines = _whole_lines(self.wal)
+        """Find the chunks that were finished before, and truncate the images after them."""
+        lines = _complete_lines(self.wal)
         if not lines or lines[0] != self.metadata or not self.images.exists():
             shutil.rmtree(self.store, ignore_errors=True)
             self.store.mkdir()
-            self.images.write_bytes(self._head())
+            self.images.write_bytes(self._header())
             lines = [self.metadata]
-        self.done = [line for line in lines[1:] if line["end"] <= self.images.stat().st_size]
-        os.truncate(self.images, self.end)  # first, as it makes room on a disk that is full
-        text = "".join(json.dumps(line) + "\n" for line in [self.metadata, *self.done])
-        write_text(self.wal, text)
+        self.chunks = [line for line in lines[1:] if line["end"] <= self.images.stat().st_size]
+        os.truncate(self.images, self.end)  # before writing, since this frees space on a full disk
+        write_text(self.wal, "".join(json.dumps(line) + "\n" for line in [self.metadata, *self.chunks]))
 
     def add(self, chunk: Chunk) -> None:
-        """Put a chunk behind the others; it counts when its bytes are on the disk."""
+        """Append a chunk; it counts when its bytes are on the disk."""
         end = self.end
         with self.images.open("r+b") as file:
             file.seek(end)
@@ -72,24 +72,27 @@ class StoreBuilder:
             file.flush()
             os.fsync(file.fileno())
         line: dict[str, Any] = {"end": end + len(chunk.data), "crc": zlib.crc32(chunk.data, self.crc)}
-        line |= {"left_out": chunk.left_out, "notes": chunk.notes}
+        line |= {"unreadable": chunk.unreadable, "notes": chunk.notes}
         if self.encoding == "jpeg":
-            line["lengths"] = chunk.lengths
-        with self.wal.open("a") as journal:
-            journal.write(json.dumps(line) + "\n")
-        self.done.append(line)
+            line["sizes"] = chunk.sizes
+        with self.wal.open("a") as wal:
+            wal.write(json.dumps(line) + "\n")
+        self.chunks.append(line)
 
-    def _head(self) -> bytes:
-        if self.encoding == "jpeg":
-            return b""
+    def _header(self) -> bytes:
         shape = (self.metadata["images"], *self.metadata["shape"], 3)
-        head = io.BytesIO()
-        np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        return head.getvalue()
+        return b"" if self.encoding == "jpeg" else npy_header(shape, "|u1")
 
 
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a journal up to one that was cut short."""
+def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
+    """Return the first bytes of an npy file."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+def _complete_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log up to the first one that is not complete."""
     lines = []
     try:
         for line in path.read_bytes().splitlines(keepends=True):
@@ -102,9 +105,9 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def crc32(path: Path) -> int:
-    """The checksum of a file."""
+    """Return the checksum of a file."""
     crc = 0
     with path.open("rb") as file:
-        while part := file.read(2**24):
-            crc = zlib.crc32(part, crc)
+        while block := file.read(2**24):
+            crc = zlib.crc32(block, crc)
     return crc

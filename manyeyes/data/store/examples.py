@@ -1,4 +1,4 @@
-"""The examples of a store: from a listing in any order to `examples.parquet`, each user's together, and back."""
+"""The examples of a store: sorted by user, written to `examples.parquet` and read from it."""
 
 from __future__ import annotations
 
@@ -17,95 +17,89 @@ from numpy.typing import NDArray
 from manyeyes.core.population import Ints, Labels, MultiLabels, SingleLabels
 from manyeyes.data.manifest import Manifest
 
-OWN = ("user", "split", "row")  # columns of the file that no dataset may use for its own
+RESERVED_COLUMNS = ("user", "split", "row")  # of the file; a dataset's columns and tasks have other names
 
 
 @dataclass(frozen=True, eq=False)
-class Arranged:
-    """A listing in the order of the store, and which image of the source each row of the store's images is."""
+class SortedExamples:
+    """A manifest in the order of a store."""
 
-    listing: Manifest
-    rows: Ints  # the row of each example
-    images: Ints
+    manifest: Manifest
+    rows: Ints  # the row in the store of each example's image
+    images: Ints  # the index in the source of each row
 
-    def where(self, keep: NDArray[np.bool_]) -> Arranged:
-        return replace(self, listing=self.listing.take(np.flatnonzero(keep)), rows=self.rows[keep])
+    def filter(self, mask: NDArray[np.bool_]) -> SortedExamples:
+        return replace(self, manifest=self.manifest.take(np.flatnonzero(mask)), rows=self.rows[mask])
 
     def fingerprint(self) -> str:
-        """Changes when the listing does."""
-        digest = hashlib.blake2b(digest_size=16)
-        names = np.array([self.listing.source.name(index) for index in self.images.tolist()])
-        arrays = {"rows": self.rows, "names": names, "user": self.listing.users, "split": self.listing.split}
-        for task, labels in self.listing.labels.items():
-            digest.update(repr(labels.classes).encode())
-            arrays |= {f"{task} {part}": array for part, array in zip("of", labels.nonzero(), strict=True)}
-        for name, array in (arrays | dict(self.listing.columns)).items():
-            array = array.astype(str) if array.dtype == object else np.ascontiguousarray(array)
-            digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            digest.update(array.tobytes())
+        """Return a hash of the manifest without its pixels."""
+        buffer = pa.BufferOutputStream()
+        pq.write_table(_to_table(self), buffer)
+        names = [self.manifest.source.name(index) for index in self.images.tolist()]
+        classes = {task: labels.classes for task, labels in self.manifest.labels.items()}
+        digest = hashlib.blake2b(buffer.getvalue(), digest_size=16)
+        digest.update(repr((names, classes)).encode())
         return digest.hexdigest()
 
 
-def arrange(listing: Manifest) -> Arranged:
-    """Each user's examples together, users by name; images in the order in which the examples need them."""
-    users = np.asarray(listing.users)
+def sort_examples(manifest: Manifest) -> SortedExamples:
+    """Sort examples by user, and images in the order in which the examples need them.
+
+    Examples without a user get one named after their split.
+    """
+    users = np.asarray(manifest.users)
     names = users.astype(str)
-    taken = set(names.tolist())
-    for split in np.unique(listing.split[names == ""]).tolist():
+    for split in np.unique(manifest.split[names == ""]).tolist():
         name = split
-        while name in taken:
+        while name in names:
             name += "_"
-        names = np.where((names == "") & (listing.split == split), name, names)
-    by = users if users.dtype.kind in "iu" else names  # 2 comes before 10
-    listing = replace(listing, users=names).take(np.argsort(by, kind="stable"))
-    _, first, inverse = np.unique(listing.image, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return Arranged(listing, rank[inverse], listing.image[np.sort(first)])
+        names = np.where((names == "") & (manifest.split == split), name, names)
+    keys = users if users.dtype.kind in "iu" else names  # 2 comes before 10
+    manifest = replace(manifest, users=names).take(np.argsort(keys, kind="stable"))
+    _, first, inverse = np.unique(manifest.image, return_index=True, return_inverse=True)
+    return SortedExamples(manifest, np.argsort(np.argsort(first))[inverse], manifest.image[np.sort(first)])
 
 
-def write(arranged: Arranged, path: Path) -> None:
-    listing = arranged.listing
-    columns = {
-        "user": pa.array(listing.users.astype(str)),
-        "split": pa.array(listing.split.astype(str)),
-        "row": pa.array(arranged.rows),
-        **{name: _arrow(labels) for name, labels in listing.labels.items()},
-        **{name: pa.array(column) for name, column in listing.columns.items()},
-    }
-    pq.write_table(pa.table(columns), path, compression="zstd", row_group_size=max(1, len(listing)))
+def write(examples: SortedExamples, path: Path) -> None:
+    pq.write_table(_to_table(examples), path, compression="zstd", row_group_size=len(examples.rows))
 
 
 def read(
     path: Path, tasks: Mapping[str, tuple[str, ...]]
 ) -> tuple[NDArray[np.str_], Ints, Ints, dict[str, NDArray[Any] | Labels]]:
-    """The name of each user, the offsets of their examples, the row of each example, and all other columns."""
+    """Return the name of each user, the offsets of their examples, the row of each example, and all other columns."""
     table = pq.read_table(path, memory_map=True).combine_chunks()
-    runs = pc.run_end_encode(table["user"].combine_chunks())
+    arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
+    runs = pc.run_end_encode(arrays.pop("user"))
     offsets = np.concatenate([[0], runs.run_ends.to_numpy()]).astype(np.int64)
+    rows = arrays.pop("row").to_numpy()
     columns = {
-        name: _labels(table[name], tasks[name]) if name in tasks else _numpy(table[name])
-        for name in table.column_names
-        if name not in ("user", "row")
+        name: _to_labels(array, tasks[name]) if name in tasks else _to_numpy(array) for name, array in arrays.items()
     }
-    return _numpy(runs.values), offsets, table["row"].to_numpy(), columns
+    return _to_numpy(runs.values), offsets, rows, columns
 
 
-def _arrow(labels: Labels) -> pa.Array:
+def _to_table(examples: SortedExamples) -> pa.Table:
+    manifest = examples.manifest
+    columns = {"user": manifest.users.astype(str), "split": manifest.split.astype(str), "row": examples.rows}
+    labels = {task: _from_labels(labels) for task, labels in manifest.labels.items()}
+    return pa.table({name: pa.array(column) for name, column in columns.items()} | labels | dict(manifest.columns))
+
+
+def _from_labels(labels: Labels) -> pa.Array:
     if isinstance(labels, SingleLabels):
         return pa.array(labels.ids.astype(np.int32))
     return pa.ListArray.from_arrays(labels.indptr.astype(np.int32), labels.indices.astype(np.int32))
 
 
-def _labels(column: pa.ChunkedArray, classes: tuple[str, ...]) -> Labels:
-    array = column.combine_chunks()
+def _to_labels(array: pa.Array, classes: tuple[str, ...]) -> Labels:
     if not pa.types.is_list(array.type):
         return SingleLabels(array.to_numpy().astype(np.int64), classes)
     return MultiLabels(array.offsets.to_numpy().astype(np.int64), array.values.to_numpy().astype(np.int64), classes)
 
 
-def _numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    if not pa.types.is_string(column.type):
-        return column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()
-    codes = (column if isinstance(column, pa.Array) else column.combine_chunks()).dictionary_encode()
-    return codes.dictionary.to_numpy(zero_copy_only=False).astype(str)[codes.indices.to_numpy()]
+def _to_numpy(array: pa.Array) -> NDArray[Any]:
+    if not pa.types.is_string(array.type):
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    codes = array.dictionary_encode()
+    return np.asarray(codes.dictionary.to_numpy(zero_copy_only=False).astype(str)[codes.indices.to_numpy()])

@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,53 +12,48 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints
 
-THREADS = 8  # they wait for the disk rather than work
-STRETCH = 2**24  # bytes that one thread asks for at a time
-FEW = 2**22  # bytes that are read before threads would have started
+READ_THREADS = 8  # they mostly wait for the disk
+MAX_READ_BYTES = 2**24  # that one thread reads at a time
+MIN_BYTES_FOR_THREADS = 2**22  # fewer are read before threads would have started
+MAX_BUFFERS = 512  # of one call of preadv
+JPEG_QUALITY = 95  # no visible difference
 
 
 class MemoryMappedImages:
-    """The pixels of an npy file; an index reads those rows and no others.
+    """The pixels of an npy file; indexing reads only those rows.
 
-    A memory map, indexed by an array, waits for every page in turn: a third of this speed on a cold disk.
+    Indexing a memory map with an array waits for one page after another: a third of this speed on a cold disk.
     """
 
     dtype = np.dtype(np.uint8)
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("rb", buffering=0)
-        assert np.lib.format.read_magic(self._file) == (1, 0)
-        self.shape, _, _ = np.lib.format.read_array_header_1_0(self._file)
-        self._start = self._file.tell()
+        self._path, self._file = path, path.open("rb", buffering=0)
+        array: Any = np.load(path, mmap_mode="r")
+        self.shape, self._start = array.shape, array.offset
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        rows = row_numbers(rows, len(self))
-        out = np.empty((*rows.shape, *self.shape[1:]), np.uint8)
-        size = int(np.prod(self.shape[1:]))
-        flat, images = rows.ravel(), out.reshape(rows.size, size)
-        jobs = [(images, places, int(flat[places[0]])) for places in _stretches(flat, max(1, STRETCH // size))]
-        if out.nbytes < FEW or len(jobs) == 1:
-            for job in jobs:
-                self._read(*job)
-            return out
-        with ThreadPoolExecutor(min(THREADS, len(jobs))) as pool:
-            for _ in pool.map(self._read, *zip(*jobs, strict=True)):
-                pass
-        return out
+        rows = row_indices(rows, len(self))
+        images = np.empty((*rows.shape, *self.shape[1:]), np.uint8)
+        num_bytes = int(np.prod(self.shape[1:]))
+        runs = _consecutive_runs(rows.ravel(), min(MAX_BUFFERS, max(1, MAX_READ_BYTES // num_bytes)))
+        read_run = partial(self._read_run, images.reshape(rows.size, num_bytes), rows.ravel())
+        with ThreadPoolExecutor(READ_THREADS) as pool:  # starts no thread before it is used
+            list(map(read_run, runs) if images.nbytes < MIN_BYTES_FOR_THREADS else pool.map(read_run, runs))
+        return images
 
-    def _read(self, images: NDArray[np.uint8], places: Ints, first: int) -> None:
-        """Fill some places with rows that follow one another in the file."""
-        buffers = [memoryview(images[place]) for place in places.tolist()]
-        position = self._start + first * images.shape[1]
+    def _read_run(self, images: NDArray[np.uint8], rows: Ints, indices: Ints) -> None:
+        """Fill the images at some indices, whose rows are consecutive in the file."""
+        buffers = [memoryview(images[index]) for index in indices.tolist()]
+        offset = self._start + int(rows[indices[0]]) * images.shape[1]
         while buffers:
-            count = os.preadv(self._file.fileno(), buffers, position)
+            count = os.preadv(self._file.fileno(), buffers, offset)
             if not count:
-                raise OSError(f"{self._path} has become shorter than it was")
-            position += count
+                raise OSError(f"{self._path} has become shorter since it was opened: copy it again")
+            offset += count
             while buffers and count >= len(buffers[0]):
                 count -= len(buffers.pop(0))
             if count:
@@ -67,39 +63,14 @@ class MemoryMappedImages:
         return MemoryMappedImages, (self._path,)
 
 
-def row_numbers(rows: Any, count: int) -> Ints:
-    """Rows that are there, from a slice or from any array of numbers."""
-    numbers = np.arange(*rows.indices(count)) if isinstance(rows, slice) else np.asarray(rows)
-    if numbers.size and not (numbers.min() >= 0 and numbers.max() < count):
-        raise IndexError(f"there are {count} images, and rows from {numbers.min()} to {numbers.max()} were asked for")
-    return numbers
-
-
-def _stretches(rows: Ints, most: int) -> list[Ints]:
-    """The places of rows that follow one another, in order of the file; no more at a time than a call can take."""
-    places = np.argsort(rows, kind="stable")
-    cuts = np.flatnonzero(np.diff(rows[places]) != 1) + 1
-    most = min(most, 512)
-    whole = np.split(places, cuts) if len(places) else []
-    return [run[begin : begin + most] for run in whole for begin in range(0, len(run), most)]
-
-
-QUALITY = 95  # of images that must be encoded anew: the eye sees no difference
-
-
-def encode(pixels_HWC: NDArray[np.uint8]) -> bytes:
-    return simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), QUALITY, colorsubsampling="444")
-
-
 class JpegImages:
-    """JPEGs one after another in a file, image i from byte `offsets[i]` to `offsets[i + 1]`; an empty one is black."""
+    """JPEGs in one file, image i from byte `offsets[i]` to `offsets[i + 1]`; an empty one is black."""
 
     dtype = np.dtype(np.uint8)
 
     def __init__(self, path: Path, offsets: Path, height: int, width: int, threads: int | None = None) -> None:
-        self._again = (path, offsets, height, width, threads)
-        self._offsets = np.load(offsets)
-        self._file = path.open("rb", buffering=0)
+        self._args = (path, offsets, height, width, threads)
+        self._offsets, self._file = np.load(offsets), path.open("rb", buffering=0)
         self._threads = threads or os.cpu_count() or 1
         self.shape = (len(self._offsets) - 1, height, width, 3)
 
@@ -107,19 +78,37 @@ class JpegImages:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        rows = row_numbers(rows, len(self))
-        out = np.zeros((*rows.shape, *self.shape[1:]), np.uint8)
-        wanted, images = rows.ravel().tolist(), out.reshape(-1, *self.shape[1:])
-        # A pool of its own for each call: threads that stay would not survive a fork, and starting them takes no time.
-        with ThreadPoolExecutor(min(self._threads, max(1, len(wanted)))) as pool:
-            for _ in pool.map(self._decode, wanted, images):
-                pass
-        return out
+        rows = row_indices(rows, len(self))
+        images = np.zeros((*rows.shape, *self.shape[1:]), np.uint8)
+        # One pool per call: threads that stay would not survive a fork, and starting them takes no time.
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(self._decode, rows.ravel().tolist(), images.reshape(-1, *self.shape[1:])))
+        return images
 
-    def _decode(self, row: int, into_HWC: NDArray[np.uint8]) -> None:
+    def _decode(self, row: int, image_HWC: NDArray[np.uint8]) -> None:
         begin, end = int(self._offsets[row]), int(self._offsets[row + 1])
         if end > begin:
-            simplejpeg.decode_jpeg(os.pread(self._file.fileno(), end - begin, begin), "RGB", buffer=into_HWC)
+            simplejpeg.decode_jpeg(os.pread(self._file.fileno(), end - begin, begin), "RGB", buffer=image_HWC)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JpegImages, self._again
+        return JpegImages, self._args
+
+
+def row_indices(rows: Any, count: int) -> Ints:
+    """Return a slice or an array of rows as an array; raise IndexError for a row that does not exist."""
+    indices = np.arange(*rows.indices(count)) if isinstance(rows, slice) else np.asarray(rows)
+    if indices.size and not (indices.min() >= 0 and indices.max() < count):
+        raise IndexError(f"rows are {indices.min()} to {indices.max()}: give rows from 0 to {count - 1}")
+    return indices
+
+
+def encode(pixels_HWC: NDArray[np.uint8]) -> bytes:
+    """Return an image as a JPEG."""
+    return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), JPEG_QUALITY, colorsubsampling="444"))
+
+
+def _consecutive_runs(rows: Ints, max_length: int) -> list[Ints]:
+    """Return the indices of rows that are consecutive in the file, in the order of the file, in runs of limited length."""
+    order = np.argsort(rows, kind="stable")
+    runs = np.split(order, np.flatnonzero(np.diff(rows[order]) != 1) + 1)
+    return [run[begin : begin + max_length] for run in runs for begin in range(0, len(run), max_length)]

@@ -1,4 +1,4 @@
-"""Writing a store: a listing in, a whole folder out, whatever happens in between."""
+"""The writer of a store: from a manifest to a complete folder, resumable after any interruption."""
 
 import errno
 import json
@@ -12,225 +12,233 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints
 from manyeyes.data.decode import UnreadableImage
 from manyeyes.data.manifest import Files, Manifest
 from manyeyes.data.store import examples
-from manyeyes.data.store.builder import IMAGES, VERSION, StoreBuilder, crc32
-from manyeyes.data.store.chunks import CHUNK, Job, chunks, read
-from manyeyes.data.store.examples import OWN, Arranged, arrange
-from manyeyes.io.files import acquire_lock, atomic_write, sync_folder, write_text
+from manyeyes.data.store.builder import IMAGE_FILES, VERSION, StoreBuilder, crc32, npy_header
+from manyeyes.data.store.chunks import CHUNK_SIZE, ConversionJob, convert, read_image
+from manyeyes.data.store.examples import RESERVED_COLUMNS, SortedExamples, sort_examples
+from manyeyes.io.files import acquire_lock, atomic_write, sync_folder, write_bytes, write_text
 
-JPEG_SHARE = 0.2  # of the raw bytes, as measured on photographs of 256 x 256
+JPEG_FRACTION = 0.2  # of the raw bytes, measured on photographs of 256 x 256
+MIN_CHUNKS_PER_PROCESS = 8  # fewer are converted before another process would have started
+
+Progress = Callable[[int, int], None]  # called with the finished and the total number of images
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What was prepared."""
+    """What a store contains."""
 
     path: Path
     users: int
     examples: int
     images: int
     unreadable_images: int  # examples whose image cannot be read
-    problems: dict[str, int]  # how many of each kind; prepare.log names them
+    problems: dict[str, int]  # the number of each kind; prepare.log names them
     bytes: int
 
 
-def write(
-    listing: Manifest,
+def write_store(
+    manifest: Manifest,
     out: Path,
     size: int | None,
     *,
     encoding: str = "raw",
     processes: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Summary:
-    """Prepare a store, its images `size` pixels a side (None: as they are, all alike); go on where it was stopped.
+    """Write a store, or continue one that was interrupted.
 
-    `progress` is told how many images of how many are done. Several processes are started where there is enough to do.
+    Images get `size` pixels per side; with None they keep their size, which must be the same for all. By default there
+    is one process per core if there are enough images. `progress` gets the finished and the total number of images.
     """
-    _check(listing, size, encoding, processes)
-    out = Path(os.path.realpath(out))  # a link stays one: the store is made where it leads
+    _check_options(manifest, size, encoding, processes)
+    out = Path(os.path.realpath(out))  # a link stays one: the store is at its target
     if os.path.ismount(out):
-        raise ValueError(f"{out} is where a disk is mounted, and a store is renamed into place: give a folder in it")
+        raise ValueError(f"{out} is a mount point, and a store is renamed into place: give a folder in it")
     folder = out.with_name(f".{out.name}.preparing")
     folder.mkdir(parents=True, exist_ok=True)
     with acquire_lock(out, folder / ".lock"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             shutil.rmtree(folder)
-            what = "already holds a store" if (out / "meta.json").exists() else "already holds something else"
-            raise ValueError(f"{out} {what}: delete it, or choose another folder")
-        arranged = arrange(listing)
-        height, width = (size, size) if size else _first_shape(arranged)
-        about = {
+            content = "a store" if (out / "meta.json").exists() else "something else"
+            raise ValueError(f"{out} already contains {content}: delete it, or choose another folder")
+        sorted_examples = sort_examples(manifest)
+        shape = (size, size) if size else _first_shape(sorted_examples)
+        metadata = {
             "version": VERSION,
-            "dataset": listing.dataset,
-            "shape": [height, width],
-            "images": len(arranged.images),
-            "raw": os.path.realpath(listing.source.root) if isinstance(listing.source, Files) else "",
-            "fingerprint": arranged.fingerprint(),
+            "dataset": manifest.dataset,
+            "shape": list(shape),
+            "images": len(sorted_examples.images),
+            "raw": os.path.realpath(manifest.source.root) if isinstance(manifest.source, Files) else "",
+            "fingerprint": sorted_examples.fingerprint(),
             "encoding": encoding,
-            "chunk": CHUNK,
+            "chunk": CHUNK_SIZE,
         }
-        preparing = StoreBuilder(folder, encoding, about)
-        preparing.resume()
-        _check_space(out, about, preparing.end)
-        job = Job(listing.source, arranged.images, size, (height, width), encoding)
-        _convert(preparing, job, out, processes or _processes(job.count), progress)
-        meta = _finish(preparing, arranged)
-        preparing.store.replace(out)
+        builder = StoreBuilder(folder, encoding, metadata)
+        builder.resume()
+        _check_space(out, builder)
+        job = ConversionJob(manifest.source, sorted_examples.images, size, shape, encoding)
+        _convert_images(builder, job, out, processes, progress)
+        meta = _write_other_files(builder, sorted_examples)
+        builder.store.replace(out)
         sync_folder(out.parent)
         shutil.rmtree(folder)
-    found = {name: meta[name] for name in ("users", "examples", "images", "unreadable_images", "problems")}
-    return Summary(out, **found, bytes=sum(meta["bytes"].values()))
+    counts = {name: meta[name] for name in ("users", "examples", "images", "unreadable_images", "problems")}
+    return Summary(out, **counts, bytes=sum(meta["bytes"].values()))
 
 
-def _check(listing: Manifest, size: int | None, encoding: str, processes: int | None) -> None:
-    if not len(listing):
-        raise ValueError(f"{listing.dataset} lists no examples: is the raw folder the right one?")
+def _check_options(manifest: Manifest, size: int | None, encoding: str, processes: int | None) -> None:
+    if not len(manifest):
+        raise ValueError(f"{manifest.dataset} has no examples: check that the raw folder is the right one")
     if size is not None and not 1 <= size <= 4096:
-        raise ValueError(f"size is {size}: give a number of pixels from 1 to 4096")
-    if encoding not in IMAGES:
-        raise ValueError(f"encoding is {encoding!r}: choose {' or '.join(IMAGES)}")
+        raise ValueError(f"size is {size}: set it to 1 to 4096 pixels")
+    if encoding not in IMAGE_FILES:
+        raise ValueError(f"encoding is {encoding!r}: set it to {' or '.join(IMAGE_FILES)}")
     if processes is not None and processes < 1:
-        raise ValueError(f"processes is {processes}: give at least 1, or None for one a core")
-    assert listing.labels and not {*OWN} & {*listing.labels, *listing.columns}
+        raise ValueError(f"processes is {processes}: set it to at least 1, or to None for one per core")
+    reserved = {*RESERVED_COLUMNS} & {*manifest.labels, *manifest.columns}
+    assert manifest.labels and not reserved, f"{manifest.dataset} needs labels, and no column named {reserved}"
 
 
-def _first_shape(arranged: Arranged) -> tuple[int, int]:
-    """Height and width of the first image that can be read."""
-    source = arranged.listing.source
-    for index in arranged.images.tolist():
+def _first_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
+    """Return the height and width of the first readable image."""
+    source = sorted_examples.manifest.source
+    for index in sorted_examples.images.tolist():
         try:
-            height, width = read(source, index, None)[1].pixels_HWC.shape[:2]
+            height, width = read_image(source, index, None)[1].pixels_HWC.shape[:2]
         except UnreadableImage:
             continue
         return height, width
-    raise ValueError(f"none of the {len(arranged.images)} images of {arranged.listing.dataset} can be read")
+    raise ValueError(f"None of the {len(source)} images of {sorted_examples.manifest.dataset} can be read: check them")
 
 
-def _check_space(out: Path, about: dict[str, Any], have: int) -> None:
-    height, width = about["shape"]
-    share = JPEG_SHARE if about["encoding"] == "jpeg" else 1
-    need = int(about["images"] * height * width * 3 * share) - have
+def _check_space(out: Path, builder: StoreBuilder) -> None:
+    height, width = builder.metadata["shape"]
+    is_jpeg = builder.encoding == "jpeg"
+    size = int(builder.metadata["images"] * height * width * 3 * (JPEG_FRACTION if is_jpeg else 1)) - builder.end
     free = shutil.disk_usage(out.parent).free
-    if need > free:
-        less = "a smaller size" if share < 1 else "a smaller size or encoding jpeg"
+    if size > free:
+        fix = "a smaller size" if is_jpeg else "a smaller size or encoding=jpeg"
         raise ValueError(
-            f"{out} needs {need / 1e9:.1f} GB and its disk has {free / 1e9:.1f} GB free: make room, or choose {less}"
+            f"{out} needs {size / 1e9:.1f} GB and its disk has {free / 1e9:.1f} GB free: free some, or choose {fix}"
         )
 
 
-def _processes(chunks: int) -> int:
-    """One for a job that is done before others would have started."""
-    return max(1, min(os.cpu_count() or 1, chunks // 8))
-
-
-def _convert(
-    preparing: StoreBuilder, job: Job, out: Path, processes: int, progress: Callable[[int, int], None] | None
+def _convert_images(
+    builder: StoreBuilder, job: ConversionJob, out: Path, processes: int | None, progress: Progress | None
 ) -> None:
-    """Make the chunks that are not there yet; whatever stops it, those that are stay."""
+    """Convert the chunks that are missing; an interruption loses none of the others."""
     total = len(job.images)
+    processes = processes or max(1, min(os.cpu_count() or 1, job.num_chunks // MIN_CHUNKS_PER_PROCESS))
 
-    def done() -> int:
-        return min(len(preparing.done) * CHUNK, total)
+    def report() -> int:
+        num_done = min(len(builder.chunks) * CHUNK_SIZE, total)
+        if progress is not None:
+            progress(num_done, total)
+        return num_done
 
-    if progress is not None:
-        progress(done(), total)
+    num_done = report()
     try:
-        with closing(chunks(job, len(preparing.done), min(processes, job.count))) as made:
-            for chunk in made:
-                preparing.add(chunk)
-                if progress is not None:
-                    progress(done(), total)
+        with closing(convert(job, len(builder.chunks), min(processes, job.num_chunks))) as chunks:
+            for chunk in chunks:
+                builder.add(chunk)
+                num_done = report()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        kept = f"{done()} of {total} images are done and kept: make room and give the same command again"
-        raise OSError(error.errno, f"the disk is full; {kept}", str(out)) from error
+        message = f"the disk is full; {num_done} of {total} images are done: free space and run the same command again"
+        raise OSError(error.errno, message, str(out)) from error
     except KeyboardInterrupt:
-        kept = f"{done()} of {total} images are done and kept: give the same command again to go on"
-        raise KeyboardInterrupt(f"stopped; {kept}") from None
+        raise KeyboardInterrupt(
+            f"stopped; {num_done} of {total} images are done: run the same command again to continue"
+        ) from None
 
 
-def _finish(preparing: StoreBuilder, arranged: Arranged) -> dict[str, Any]:
-    """Write everything but the images."""
-    listing, store = arranged.listing, preparing.store
-    left_out = [(row, kind) for chunk in preparing.done for row, kind in chunk["left_out"]]
-    notes = [(row, kind) for chunk in preparing.done for row, kind in chunk["notes"]]
-    shown = arranged.where(~np.isin(arranged.rows, [row for row, _ in left_out]))
-    if not len(shown.listing):
-        row, kind = left_out[0]
-        name = listing.source.name(int(arranged.images[row]))
-        shutil.rmtree(preparing.folder)  # nothing in it is worth going on with
-        raise ValueError(f"none of the {len(arranged.images)} images can be read; the first, {name}, is {kind}")
-    problems = [
-        *((kind, listing.source.name(int(arranged.images[row]))) for row, kind in sorted(left_out + notes)),
-        *(("duplicate id", name) for name in _duplicates(arranged)),
-        *(("user in two splits", name) for name in _in_two_splits(listing)),
-    ]
-    if preparing.encoding == "jpeg":
-        lengths = [length for chunk in preparing.done for length in chunk["lengths"]]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")
-        atomic_write(store / "offsets.npy", lambda beside: _save(beside, offsets))
-    atomic_write(store / "examples.parquet", lambda beside: examples.write(shown, beside))
+def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -> dict[str, Any]:
+    """Write everything except the images; return the content of meta.json."""
+    manifest, store = sorted_examples.manifest, builder.store
+    unreadable = [(row, reason) for chunk in builder.chunks for row, reason in chunk["unreadable"]]
+    readable = sorted_examples.filter(~np.isin(sorted_examples.rows, [row for row, _ in unreadable]))
+    if not len(readable.manifest):
+        shutil.rmtree(builder.folder)  # it contains nothing to continue with
+        row, reason = unreadable[0]
+        name = manifest.source.name(int(sorted_examples.images[row]))
+        raise ValueError(
+            f"None of the {len(sorted_examples.images)} images can be read; the first, {name}, is {reason}"
+        )
+    files = [builder.images.name, "examples.parquet"]
+    if builder.encoding == "jpeg":
+        sizes = [size for chunk in builder.chunks for size in chunk["sizes"]]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype("<i8")
+        write_bytes(store / "offsets.npy", npy_header(offsets.shape, "<i8") + offsets.tobytes())
+        files.insert(1, "offsets.npy")
+    atomic_write(store / "examples.parquet", lambda path: examples.write(readable, path))
+    problems = _problems(builder, sorted_examples, unreadable)
     write_text(store / "prepare.log", "".join(f"{kind}\t{_printable(name)}\n" for kind, name in problems))
-    others = [name for name in ("offsets.npy", "examples.parquet") if (store / name).exists()]
     meta = {
         "version": VERSION,
-        "dataset": listing.dataset,
-        "encoding": preparing.encoding,
-        "shape": preparing.metadata["shape"],
-        "users": len(np.unique(shown.listing.users)),
-        "examples": len(shown.listing),
-        "images": len(arranged.images) - len(left_out),
-        "unreadable_images": len(listing) - len(shown.listing),
+        "dataset": manifest.dataset,
+        "encoding": builder.encoding,
+        "shape": builder.metadata["shape"],
+        "users": len(np.unique(readable.manifest.users)),
+        "examples": len(readable.manifest),
+        "images": len(sorted_examples.images) - len(unreadable),
+        "unreadable_images": len(manifest) - len(readable.manifest),
         "problems": dict(sorted(Counter(kind for kind, _ in problems).items())),
-        "bytes": {name: (store / name).stat().st_size for name in (preparing.images.name, *others)},
-        "crc32": {preparing.images.name: preparing.crc, **{name: crc32(store / name) for name in others}},
-        "notes": dict(listing.notes),
-        "tasks": {name: list(labels.classes) for name, labels in listing.labels.items()},
+        "bytes": {name: (store / name).stat().st_size for name in files},
+        "crc32": {name: builder.crc if name == builder.images.name else crc32(store / name) for name in files},
+        "notes": dict(manifest.notes),
+        "tasks": {name: list(labels.classes) for name, labels in manifest.labels.items()},
     }
-    write_text(store / "meta.json", json.dumps(meta, indent=1, default=_plain) + "\n")
+    write_text(store / "meta.json", json.dumps(meta, indent=1, default=_to_json) + "\n")
     return meta
 
 
-def _duplicates(arranged: Arranged) -> list[str]:
-    """Ids of two different images, or twice with one user."""
-    if "image_id" not in arranged.listing.columns:
+def _problems(
+    builder: StoreBuilder, sorted_examples: SortedExamples, unreadable: list[tuple[int, str]]
+) -> list[tuple[str, str]]:
+    """Return the kind of each problem, and the image, id or user that has it."""
+    manifest = sorted_examples.manifest
+    notes = [(row, note) for chunk in builder.chunks for row, note in chunk["notes"]]
+    return [
+        *((kind, manifest.source.name(int(sorted_examples.images[row]))) for row, kind in sorted(unreadable + notes)),
+        *(("duplicate id", name) for name in _duplicate_ids(sorted_examples)),
+        *(("user in two splits", name) for name in _users_in_two_splits(manifest)),
+    ]
+
+
+def _duplicate_ids(sorted_examples: SortedExamples) -> list[str]:
+    """Return the ids of two different images, or twice with one user."""
+    manifest = sorted_examples.manifest
+    if "image_id" not in manifest.columns:
         return []
-    names, ids, counts = np.unique(arranged.listing.columns["image_id"], return_inverse=True, return_counts=True)
-    users = np.unique(arranged.listing.users, return_inverse=True)[1]
-    holders = np.bincount(_pairs(ids, users), minlength=len(names))
-    images = np.bincount(_pairs(ids, arranged.rows), minlength=len(names))
-    return [str(name) for name in names[(counts > holders) | (images > 1)]]
+    names, ids, counts = np.unique(manifest.columns["image_id"], return_inverse=True, return_counts=True)
+    num_users = _count_distinct(ids, np.unique(manifest.users, return_inverse=True)[1])
+    num_images = _count_distinct(ids, sorted_examples.rows)
+    return [str(name) for name in names[(counts > num_users) | (num_images > 1)]]
 
 
-def _in_two_splits(listing: Manifest) -> list[str]:
-    """Users in several splits, where that is not the rule: in a split within users, at least half of them are."""
-    names, users = np.unique(listing.users, return_inverse=True)
-    several = np.bincount(_pairs(users, np.unique(listing.split, return_inverse=True)[1])) > 1
-    return [] if several.mean() >= 0.5 else names[several].tolist()
+def _users_in_two_splits(manifest: Manifest) -> list[str]:
+    """Return the users in several splits; none where at least half of them are, as in a split within users."""
+    names, users = np.unique(manifest.users, return_inverse=True)
+    in_several = _count_distinct(users, np.unique(manifest.split, return_inverse=True)[1]) > 1
+    return [] if in_several.mean() >= 0.5 else names[in_several].tolist()
 
 
-def _pairs(first: Ints, second: Ints) -> Ints:
-    """The first of each pair of numbers, every different pair once."""
-    return np.unique(np.stack([first, second]), axis=1)[0]
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    with path.open("wb") as file:
-        np.save(file, array)
+def _count_distinct(groups: Ints, values: Ints) -> Ints:
+    """Return how many different values each group has; groups are numbered from 0 without gaps."""
+    return np.bincount(np.unique(np.stack([groups, values]), axis=1)[0])
 
 
 def _printable(name: str) -> str:
-    """One line of text, whatever a file is called."""
+    """Return a name without line breaks and other control characters."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's numbers, paths and the like in JSON."""
+def _to_json(value: Any) -> Any:
+    """Convert NumPy's numbers, paths and the like for JSON."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
