@@ -271,11 +271,14 @@ def test_a_correction_with_client_state_only(engine: str) -> None:
     assert_as_expected(engine, ClientFedDyn(0.1))
 
 
+MIXES = [  # half of them are slow tests
+    pytest.param(*mix, marks=pytest.mark.slow if sum(mix) % 2 else ()) for mix in product([False, True], repeat=4)
+]
+
+
 @pytest.mark.parametrize("engine", ENGINE_NAMES)
-@pytest.mark.parametrize(
-    ("downloads", "has_client_state", "uploads", "needs_full_gradient"), list(product([False, True], repeat=4))
-)
-@pytest.mark.parametrize("proximal_strength", [0.0, 0.2])
+@pytest.mark.parametrize(("downloads", "has_client_state", "uploads", "needs_full_gradient"), MIXES)
+@pytest.mark.parametrize("proximal_strength", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 def test_every_mix_of_states(
     engine: str,
     downloads: bool,

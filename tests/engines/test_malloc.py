@@ -32,6 +32,7 @@ print(faults_outside, faults_inside, pages_before, pages_inside, pages())
 """
 
 
+@pytest.mark.slow  # starts a Python process
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's counts")
 def test_memory_is_requested_once_and_returned_at_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)

@@ -35,8 +35,14 @@ from tests.engines.multiprocess_runs import (
 pytestmark = NEEDS_WORKERS
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("name", NAMED_ALGORITHMS)
+FAST_ALGORITHMS = ("fedavg", "scaffold", "ditto")  # the others are slow tests
+
+
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in FAST_ALGORITHMS else pytest.mark.slow) for name in NAMED_ALGORITHMS],
+)
 def test_two_rounds_equal_the_references(name: str, workers: int) -> None:
     algorithm = NAMED_ALGORITHMS[name](batch_size=4, lr=0.05, **({"virtual_client_size": 8} if name == "fedvc" else {}))
     is_centralized = isinstance(algorithm.sampler, Centralized)
@@ -124,7 +130,6 @@ def test_new_workers_continue_a_run_bit_for_bit() -> None:
 
 
 def test_at_most_one_worker_per_client_is_started() -> None:
-    assert_equals_reference(replace(fedavg(batch_size=4), sampler=AllClients()), linear(), workers=20)
     with make_engine(linear(), workers=20) as engine:
         train_one_round(engine, linear())
         assert len(worker_pids(engine)) == 7

@@ -72,8 +72,11 @@ def prefetch_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedvc", "scaffold", "mimelite", "centralized"])
-@pytest.mark.parametrize("kind", ["raw", "memmap"])
+@pytest.mark.parametrize(
+    "name",
+    ["fedavg", *(pytest.param(n, marks=pytest.mark.slow) for n in ("fedvc", "scaffold", "mimelite", "centralized"))],
+)
+@pytest.mark.parametrize("kind", ["raw", pytest.param("memmap", marks=pytest.mark.slow)])
 def test_a_run_is_the_same_bit_for_bit_with_and_without_prefetching(tmp_path: Path, name: str, kind: str) -> None:
     np.save(tmp_path / "images.npy", PIXELS)
     images: Any = (

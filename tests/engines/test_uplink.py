@@ -46,8 +46,13 @@ def lenet_setup(engine: str = "auto", **options: Any) -> EngineSetup:
     return make_setup(module, POPULATION, Preprocess(), engine=engine, **options)
 
 
+FAST_ALGORITHMS = ("topk, personal head", "krum, int8")  # the others are slow tests
+
+
 @NEEDS_WORKERS
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST_ALGORITHMS else pytest.mark.slow) for name in ALGORITHMS]
+)
 def test_workers_send_what_the_reference_sends(name: str) -> None:
     algorithm, setup = ALGORITHMS[name], lenet_setup(workers=2)
     first = initial_state(algorithm, setup.model)
@@ -94,6 +99,7 @@ def test_auto_chooses_an_engine_that_supports_the_aggregator() -> None:
     assert choose_engine(ALGORITHMS["median"], lenet_setup()).name in ("multiprocess", "reference")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_error_feedback_equals_one_without_a_stop(
     tmp_path: Path, command: Callable[..., Any], tiny: tuple[str, ...]
 ) -> None:
@@ -105,6 +111,7 @@ def test_a_resumed_run_with_error_feedback_equals_one_without_a_stop(
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_every_round_reports_its_bytes(tmp_path: Path, command: Callable[..., Any], tiny: tuple[str, ...]) -> None:
     """A linear model of 32 x 32 x 3 weights and a bias for each of 10 classes, and 4 clients per round."""
     num_weights = (32 * 32 * 3 + 1) * 10

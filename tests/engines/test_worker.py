@@ -85,6 +85,7 @@ def run(spawn: Spawn, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_workers_print_nothing_and_run_no_exit_handlers_of_the_parent(run: Any, tmp_path: Path, until: Until) -> None:
     """The script does not close the engine, either."""
     out, err = run().communicate(timeout=60)
@@ -92,6 +93,7 @@ def test_workers_print_nothing_and_run_no_exit_handlers_of_the_parent(run: Any, 
     until(lambda: not any(map(is_alive, read_worker_pids(tmp_path))))
 
 
+@pytest.mark.slow
 def test_idle_workers_end_when_their_parent_is_killed(run: Any, tmp_path: Path, until: Until) -> None:
     """They reach the end of the pipe, whose other end only the parent had."""
     process = run(rest=600, watchdog=1000)
@@ -109,6 +111,7 @@ def test_training_workers_end_when_their_parent_is_killed(run: Any, tmp_path: Pa
     until(lambda: not any(map(is_alive, read_worker_pids(tmp_path))))
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process(run: Any, tmp_path: Path, until: Until) -> None:
     process = run(step=60, watchdog=1000)
     until(lambda: len(read_worker_pids(tmp_path)) == 2)
