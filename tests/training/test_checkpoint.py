@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from manyeyes.core.state import ServerState
 from manyeyes.training import checkpoint
-from manyeyes.training.checkpoint import Checkpoint, write_tensors
+from manyeyes.training.checkpoint import CallbackState, Checkpoint, write_tensors
 from tests.training.small_runs import equal_tensors
 
 CPU = torch.device("cpu")
@@ -24,7 +24,10 @@ def full_checkpoint() -> Checkpoint:
     opt_state = {"mean": torch.rand(4), "square": torch.rand(4)}
     state = ServerState(7, torch.rand(5), opt_state, torch.rand(4), {"clip": torch.rand(1)}, {"center": torch.rand(5)})
     clients = torch.tensor([[3, 0, 24, 2**32 - 1], [17, 24, 32, 7]])
-    callbacks = {"best": {"weights": torch.rand(5), "loss": 0.5}, "counter": {"calls": [1, 2]}}
+    callbacks: dict[str, CallbackState] = {
+        "best": {"weights": torch.rand(5), "loss": 0.5},
+        "counter": {"calls": [1, 2]},
+    }
     return Checkpoint(state, clients, 123, "abc", callbacks)
 
 

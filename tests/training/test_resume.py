@@ -133,7 +133,7 @@ def with_reversed_labels(population: Population) -> Population:
     return replace(population, labels=replace(population.labels, ids=population.labels.ids[::-1]))
 
 
-OTHER_RUNS: dict[str, Callable[[Population], dict[str, Any]]] = {
+DIFFERENT_RUNS: dict[str, Callable[[Population], dict[str, Any]]] = {
     "algorithm": lambda population: {"algorithm": fedavg(cohort_size=3, lr=0.02)},
     "seed": lambda population: {"seed": 1},
     "data": lambda population: {"population": population.filter(np.arange(48) != 3)},
@@ -143,13 +143,13 @@ OTHER_RUNS: dict[str, Callable[[Population], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER_RUNS)
+@pytest.mark.parametrize("name", DIFFERENT_RUNS)
 def test_another_run_does_not_continue_this_one_and_changes_nothing(
     tmp_path: Path, population: Population, name: str
 ) -> None:
     run(population, fedavg(cohort_size=3), tmp_path)
     before = contents(tmp_path)
-    settings = {"population": population, "algorithm": fedavg(cohort_size=3), **OTHER_RUNS[name](population)}
+    settings = {"population": population, "algorithm": fedavg(cohort_size=3), **DIFFERENT_RUNS[name](population)}
     with pytest.raises(ValueError, match="is a run with other data, model, algorithm or seed: continue it with its"):
         run(**settings, folder=tmp_path, resume=True)
     assert contents(tmp_path) == before

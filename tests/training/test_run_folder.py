@@ -15,6 +15,7 @@ import yaml
 from manyeyes.core.state import ClientState, DivergenceError, ServerState
 from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
+from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder, RunFolder, read_events, unused_path
 
 CPU = torch.device("cpu")
@@ -164,7 +165,7 @@ def test_a_recorder_without_a_folder_keeps_events_and_writes_nothing() -> None:
 
 def test_events_are_read_back_in_order(tmp_path: Path) -> None:
     recorder = Recorder(RunFolder(tmp_path))
-    events = [{"round": 0, "accuracy": 0.1}, {"round": 1, "rejected_clients": ["ann"]}]
+    events: list[Event] = [{"round": 0, "accuracy": 0.1}, {"round": 1, "rejected_clients": ["ann"]}]
     for event in events:
         recorder.write(event)
     recorder.close()
