@@ -43,7 +43,7 @@ class FrozenBatchNorm2d(nn.Module):
 def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
     """Return relu(norm(x) + residual)."""
     if isinstance(norm, FusedGroupNorm):
-        return norm(x, residual, low=0.0)
+        return norm(x, residual, minimum=0.0)
     y: Tensor = norm(x)
     return F.relu(y if residual is None else y + residual, inplace=True)
 

@@ -20,12 +20,12 @@ vendor_id\t: AuthenticAMD
 """
 
 
-def test_the_first_core_is_named_with_its_maker_and_numbers(tmp_path: Path) -> None:
+def test_the_name_has_vendor_model_and_family_of_the_first_core(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(TWO_CORES)
     assert cpu_name(tmp_path / "cpuinfo") == "AuthenticAMD, AMD EPYC, cpu family 26, model 2"
 
 
-def test_what_python_knows_is_said_where_the_system_tells_nothing(tmp_path: Path) -> None:
+def test_without_fields_the_name_is_that_of_the_platform_module(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nBogoMIPS\t: 100.00\n")  # as on ARM
-    for told in ("cpuinfo", "missing"):
-        assert cpu_name(tmp_path / told) == (platform.processor() or platform.machine())
+    for name in ("cpuinfo", "missing"):
+        assert cpu_name(tmp_path / name) == (platform.processor() or platform.machine())

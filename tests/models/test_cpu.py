@@ -1,4 +1,4 @@
-"""Layers made for a CPU compute, and differentiate, what the plain ones do."""
+"""Layers that are faster on a CPU have the outputs and gradients of PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyeyes.models import build_model
 from manyeyes.models.fast.cpu import OneDNNLinear, WinogradConv2d, optimize_for_cpu
 
 
-def made_fast(layer: nn.Conv2d) -> nn.Conv2d:
+def optimized(layer: nn.Conv2d) -> nn.Conv2d:
     plain = nn.Sequential(layer)
     plain.channels_last = ("cpu",)  # type: ignore[assignment]
     fast = optimize_for_cpu(plain)
@@ -20,20 +20,20 @@ def made_fast(layer: nn.Conv2d) -> nn.Conv2d:
     return fast[0]
 
 
-def values_and_slopes(layer: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """The outputs, and the gradients of inputs and parameters, where every output counts otherwise."""
+def outputs_and_grads(layer: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """Return the outputs, and the gradients of inputs and parameters for random output gradients."""
     inputs = inputs.detach().requires_grad_()
     outputs = layer(inputs)
-    slope = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)).to(outputs)
-    return [outputs, *torch.autograd.grad(outputs, (inputs, *layer.parameters()), slope)]
+    grad = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)).to(outputs)
+    return [outputs, *torch.autograd.grad(outputs, (inputs, *layer.parameters()), grad)]
 
 
 def assert_same(fast: nn.Module, plain: nn.Module, inputs: Tensor) -> None:
-    """Values and gradients of the one are those of the other in float64, up to rounding."""
-    wanted = values_and_slopes(copy.deepcopy(plain).double(), inputs.double())
-    for found, exact in zip(values_and_slopes(fast, inputs), wanted, strict=True):
-        assert found.shape == exact.shape
-        assert torch.linalg.vector_norm(found - exact) <= 5e-6 * torch.linalg.vector_norm(exact)
+    """Check that outputs and gradients equal those of the plain layer in float64, up to rounding."""
+    expected = outputs_and_grads(copy.deepcopy(plain).double(), inputs.double())
+    for actual, exact in zip(outputs_and_grads(fast, inputs), expected, strict=True):
+        assert actual.shape == exact.shape
+        assert torch.linalg.vector_norm(actual - exact) <= 5e-6 * torch.linalg.vector_norm(exact)
 
 
 @pytest.mark.parametrize(
@@ -47,23 +47,23 @@ def assert_same(fast: nn.Module, plain: nn.Module, inputs: Tensor) -> None:
     ],
 )
 @pytest.mark.parametrize("sides", [(16, 16), (9, 12), (6, 31)])
-def test_values_and_gradients_are_those_of_the_plain_layer(layer: nn.Conv2d, sides: tuple[int, int]) -> None:
-    fast, generator = made_fast(layer), torch.Generator().manual_seed(0)
+def test_outputs_and_gradients_equal_those_of_the_plain_layer(layer: nn.Conv2d, sides: tuple[int, int]) -> None:
+    fast, generator = optimized(layer), torch.Generator().manual_seed(0)
     assert type(fast) is WinogradConv2d
     assert_same(fast, layer, torch.randn(24, layer.in_channels, *sides, generator=generator))
 
 
-def test_outputs_lie_with_their_channels_side_by_side() -> None:
-    outputs = made_fast(nn.Conv2d(64, 64, 5, padding=2))(torch.randn(8, 64, 16, 16))
+def test_outputs_are_channels_last() -> None:
+    outputs = optimized(nn.Conv2d(64, 64, 5, padding=2))(torch.randn(8, 64, 16, 16))
     assert outputs.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(
     "images", [torch.ones(1, 64, 16, 16), torch.ones(1, 64, 57, 9), torch.ones(8, 64, 16, 16).bfloat16()]
 )
-def test_few_outputs_tall_images_and_short_numbers_are_computed_plainly(images: Tensor) -> None:
+def test_few_outputs_tall_images_and_bfloat16_use_the_plain_layer(images: Tensor) -> None:
     layer = nn.Conv2d(64, 64, 5, padding=2).to(images.dtype)
-    assert torch.equal(made_fast(layer)(images), layer(images))
+    assert torch.equal(optimized(layer)(images), layer(images))
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,18 @@ def test_few_outputs_tall_images_and_short_numbers_are_computed_plainly(images: 
         nn.Conv2d(64, 64, 7, padding=3),
     ],
 )
-def test_other_layers_stay_as_they_are(layer: nn.Conv2d) -> None:
-    assert type(made_fast(layer)) is nn.Conv2d
+def test_other_layers_are_not_replaced(layer: nn.Conv2d) -> None:
+    assert type(optimized(layer)) is nn.Conv2d
 
 
-def test_the_module_given_is_not_changed() -> None:
+def test_the_original_module_does_not_change() -> None:
     plain = build_model("lenet", 10)
     fast = optimize_for_cpu(plain)
     assert [type(layer) for layer in fast.modules()].count(WinogradConv2d) == 1
     assert not any(isinstance(layer, WinogradConv2d) for layer in plain.modules())
 
 
-def test_a_module_that_may_rely_on_plain_order_is_not_changed() -> None:
+def test_a_module_without_channels_last_is_not_changed() -> None:
     fast = optimize_for_cpu(nn.Sequential(nn.Conv2d(64, 64, 5, padding=2)))
     assert isinstance(fast, nn.Sequential) and type(fast[0]) is nn.Conv2d
 
@@ -98,7 +98,7 @@ def test_a_module_that_may_rely_on_plain_order_is_not_changed() -> None:
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [(50,), (2,), (1,), (3, 4)])
-def test_products_by_onednn_are_those_of_the_plain_layer(rows: tuple[int, ...], bias: bool) -> None:
+def test_onednn_products_equal_those_of_the_plain_layer(rows: tuple[int, ...], bias: bool) -> None:
     plain, generator = nn.Linear(700, 400, bias=bias), torch.Generator().manual_seed(0)
     fast = OneDNNLinear(700, 400, bias=bias)
     fast.load_state_dict(plain.state_dict())
@@ -106,15 +106,15 @@ def test_products_by_onednn_are_those_of_the_plain_layer(rows: tuple[int, ...], 
 
 
 @pytest.mark.parametrize("rows", [torch.ones(0, 700), torch.ones(8, 700).bfloat16(), torch.ones(8, 700).double()])
-def test_no_rows_and_other_numbers_are_multiplied_plainly(rows: Tensor) -> None:
+def test_no_rows_and_other_types_use_the_plain_layer(rows: Tensor) -> None:
     fast = OneDNNLinear(700, 400).to(rows.dtype)
     assert torch.equal(fast(rows), nn.functional.linear(rows, fast.weight, fast.bias))
 
 
-@pytest.mark.parametrize("slow", [True, False])
-def test_large_linear_layers_are_exchanged_where_mkl_is_slow(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyeyes.models.fast.cpu.mkl_is_slow", lambda: slow)
-    found = [
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_large_linear_layers_are_replaced_where_mkl_is_slow(is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyeyes.models.fast.cpu.mkl_is_slow", lambda: is_slow)
+    kinds = [
         type(layer) for layer in optimize_for_cpu(build_model("lenet", 10)).modules() if isinstance(layer, nn.Linear)
     ]
-    assert found == [OneDNNLinear if slow else nn.Linear, nn.Linear, nn.Linear]
+    assert kinds == [OneDNNLinear if is_slow else nn.Linear, nn.Linear, nn.Linear]

@@ -1,4 +1,4 @@
-"""Layers made for a GPU compute, and differentiate, what the plain ones do; on a CPU too."""
+"""Layers that are faster on a GPU have the outputs and gradients of PyTorch's, also on a CPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from manyeyes.models.fast.depthwise import DepthConv2d
 from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 
-def slopes(module: nn.Module, numbers: dict[str, Tensor], images_KBCHW: Tensor) -> list[Tensor]:
-    """The loss of each of K clients, and all gradients, the images' too."""
+def losses_and_grads(module: nn.Module, parameters: dict[str, Tensor], images_KBCHW: Tensor) -> list[Tensor]:
+    """Return the loss of each of K clients, and the gradients of parameters and images."""
 
-    def loss(own: dict[str, Tensor], images: Tensor) -> Tensor:
-        return functional_call(module, own, (images,)).square().sum()
+    def loss(client_parameters: dict[str, Tensor], images: Tensor) -> Tensor:
+        return functional_call(module, client_parameters, (images,)).square().sum()
 
-    leaves = [tensor.clone().requires_grad_() for tensor in (*numbers.values(), images_KBCHW)]
-    loss_K = vmap(loss)(dict(zip(numbers, leaves, strict=False)), leaves[-1])
+    leaves = [tensor.clone().requires_grad_() for tensor in (*parameters.values(), images_KBCHW)]
+    loss_K = vmap(loss)(dict(zip(parameters, leaves, strict=False)), leaves[-1])
     return [loss_K, *torch.autograd.grad(loss_K.sum(), leaves)]
 
 
@@ -47,54 +47,64 @@ def slopes(module: nn.Module, numbers: dict[str, Tensor], images_KBCHW: Tensor) 
         (nn.Sequential(nn.Flatten(2), nn.Linear(324, 10)), nn.Sequential),
     ],
 )
-def test_values_and_gradients_of_clients_side_by_side(plain: nn.Module, kind: type[nn.Module]) -> None:
+def test_losses_and_gradients_of_several_clients_at_once(plain: nn.Module, kind: type[nn.Module]) -> None:
     plain = plain.double()
     fast = optimize_for_cuda(plain, vmapped=True)
     assert type(fast) is kind
     generator = torch.Generator().manual_seed(0)
-    numbers = {
+    parameters = {
         name: torch.randn(3, *tensor.shape, generator=generator, dtype=torch.double)
         for name, tensor in plain.named_parameters()
     }
     channels = plain.in_channels if isinstance(plain, nn.Conv2d) else 3
     images = torch.randn(3, 4, channels, 18, 18, generator=generator, dtype=torch.double)
-    for found, wanted in zip(slopes(fast, numbers, images), slopes(plain, numbers, images), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-9)
+    for actual, expected in zip(
+        losses_and_grads(fast, parameters, images), losses_and_grads(plain, parameters, images), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-9)
 
 
-def test_the_gradient_of_a_linear_layer_lies_as_its_weights_do() -> None:
+def test_the_gradient_of_a_linear_layer_has_the_layout_of_its_weights() -> None:
     fast = optimize_for_cuda(nn.Linear(20, 16), vmapped=True)
-    numbers = {"weight": torch.randn(3, 16, 20), "bias": torch.randn(3, 16)}
-    assert slopes(fast, numbers, torch.randn(3, 4, 20))[1].is_contiguous()
+    parameters = {"weight": torch.randn(3, 16, 20), "bias": torch.randn(3, 16)}
+    assert losses_and_grads(fast, parameters, torch.randn(3, 4, 20))[1].is_contiguous()
 
 
 @pytest.mark.parametrize(
     "frozen", [nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(6, 64, 3, padding=1)]
 )
-def test_layers_that_all_clients_share_are_run_for_each(frozen: nn.Conv2d) -> None:
+def test_layers_that_all_clients_share_run_for_each_client(frozen: nn.Conv2d) -> None:
     plain = nn.Sequential(frozen, nn.Flatten(), nn.Linear(64 * 36, 8), nn.ReLU(), nn.Linear(8, 10)).double()
     shared = {name: tensor.detach() for name, tensor in plain.named_parameters() if not name.startswith("4")}
     head = {name: torch.randn(3, *tensor.shape).double() for name, tensor in plain[4].named_parameters(prefix="4")}
     images = torch.randn(3, 2, frozen.in_channels, 6, 6, dtype=torch.double)
 
-    def slopes_of(module: nn.Module) -> list[Tensor]:
-        def loss(own: dict[str, Tensor], images: Tensor) -> Tensor:
-            return functional_call(module, own | shared, (images,)).square().sum()
+    def head_losses_and_grads(module: nn.Module) -> list[Tensor]:
+        def loss(client_parameters: dict[str, Tensor], images: Tensor) -> Tensor:
+            return functional_call(module, client_parameters | shared, (images,)).square().sum()
 
         leaves = [tensor.clone().requires_grad_() for tensor in head.values()]
         loss_K = vmap(loss)(dict(zip(head, leaves, strict=True)), images)
         return [loss_K, *torch.autograd.grad(loss_K.sum(), leaves)]
 
-    for found, wanted in zip(slopes_of(optimize_for_cuda(plain, vmapped=True)), slopes_of(plain), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-9)
+    for actual, expected in zip(
+        head_losses_and_grads(optimize_for_cuda(plain, vmapped=True)), head_losses_and_grads(plain), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("channels", "several", "compile"),
-    [(3, False, False), (3, True, False), (3, True, True), (6, True, False), (64, True, False)],
+    ("channels", "vmapped", "compile"),
+    [
+        (3, False, False),
+        (3, True, False),
+        pytest.param(3, True, True, marks=pytest.mark.slow),
+        (6, True, False),
+        (64, True, False),
+    ],
 )
-def test_a_module_that_relies_on_plain_order_gets_it(channels: int, several: bool, compile: bool) -> None:
-    class Viewing(nn.Module):
+def test_a_module_that_views_contiguous_outputs_still_works(channels: int, vmapped: bool, compile: bool) -> None:
+    class ViewsOutputs(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.fc = nn.Conv2d(channels, 64, 3), nn.Linear(1024, 5)
@@ -102,21 +112,23 @@ def test_a_module_that_relies_on_plain_order_gets_it(channels: int, several: boo
         def forward(self, images: Tensor) -> Tensor:
             return self.fc(nn.functional.relu(self.conv(images)).view(len(images), -1))
 
-    plain = Viewing()
-    fast = optimize_for_cuda(plain, several)
+    plain = ViewsOutputs()
+    fast = optimize_for_cuda(plain, vmapped)
     images = torch.randn(2, 3, channels, 6, 6)
 
-    def one(images: Tensor) -> Tensor:
+    def run_client(images: Tensor) -> Tensor:
         return functional_call(fast, {}, (images,))
 
-    def both(images_KBCHW: Tensor) -> Tensor:
-        return vmap(one)(images_KBCHW) if several else torch.stack([one(images) for images in images_KBCHW])
+    def run_clients(images_KBCHW: Tensor) -> Tensor:
+        return (
+            vmap(run_client)(images_KBCHW) if vmapped else torch.stack([run_client(images) for images in images_KBCHW])
+        )
 
-    found = (compiled(both) if compile else both)(images)
-    torch.testing.assert_close(found, plain(images.flatten(0, 1)).unflatten(0, (2, 3)), rtol=1e-5, atol=1e-5)
+    actual = (compiled(run_clients) if compile else run_clients)(images)
+    torch.testing.assert_close(actual, plain(images.flatten(0, 1)).unflatten(0, (2, 3)), rtol=1e-5, atol=1e-5)
 
 
-def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not() -> None:
+def test_only_supported_layers_are_replaced_in_a_copy() -> None:
     plain = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding_mode="reflect", padding=1),
         nn.Conv2d(8, 8, 3, stride=2),
@@ -132,20 +144,20 @@ def test_only_layers_of_the_right_kind_are_changed_and_the_module_given_is_not()
     assert type(optimize_for_cuda(nn.Conv2d(8, 8, 3), vmapped=False)) is nn.Conv2d
 
 
-def test_only_norms_and_depthwise_convolutions_of_models_with_channels_side_by_side_are_changed() -> None:
-    twice, bend = nn.GroupNorm(2, 8), nn.ReLU()
+def test_norms_and_depthwise_convolutions_are_replaced_in_channels_last_models() -> None:
+    shared_norm, relu = nn.GroupNorm(2, 8), nn.ReLU()
     plain = nn.Sequential(
         nn.Conv2d(8, 8, 3, groups=8),
         nn.Conv2d(8, 8, 3, groups=2),
         nn.GroupNorm(2, 8),
         nn.ReLU6(),
         nn.GroupNorm(2, 8, affine=False),
-        bend,
-        twice,
-        bend,
-        twice,
+        relu,
+        shared_norm,
+        relu,
+        shared_norm,
         nn.GroupNorm(2, 8),
-        bend,
+        relu,
     )
     assert [type(layer) for layer in optimize_for_cuda(plain, vmapped=False)] == [type(layer) for layer in plain]
     plain.channels_last = ("cuda",)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Convolutions of each channel compute, and differentiate, what PyTorch's do."""
+"""Depthwise convolutions have the outputs and gradients of PyTorch's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CUDA = pytest.param(
 )
 
 
-def slopes(layer: nn.Module, images: Tensor) -> list[Tensor]:
+def outputs_and_grads(layer: nn.Module, images: Tensor) -> list[Tensor]:
     images = images.detach().requires_grad_()
     outputs: Tensor = layer(images)
-    slope = torch.linspace(0, 99, outputs.numel()).sin().view_as(outputs).to(images)
-    return [outputs.detach(), *torch.autograd.grad(outputs, (images, *layer.parameters()), slope)]
+    grad = torch.linspace(0, 99, outputs.numel()).sin().view_as(outputs).to(images)
+    return [outputs.detach(), *torch.autograd.grad(outputs, (images, *layer.parameters()), grad)]
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -30,7 +30,7 @@ def slopes(layer: nn.Module, images: Tensor) -> list[Tensor]:
     ("channels", "size", "kernel", "padding"),
     [(24, (12, 10), 3, 1), (144, (6, 30), 3, 1), (64, (9, 7), 3, 1), (16, (12, 12), 5, 2), (8, (6, 8), 3, 0)],
 )
-def test_values_and_gradients(
+def test_outputs_and_gradients(
     channels: int, size: tuple[int, int], kernel: int, padding: int, stride: int, bias: bool, device: str
 ) -> None:
     plain = nn.Conv2d(channels, channels, kernel, stride, padding, groups=channels, bias=bias).to(device)
@@ -41,5 +41,5 @@ def test_values_and_gradients(
     images = torch.linspace(0, 50, 3 * channels * size[0] * size[1]).cos().view(3, channels, *size).to(device)
     images = images.contiguous(memory_format=torch.channels_last)
     with deterministic_kernels("float32"):
-        for found, wanted in zip(slopes(fast, images), slopes(model, images), strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
+        for actual, expected in zip(outputs_and_grads(fast, images), outputs_and_grads(model, images), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-4)

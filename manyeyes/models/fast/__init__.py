@@ -3,9 +3,16 @@
 from torch import nn
 
 
-def is_plain(layer: nn.Conv2d) -> bool:
+def has_small_zero_padding(layer: nn.Conv2d) -> bool:
     """Return whether a convolution has no dilation, and zero padding that is smaller than its kernel."""
-    is_padding_small = not isinstance(layer.padding, str) and all(
+    is_small = not isinstance(layer.padding, str) and all(
         padding < kernel for padding, kernel in zip(layer.padding, layer.kernel_size, strict=True)
     )
-    return is_padding_small and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+    return is_small and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+
+
+def padding_of(layer: nn.Conv2d) -> tuple[int, int]:
+    """Return the padding of a convolution that was selected by `has_small_zero_padding`."""
+    assert not isinstance(layer.padding, str), "a convolution with padding by name is not replaced"
+    top, left = layer.padding
+    return top, left

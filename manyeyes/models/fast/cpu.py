@@ -11,77 +11,79 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from manyeyes.io.cpu_info import cpu_name
-from manyeyes.models.fast import is_plain
+from manyeyes.models.fast import has_small_zero_padding, padding_of
 
-TILE = 4  # rows of outputs that are computed together
-POINTS = {3: (0, 1, -1, 0.5, -2), 5: (0, 1, -1, 2, -2, 0.5, -0.5)}  # by the rows of a kernel; infinity is one more
-MUCH = 320  # channels times rows of a kernel, and
-MANY = 4  # outputs for each channel, from which on fewer products outweigh that more numbers are moved;
-TALL = 56  # rows of an image, up to which they do: its matrices are as long as it
+# Winograd convolution saves products and moves more data: it pays for kernels and outputs of at least these sizes, and
+# for images of at most this height, which its matrices have too.
+TILE_ROWS = 4  # rows of outputs that are computed at once
+POINTS = {3: (0, 1, -1, 0.5, -2), 5: (0, 1, -1, 2, -2, 0.5, -0.5)}  # by the rows of a kernel; one more is at infinity
+MIN_CHANNELS_TIMES_ROWS = 320
+MIN_OUTPUTS_PER_CHANNEL = 4
+MAX_HEIGHT = 56
+
+MIN_ONEDNN_WEIGHTS = 2**18  # of a linear layer; for smaller ones oneDNN's start-up time is longer
+MIN_ONEDNN_ROWS = 2  # MKL is fast for the product with a single vector
 
 
 class WinogradConv2d(nn.Conv2d):
-    """A Conv2d of stride 1 with fewer multiplications: four rows of outputs at a time, from values of polynomials.
+    """A Conv2d of stride 1 with fewer multiplications: four rows of outputs at once, from values of polynomials.
 
-    Minimal filtering (Winograd 1980; Lavin and Gray 2015, arXiv:1509.09308) along the height alone: kernels of 3 and 5
-    rows need a half and two fifths of the products. It rounds two to five times as coarsely as plain sums.
+    Minimal filtering (Winograd 1980; Lavin and Gray 2015, arXiv:1509.09308) along the height only: kernels of 3 and 5
+    rows need a half and two fifths of the products. Rounding errors are two to five times those of plain sums.
     """
 
     def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        assert not isinstance(self.padding, str)
-        (high, wide), (top, left) = self.kernel_size, self.padding
+        (rows, columns), (top, left) = self.kernel_size, padding_of(self)
         batch, channels, height, width = images.shape
-        outputs = batch * (height + 2 * top - high + 1) * (width + 2 * left - wide + 1)
-        few = outputs <= MANY * max(self.in_channels, self.out_channels)
-        if few or height > TALL or images.dtype != torch.float32:
+        num_outputs = batch * (height + 2 * top - rows + 1) * (width + 2 * left - columns + 1)
+        is_small = num_outputs <= MIN_OUTPUTS_PER_CHANNEL * max(self.in_channels, self.out_channels)
+        if is_small or height > MAX_HEIGHT or images.dtype != torch.float32:
             return super()._conv_forward(images, weight, bias)
-        into, back, of_kernel = matrices(height, high, top)
-        points = len(of_kernel)
+        image_matrix, output_matrix, kernel_matrix = winograd_matrices(height, rows, top)
+        points = len(kernel_matrix)
 
-        values = into @ images.permute(0, 2, 3, 1).flatten(2)  # [B, tiles x points, width x channels]
+        values = image_matrix @ images.permute(0, 2, 3, 1).flatten(2)  # [B, tiles x points, width x channels]
         values = values.view(batch, -1, points, width, channels).transpose(2, 3).flatten(3)
-        kernels = torch.einsum("py,ocyx->pocx", of_kernel, weight).flatten(0, 1)[:, :, None]
+        kernels = torch.einsum("py,ocyx->pocx", kernel_matrix, weight).flatten(0, 1)[:, :, None]
         products = F.conv2d(values.permute(0, 3, 1, 2), kernels, padding=(0, left), groups=points)
         products = products.permute(0, 2, 3, 1).unflatten(3, (points, -1)).transpose(2, 3).flatten(3).flatten(1, 2)
-        found = (back @ products).unflatten(2, (-1, self.out_channels)).permute(0, 3, 1, 2)
-        return found if bias is None else found + bias[:, None, None]
+        outputs = (output_matrix @ products).unflatten(2, (-1, self.out_channels)).permute(0, 3, 1, 2)
+        return outputs if bias is None else outputs + bias[:, None, None]
 
 
 @cache
-def matrices(height: int, high: int, top: int) -> tuple[Tensor, Tensor, Tensor]:
-    """From an image's rows to the values of its tiles, from products of values to rows, from a kernel to its values.
+def winograd_matrices(height: int, kernel_rows: int, top: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the matrices from image rows to values, from products of values to output rows, and for kernels.
 
-    Polynomials are multiplied by multiplying their values; transposed, those three matrices filter.
+    Polynomials are multiplied by multiplying their values at some points; the transposed matrices filter.
     """
-    points, out = TILE + high - 1, height + 2 * top - high + 1
-    tiles = -(-out // TILE)
-    into, back = np.zeros((tiles, points, tiles * TILE + high - 1)), np.zeros((tiles * TILE, tiles, points))
-    for tile, first in enumerate(range(0, out, TILE)):
-        into[tile, :, first : first + points] = np.linalg.inv(_values(high, points)).T
-        back[first : first + TILE, tile] = _values(high, TILE).T
-    seen = into[:, :, top : top + height].reshape(-1, height)  # what is beside the image is 0
-    found = tuple(torch.from_numpy(one).float() for one in (seen, back[:out].reshape(out, -1), _values(high, high)))
-    return found[0], found[1], found[2]
+    points, num_rows = TILE_ROWS + kernel_rows - 1, height + 2 * top - kernel_rows + 1
+    tiles = -(-num_rows // TILE_ROWS)
+    to_values = np.zeros((tiles, points, tiles * TILE_ROWS + kernel_rows - 1))
+    to_rows = np.zeros((tiles * TILE_ROWS, tiles, points))
+    for tile, first in enumerate(range(0, num_rows, TILE_ROWS)):
+        to_values[tile, :, first : first + points] = np.linalg.inv(_evaluation(kernel_rows, points)).T
+        to_rows[first : first + TILE_ROWS, tile] = _evaluation(kernel_rows, TILE_ROWS).T
+    to_values = to_values[:, :, top : top + height].reshape(-1, height)  # the padding is 0
+    matrices = (to_values, to_rows[:num_rows].reshape(num_rows, -1), _evaluation(kernel_rows, kernel_rows))
+    image_matrix, output_matrix, kernel_matrix = (torch.from_numpy(matrix).float() for matrix in matrices)
+    return image_matrix, output_matrix, kernel_matrix
 
 
-def _values(high: int, terms: int) -> NDArray[np.float64]:
-    """From the coefficients of a polynomial to its values at the points; the last coefficient is that at infinity."""
-    return np.vstack([np.vander(POINTS[high], terms, increasing=True), np.eye(terms)[-1]])
+def _evaluation(kernel_rows: int, num_coefficients: int) -> NDArray[np.float64]:
+    """Return the matrix from a polynomial's coefficients to its values at the points; the last point is infinity."""
+    vandermonde = np.vander(POINTS[kernel_rows], num_coefficients, increasing=True)
+    return np.vstack([vandermonde, np.eye(num_coefficients)[-1]])
 
 
-def fewer_products(layer: nn.Conv2d) -> bool:
-    """Whether the layer can be computed so, and is large enough for it."""
-    high = layer.kernel_size[0]
-    can = is_plain(layer) and layer.groups == 1 and layer.stride == (1, 1) and high in POINTS
-    return can and min(layer.in_channels, layer.out_channels) * high >= MUCH
+def is_faster_by_winograd(layer: nn.Conv2d) -> bool:
+    rows = layer.kernel_size[0]
+    is_supported = has_small_zero_padding(layer) and layer.groups == 1 and layer.stride == (1, 1) and rows in POINTS
+    return is_supported and min(layer.in_channels, layer.out_channels) * rows >= MIN_CHANNELS_TIMES_ROWS
 
 
-HEAVY = 2**18  # weights of a linear layer, from which on its products outweigh that oneDNN is slower to begin
-FEW = 2  # rows, below which a product is a vector's, at which MKL is quick everywhere
-
-
-class Product(torch.autograd.Function):
-    """a b^T of matrices, by oneDNN. Its derivatives are such products too."""
+class OneDNNProduct(torch.autograd.Function):
+    """a b^T of matrices, by oneDNN; so are its derivatives."""
 
     @staticmethod
     def forward(context: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -90,28 +92,28 @@ class Product(torch.autograd.Function):
         return torch.ops.mkldnn._linear_pointwise(a.contiguous(), b, None, "none", [], "")
 
     @staticmethod
-    def backward(context: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(context: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         a, b = context.saved_tensors
-        of_a, of_b = context.needs_input_grad
+        needs_a, needs_b = context.needs_input_grad
         return (
-            Product.apply(slope, b.t()) if of_a else None,
-            Product.apply(slope.t(), a.t()) if of_b else None,
+            OneDNNProduct.apply(grad, b.t()) if needs_a else None,
+            OneDNNProduct.apply(grad.t(), a.t()) if needs_b else None,
         )
 
 
 class OneDNNLinear(nn.Linear):
-    """A Linear by oneDNN: MKL, which PyTorch takes, does half of what an AMD core with AVX-512 can."""
+    """A Linear by oneDNN: MKL, PyTorch's default, reaches half the speed of an AMD core with AVX-512."""
 
-    def forward(self, rows: Tensor) -> Tensor:
-        if rows.dtype != torch.float32 or rows.numel() < FEW * self.in_features:
-            return super().forward(rows)
-        found: Tensor = Product.apply(rows.reshape(-1, self.in_features), self.weight)
-        found = found.view(*rows.shape[:-1], self.out_features)
-        return found if self.bias is None else found + self.bias
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.dtype != torch.float32 or inputs.numel() < MIN_ONEDNN_ROWS * self.in_features:
+            return super().forward(inputs)
+        product: Tensor = OneDNNProduct.apply(inputs.reshape(-1, self.in_features), self.weight)
+        outputs = product.view(*inputs.shape[:-1], self.out_features)
+        return outputs if self.bias is None else outputs + self.bias
 
 
 def mkl_is_slow() -> bool:
-    """Whether PyTorch multiplies by MKL on cores of AMD, whose AVX-512 MKL leaves unused."""
+    """Return whether PyTorch multiplies by MKL on AMD cores, whose AVX-512 MKL does not use."""
     return (
         "AuthenticAMD" in cpu_name()
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
@@ -122,12 +124,12 @@ def mkl_is_slow() -> bool:
 
 
 def optimize_for_cpu(module: nn.Module) -> nn.Module:
-    """A copy of the module with faster layers; convolutions only where its channels lie side by side."""
+    """Return a copy of the module with faster layers; convolutions only where it works in channels-last."""
     module = copy.deepcopy(module)
-    beside = "cpu" in getattr(module, "channels_last", ())
+    is_channels_last = "cpu" in getattr(module, "channels_last", ())
     for child in module.modules():
-        if type(child) is nn.Conv2d and beside and fewer_products(child):
+        if type(child) is nn.Conv2d and is_channels_last and is_faster_by_winograd(child):
             child.__class__ = WinogradConv2d
-        elif type(child) is nn.Linear and mkl_is_slow() and child.weight.numel() >= HEAVY:
+        elif type(child) is nn.Linear and mkl_is_slow() and child.weight.numel() >= MIN_ONEDNN_WEIGHTS:
             child.__class__ = OneDNNLinear
     return module

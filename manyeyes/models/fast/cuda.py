@@ -9,31 +9,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from manyeyes.models.fast import is_plain
+from manyeyes.models.fast import has_small_zero_padding, padding_of
 from manyeyes.models.fast.depthwise import DepthConv2d
 from manyeyes.models.fast.group_norm import FusedGroupNorm
+from manyeyes.models.fast.kernels import to_channels_last
 
-FEW = 4  # channels of images, for which a GPU's own convolutions are slow
-MANY = 64  # channels from which on one kernel runs all groups of a convolution
-HIGH = {nn.ReLU: torch.inf, nn.ReLU6: 6.0}  # what comes after a norm, and the most that it lets through
-ALIGNED = 8  # numbers that a row of a matrix should be a multiple of, for the tensor cores
+MAX_PATCH_CHANNELS = 4  # of images, up to which a GPU's own convolutions are slow
+MIN_GROUP_CHANNELS = 64  # from which one kernel runs all groups of a convolution
+RELU_MAXIMUM = {nn.ReLU: torch.inf, nn.ReLU6: 6.0}
+ALIGNMENT = 8  # rows of matrices of a multiple of this many values use the tensor cores
 
 
 class PatchConv2d(nn.Conv2d):
     """A Conv2d of images: it gathers the patch under each output pixel and multiplies all by the weights at once.
 
-    A patch is a few stretches of an image's rows, each so long that it is aligned; the weights of what is too much are
-    0. Images are multiplied apart, so that the gradient of the weights is many small products and not one endless sum.
+    A patch is some segments of image rows, each padded to an aligned length; the weights of the padding are 0. Images
+    are multiplied one by one, so that the gradient of the weights is many small products instead of one huge sum.
     """
 
     def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        (high, wide), (down, across) = self.kernel_size, self.stride
-        assert not isinstance(self.padding, str)
-        top, left = self.padding
-        extra = -(wide * self.in_channels) % ALIGNED
-        rows = F.pad(images.permute(0, 2, 3, 1), (0, 0, left, left, top, top)).flatten(2)
-        stretches = F.pad(rows, (0, extra)).unfold(2, wide * self.in_channels + extra, across * self.in_channels)
-        patches = stretches.unfold(1, high, down).transpose(3, 4)  # [B, H, W, high, stretch]
+        (rows, columns), (down, across), (top, left) = self.kernel_size, self.stride, padding_of(self)
+        extra = -(columns * self.in_channels) % ALIGNMENT
+        lines = F.pad(images.permute(0, 2, 3, 1), (0, 0, left, left, top, top)).flatten(2)
+        segments = F.pad(lines, (0, extra)).unfold(2, columns * self.in_channels + extra, across * self.in_channels)
+        patches = segments.unfold(1, rows, down).transpose(3, 4)  # [B, H, W, rows, segment]
         weights = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, extra)).flatten(1)
         outputs = torch.bmm(patches.flatten(3).flatten(1, 2), weights.t().expand(len(images), -1, -1))
         if bias is not None:
@@ -44,30 +43,29 @@ class PatchConv2d(nn.Conv2d):
 class RowConv2d(nn.Conv2d):
     """A Conv2d of stride 1 as one matrix product for each row of its kernel, which runs for many clients at once.
 
-    Libraries run a convolution of many groups one group after another where a group has few channels.
+    Libraries run the groups of a convolution one after another if a group has few channels.
     """
 
     def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        assert not isinstance(self.padding, str)
-        (high, wide), (top, left) = self.kernel_size, self.padding
+        (rows, columns), (top, left) = self.kernel_size, padding_of(self)
         pixels = F.pad(images.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
-        rows, columns = pixels.shape[1] - high + 1, pixels.shape[2] - wide + 1
-        across = torch.cat([pixels[:, :, x : x + columns] for x in range(wide)], 3)  # [B, H, columns, wide x channels]
-        weights = weight.permute(2, 0, 3, 1).flatten(2)  # [high, out, wide x channels]
-        for_each = weights.expand(len(images), -1, -1, -1).contiguous()
-        parts = [across[:, y : y + rows].flatten(1, 2) for y in range(high)]
-        products = [torch.bmm(part, for_each[:, y].mT) for y, part in enumerate(parts)]
+        height, width = pixels.shape[1] - rows + 1, pixels.shape[2] - columns + 1
+        segments = torch.cat([pixels[:, :, x : x + width] for x in range(columns)], 3)  # [B, H, W, columns x channels]
+        weights = weight.permute(2, 0, 3, 1).flatten(2)  # [rows, out, columns x channels]
+        weights_of_images = weights.expand(len(images), -1, -1, -1).contiguous()
+        row_inputs = [segments[:, y : y + height].flatten(1, 2) for y in range(rows)]
+        products = [torch.bmm(inputs, weights_of_images[:, y].mT) for y, inputs in enumerate(row_inputs)]
         outputs = sum(products[1:], products[0])
         if bias is not None:
             outputs = outputs + bias
-        return outputs.unflatten(1, (rows, columns)).permute(0, 3, 1, 2)
+        return outputs.unflatten(1, (height, width)).permute(0, 3, 1, 2)
 
 
 class AlignedLinear(nn.Linear):
-    """A Linear whose outputs are padded while they are computed."""
+    """A Linear whose outputs are padded to an aligned number while they are computed."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        extra = -self.out_features % ALIGNED
+        extra = -self.out_features % ALIGNMENT
         if not extra:
             return self._product(inputs, self.weight, self.bias)
         bias = None if self.bias is None else F.pad(self.bias, (0, extra))
@@ -78,9 +76,9 @@ class AlignedLinear(nn.Linear):
 
 
 class ClientLinear(AlignedLinear):
-    """A Linear whose weights' gradient is made as the weights lie in memory.
+    """A Linear whose weight gradient has the memory layout of the weights.
 
-    Else `vmap` makes it turned round, and for each of many clients it is turned back, number by number.
+    By default `vmap` computes it transposed, and then it is transposed back for each client, value by value.
     """
 
     def _product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -92,7 +90,7 @@ class ClientLinear(AlignedLinear):
 
 @torch.library.custom_op("manyeyes::multiply", mutates_args=())
 def multiply(inputs: Tensor, weights: Tensor) -> Tensor:
-    """Inputs [B, in] times weights [out, in], or those of several clients [K, B, in] and [K, out, in]."""
+    """Multiply inputs [B, in] by weights [out, in], or those of several clients [K, B, in] by [K, out, in]."""
     return torch.matmul(inputs, weights.mT)
 
 
@@ -103,136 +101,143 @@ def _(inputs: Tensor, weights: Tensor) -> Tensor:
 
 @multiply.register_vmap
 def _(info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, weights: Tensor) -> tuple[Tensor, int]:
-    inputs_KBI, weights_KOI = (
-        _of_clients(one, dim, info.batch_size) for one, dim in zip((inputs, weights), in_dims, strict=True)
-    )
-    outputs: Tensor = multiply(inputs_KBI, weights_KOI)
+    inputs_KBI = _clients_first(inputs, in_dims[0], info.batch_size)
+    outputs: Tensor = multiply(inputs_KBI, _clients_first(weights, in_dims[1], info.batch_size))
     return outputs, 0
 
 
-def _of_clients(tensor: Tensor, dim: int | None, clients: int) -> Tensor:
-    """With the clients in front, also of what all of them share."""
-    return tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+def _clients_first(tensor: Tensor, dim: int | None, num_clients: int) -> Tensor:
+    """Return the tensor with the client dimension in front; one that all clients share is expanded."""
+    return tensor.expand(num_clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
-def _remember_product(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+def _multiply_setup(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _back_product(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
+def _multiply_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     inputs, weights = ctx.saved_tensors
-    return torch.matmul(slope, weights), torch.matmul(slope.mT, inputs)
+    return torch.matmul(grad, weights), torch.matmul(grad.mT, inputs)
 
 
-multiply.register_autograd(_back_product, setup_context=_remember_product)
+multiply.register_autograd(_multiply_backward, setup_context=_multiply_setup)
 
 
 class GroupConv2d(nn.Conv2d):
-    """A Conv2d of stride 1 whose gradients stay fast when `vmap` runs it for many clients as one of many groups."""
+    """A Conv2d of stride 1 whose gradients stay fast when `vmap` runs it for many clients, as a grouped convolution."""
 
     def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        assert not isinstance(self.padding, str)
-        outputs: Tensor = convolve(images, weight, list(self.padding), 1)
+        outputs: Tensor = convolve(images, weight, list(padding_of(self)), 1)
         return outputs if bias is None else outputs + bias[:, None, None]
 
 
 @torch.library.custom_op("manyeyes::convolve", mutates_args=())
 def convolve(images: Tensor, weights: Tensor, padding: list[int], groups: int) -> Tensor:
-    """A convolution of stride 1."""
-    return F.conv2d(images, weights, padding=padding, groups=groups).contiguous(memory_format=torch.channels_last)
+    """Convolve with stride 1."""
+    return to_channels_last(F.conv2d(images, weights, padding=padding, groups=groups))
 
 
 @convolve.register_fake
 def _(images: Tensor, weights: Tensor, padding: list[int], groups: int) -> Tensor:
-    shape = [n + 2 * p - k + 1 for n, p, k in zip(images.shape[2:], padding, weights.shape[2:], strict=True)]
-    outputs = images.new_empty(len(images), len(weights), *shape)
-    return outputs.contiguous(memory_format=torch.channels_last)
+    sizes = [n + 2 * p - k + 1 for n, p, k in zip(images.shape[2:], padding, weights.shape[2:], strict=True)]
+    return to_channels_last(images.new_empty(len(images), len(weights), *sizes))
 
 
-@torch.library.custom_op("manyeyes::convolve_slope", mutates_args=())
-def convolve_slope(images: Tensor, weights: Tensor, slope: Tensor, padding: list[int], groups: int) -> Tensor:
-    """The gradient of the weights."""
-    found: Tensor = torch.ops.aten.convolution_backward(
-        slope, images, weights, None, [1, 1], padding, [1, 1], False, [0, 0], groups, [False, True, False]
+@torch.library.custom_op("manyeyes::convolve_weight_grad", mutates_args=())
+def convolve_weight_grad(images: Tensor, weights: Tensor, grad: Tensor, padding: list[int], groups: int) -> Tensor:
+    """Return the gradient of the weights."""
+    weight_grad: Tensor = torch.ops.aten.convolution_backward(
+        grad, images, weights, None, [1, 1], padding, [1, 1], False, [0, 0], groups, [False, True, False]
     )[1]
-    return found.contiguous()
+    return weight_grad.contiguous()
 
 
-@convolve_slope.register_fake
-def _(images: Tensor, weights: Tensor, slope: Tensor, padding: list[int], groups: int) -> Tensor:
+@convolve_weight_grad.register_fake
+def _(images: Tensor, weights: Tensor, grad: Tensor, padding: list[int], groups: int) -> Tensor:
     return torch.empty_like(weights, memory_format=torch.contiguous_format)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _convolve_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     images, weights, ctx.padding, ctx.groups = inputs
     ctx.save_for_backward(images, weights)
 
 
-def _back(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-    """What comes back to the images is a convolution with the weights turned round: one kernel for all groups."""
+def _convolve_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients; that of the images is a convolution with the flipped weights: one kernel for all groups."""
     images, weights = ctx.saved_tensors
-    padding, groups = ctx.padding, ctx.groups
-    slope = slope.contiguous(memory_format=torch.channels_last)
-    turned = weights.unflatten(0, (groups, -1)).flip(3, 4).transpose(1, 2).flatten(0, 1)
-    around = [k - 1 - p for k, p in zip(weights.shape[2:], padding, strict=True)]
-    back = convolve(slope, turned, around, groups) if ctx.needs_input_grad[0] else None
-    return back, convolve_slope(images, weights, slope, padding, groups), None, None
+    padding, groups, grad = ctx.padding, ctx.groups, to_channels_last(grad)
+    image_grad = None
+    if ctx.needs_input_grad[0]:
+        flipped = weights.unflatten(0, (groups, -1)).flip(3, 4).transpose(1, 2).flatten(0, 1)
+        full_padding = [k - 1 - p for k, p in zip(weights.shape[2:], padding, strict=True)]
+        image_grad = convolve(grad, flipped, full_padding, groups)
+    return image_grad, convolve_weight_grad(images, weights, grad, padding, groups), None, None
 
 
-convolve.register_autograd(_back, setup_context=_remember)
+convolve.register_autograd(_convolve_backward, setup_context=_convolve_setup)
 
 
 @convolve.register_vmap
 def _(
     info: Any, in_dims: tuple[int | None, ...], images: Tensor, weights: Tensor, padding: list[int], groups: int
 ) -> tuple[Tensor, int]:
-    assert groups == 1
-    images_KBCHW, weights_KOCHW = (
-        _of_clients(one, dim, info.batch_size) for one, dim in zip((images, weights), in_dims[:2], strict=True)
-    )
-    together = images_KBCHW.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
-    outputs: Tensor = convolve(together, weights_KOCHW.flatten(0, 1), padding, len(weights_KOCHW))
+    assert groups == 1, "a grouped convolution is not replaced by a GroupConv2d"
+    images_KBCHW = _clients_first(images, in_dims[0], info.batch_size)
+    weights_KOCHW = _clients_first(weights, in_dims[1], info.batch_size)
+    merged = to_channels_last(images_KBCHW.transpose(0, 1).flatten(1, 2))
+    outputs: Tensor = convolve(merged, weights_KOCHW.flatten(0, 1), padding, len(weights_KOCHW))
     return outputs.unflatten(1, weights_KOCHW.shape[:2]), 1
 
 
 def optimize_for_cuda(module: nn.Module, vmapped: bool) -> nn.Module:
-    """A copy of the module with faster layers; `several`: clients run side by side."""
+    """Return a copy of the module with faster layers, for one client or, if `vmapped`, for several at once."""
     module = copy.deepcopy(module)
-    side_by_side = "cuda" in getattr(module, "channels_last", ())
-    alone = side_by_side and not vmapped
-    if alone:
+    is_channels_last = "cuda" in getattr(module, "channels_last", ())
+    fuses_layers = is_channels_last and not vmapped
+    if fuses_layers:
         _fuse_norms(module)
-    for child in module.modules():
-        if type(child) is nn.Linear and (vmapped or child.out_features % ALIGNED):
-            child.__class__ = ClientLinear if vmapped else AlignedLinear
-        if type(child) is not nn.Conv2d or not is_plain(child):
-            continue
-        if child.groups > 1:
-            if alone and child.groups == child.in_channels == child.out_channels:
-                child.__class__ = DepthConv2d
-        elif child.in_channels <= FEW:
-            child.__class__ = PatchConv2d
-        elif vmapped and child.stride == (1, 1):
-            child.__class__ = RowConv2d if min(child.in_channels, child.out_channels) < MANY else GroupConv2d
-        if type(child) is not nn.Conv2d and not side_by_side:
-            child.register_forward_hook(_in_plain_order)
+    for layer in module.modules():
+        if type(layer) is nn.Linear and (vmapped or layer.out_features % ALIGNMENT):
+            layer.__class__ = ClientLinear if vmapped else AlignedLinear
+        if type(layer) is nn.Conv2d and (fast := _faster_convolution(layer, vmapped, fuses_layers)):
+            layer.__class__ = fast
+            if not is_channels_last:
+                layer.register_forward_hook(_make_contiguous)
     return module
 
 
-def _in_plain_order(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
-    """As a Conv2d of plain images leaves them, which the `view`s of a module may rely on."""
+def _faster_convolution(layer: nn.Conv2d, vmapped: bool, fuses_layers: bool) -> type[nn.Conv2d] | None:
+    """Return the class that computes a convolution faster, or None."""
+    if not has_small_zero_padding(layer):
+        return None
+    if layer.groups > 1:
+        is_depthwise = layer.groups == layer.in_channels == layer.out_channels
+        return DepthConv2d if fuses_layers and is_depthwise else None
+    if layer.in_channels <= MAX_PATCH_CHANNELS:
+        return PatchConv2d
+    if not vmapped or layer.stride != (1, 1):
+        return None
+    return RowConv2d if min(layer.in_channels, layer.out_channels) < MIN_GROUP_CHANNELS else GroupConv2d
+
+
+def _make_contiguous(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+    """Return the outputs in the layout of a plain Conv2d, which a `view` in the module may rely on."""
     return outputs.contiguous()
 
 
 def _fuse_norms(module: nn.Module) -> None:
-    """Each GroupNorm, in a Sequential with the ReLU that follows it, unless it is used in several places."""
-    places = Counter(child for parent in module.modules() for child in parent._modules.values())
-    for parent in module.modules():
-        if type(parent) is nn.GroupNorm and parent.affine:
-            parent.__class__ = FusedGroupNorm
+    """Fuse each GroupNorm of a Sequential with the ReLU after it, unless the norm is used in several places."""
+    num_uses = Counter(child for parent in module.modules() for child in parent._modules.values())
+    for layer in module.modules():
+        if type(layer) is nn.GroupNorm and layer.affine:
+            layer.__class__ = FusedGroupNorm
     for parent in module.modules():
         if isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward:
-            for place, (norm, after) in enumerate(pairwise(parent), 1):
-                if isinstance(norm, FusedGroupNorm) and places[norm] == 1 and type(after) in HIGH:
-                    norm.low, norm.high = 0.0, HIGH[type(after)]
-                    parent[place] = nn.Identity()
+            _fuse_sequential(parent, num_uses)
+
+
+def _fuse_sequential(layers: nn.Sequential, num_uses: Counter[nn.Module | None]) -> None:
+    for index, (norm, activation) in enumerate(pairwise(layers), 1):
+        if isinstance(norm, FusedGroupNorm) and num_uses[norm] == 1 and type(activation) in RELU_MAXIMUM:
+            norm.minimum, norm.maximum = 0.0, RELU_MAXIMUM[type(activation)]
+            layers[index] = nn.Identity()

@@ -1,6 +1,6 @@
-"""Convolutions of each channel alone, of images whose channels lie side by side, with gradients that are fast on a GPU.
+"""Depthwise convolutions of channels-last images, with gradients that are fast on a GPU.
 
-Its library computes those of the weights, and the outputs, at about the speed of memory, but what comes back to the
+PyTorch computes the outputs and the gradient of the weights at about the speed of memory, but the gradient of the
 images several times slower.
 """
 
@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from manyeyes.models.fast.kernels import to_channels_last, usable
+from manyeyes.models.fast import padding_of
+from manyeyes.models.fast.kernels import can_run_on, to_channels_last
 
 
 class DepthConv2d(nn.Conv2d):
     """A Conv2d with as many groups as channels, in and out."""
 
     def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        assert not isinstance(self.padding, str)
-        outputs: Tensor = convolve(images, weight, list(self.stride), list(self.padding))
+        outputs: Tensor = convolve(images, weight, list(self.stride), list(padding_of(self)))
         return outputs if bias is None else outputs + bias[:, None, None]
 
 
 @torch.library.custom_op("manyeyes::depthwise", mutates_args=())
 def convolve(images: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
-    """A convolution of each channel."""
+    """Convolve each channel."""
     return to_channels_last(F.conv2d(images, weight, None, stride, padding, groups=len(weight)))
 
 
@@ -34,49 +34,50 @@ def _(images: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> 
     return to_channels_last(images.new_empty(*images.shape[:2], *((n + 2 * p - k) // s + 1 for n, p, k, s in sizes)))
 
 
-@torch.library.custom_op("manyeyes::depthwise_back", mutates_args=())
-def convolve_back(
-    slope: Tensor, images: Tensor, weight: Tensor, stride: list[int], padding: list[int]
+@torch.library.custom_op("manyeyes::depthwise_backward", mutates_args=())
+def convolve_backward(
+    grad: Tensor, images: Tensor, weight: Tensor, stride: list[int], padding: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """What comes back to images and weights."""
-    to_weight: Tensor = _usual(slope, images, weight, stride, padding, [False, True, False])[1]
-    return to_channels_last(_to_images(slope, images, weight, stride, padding)), to_weight.contiguous()
+    """Return the gradients of images and weights."""
+    weight_grad: Tensor = _torch_backward(grad, images, weight, stride, padding, [False, True, False])[1]
+    return to_channels_last(_image_grad(grad, images, weight, stride, padding)), weight_grad.contiguous()
 
 
-@convolve_back.register_fake
-def _(slope: Tensor, images: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> tuple[Tensor, Tensor]:
+@convolve_backward.register_fake
+def _(grad: Tensor, images: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> tuple[Tensor, Tensor]:
     return to_channels_last(torch.empty_like(images)), torch.empty_like(weight, memory_format=torch.contiguous_format)
 
 
-def _to_images(slope: Tensor, images: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
-    """With a stride of 1 that is a convolution with the weights turned round."""
+def _image_grad(grad: Tensor, images: Tensor, weight: Tensor, stride: list[int], padding: list[int]) -> Tensor:
+    """Return the gradient of the images; with a stride of 1 it is a convolution with the flipped weights."""
     if stride == [1, 1]:
-        around = [k - 1 - p for k, p in zip(weight.shape[2:], padding, strict=True)]
-        return F.conv2d(slope, weight.flip(2, 3), None, 1, around, groups=len(weight))
-    even = images.shape[2] % 2 == images.shape[3] % 2 == 0
-    small = (stride, padding, list(weight.shape[2:])) == ([2, 2], [1, 1], [3, 3])
-    if even and small and usable(images):
+        full_padding = [k - 1 - p for k, p in zip(weight.shape[2:], padding, strict=True)]
+        return F.conv2d(grad, weight.flip(2, 3), None, 1, full_padding, groups=len(weight))
+    has_even_sides = images.shape[2] % 2 == images.shape[3] % 2 == 0
+    is_3x3 = (stride, padding, list(weight.shape[2:])) == ([2, 2], [1, 1], [3, 3])
+    if has_even_sides and is_3x3 and can_run_on(images):
         from manyeyes.models.fast.kernels import depthwise
 
-        return depthwise.to_images(slope, weight.contiguous())
-    return _usual(slope, images, weight, stride, padding, [True, False, False])[0]
+        return depthwise.image_grad(grad, weight.contiguous())
+    gradient: Tensor = _torch_backward(grad, images, weight, stride, padding, [True, False, False])[0]
+    return gradient
 
 
-def _usual(
-    slope: Tensor, images: Tensor, weight: Tensor, stride: list[int], padding: list[int], wanted: list[bool]
+def _torch_backward(
+    grad: Tensor, images: Tensor, weight: Tensor, stride: list[int], padding: list[int], output_mask: list[bool]
 ) -> Any:
     return torch.ops.aten.convolution_backward(
-        slope, images, weight, None, stride, padding, [1, 1], False, [0, 0], len(weight), wanted
+        grad, images, weight, None, stride, padding, [1, 1], False, [0, 0], len(weight), output_mask
     )
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     images, weight, ctx.stride, ctx.padding = inputs
     ctx.save_for_backward(images, weight)
 
 
-def _back(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-    return *convolve_back(to_channels_last(slope), *ctx.saved_tensors, ctx.stride, ctx.padding), None, None
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *convolve_backward(to_channels_last(grad), *ctx.saved_tensors, ctx.stride, ctx.padding), None, None
 
 
-convolve.register_autograd(_back, setup_context=_remember)
+convolve.register_autograd(_backward, setup_context=_setup)
