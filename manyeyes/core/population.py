@@ -123,6 +123,12 @@ class MultiLabels:
         ids = _as_ids([label for row in unique for label in row], "labels")
         return MultiLabels(_offsets([len(row) for row in unique]), ids, classes)
 
+    @staticmethod
+    def from_pairs(examples: Ints, labels: Ints, num_examples: int, classes: tuple[str, ...]) -> MultiLabels:
+        """Make labels from (example, class id) pairs in any order; a repeated pair counts once."""
+        examples, labels = np.divmod(np.unique(examples * len(classes) + labels), max(1, len(classes)))
+        return MultiLabels(np.searchsorted(examples, np.arange(num_examples + 1)), labels, classes)
+
     def __len__(self) -> int:
         return len(self.indptr) - 1
 

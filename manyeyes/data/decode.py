@@ -15,28 +15,19 @@ from PIL import Image, UnidentifiedImageError
 
 MAX_PIXELS = 2 * 89_478_485  # where Pillow refuses: more is taken for a decompression bomb
 EXTENSIONS = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "MPO": (".jpg", ".jpeg", ".mpo"),
-    "PNG": (".png", ".apng"),
-    "GIF": (".gif",),
-    "WEBP": (".webp",),
-    "BMP": (".bmp", ".dib"),
-    "TIFF": (".tif", ".tiff"),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"), "MPO": (".jpg", ".jpeg", ".mpo"), "PNG": (".png", ".apng"),
+    "GIF": (".gif",), "WEBP": (".webp",), "BMP": (".bmp", ".dib"), "TIFF": (".tif", ".tiff"),
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
-}
+}  # fmt: skip
 FORMATS = [format for format in EXTENSIONS if format != "MPO"]  # MPO opens as JPEG; some others start Ghostscript
 KNOWN_EXTENSIONS = {extension for extensions in EXTENSIONS.values() for extension in extensions}
 MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 EXIF_ORIENTATION = 0x0112
+T = Image.Transpose
 TRANSPOSITIONS = {  # that turn an image of this EXIF orientation upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+    2: T.FLIP_LEFT_RIGHT, 3: T.ROTATE_180, 4: T.FLIP_TOP_BOTTOM, 5: T.TRANSPOSE, 6: T.ROTATE_270, 7: T.TRANSVERSE,
+    8: T.ROTATE_90,
+}  # fmt: skip
 
 OpenedImage = tuple[Image.Image, str, list[str]]  # in RGB, its format, notes
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from manyeyes.core.population import Ints, MultiLabels, Population
+from manyeyes.core.population import MultiLabels, Population
 from manyeyes.data.datasets.synthetic_files import write_images
 from manyeyes.data.manifest import Files, Manifest, Source
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
@@ -92,18 +92,12 @@ def read_relationship(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def compress(owner: Ints, indices: Ints, classes: tuple[str, ...], count: int) -> MultiLabels:
-    """Return (image, class) pairs as compressed rows; a label that an image has twice counts once."""
-    owner, indices = np.divmod(np.unique(owner * len(classes) + indices), max(1, len(classes)))
-    return MultiLabels(np.searchsorted(owner, np.arange(count + 1)), indices, classes)
-
-
 def _multi_labels(names: pa.ListArray) -> MultiLabels:
     """Return lists of label names as labels; the classes are in sorted order, as in pfl-research."""
     codes = pc.list_flatten(names).dictionary_encode()
     classes, rank = np.unique(np.array(codes.dictionary.to_pylist(), np.str_), return_inverse=True)
     owner = np.repeat(np.arange(len(names)), pc.fill_null(pc.list_value_length(names), 0).to_numpy())
-    return compress(owner, rank[codes.indices.to_numpy()], tuple(classes.tolist()), len(names))
+    return MultiLabels.from_pairs(owner, rank[codes.indices.to_numpy()], len(names), tuple(classes.tolist()))
 
 
 def _read_labels(path: Path) -> tuple[pa.Table, NDArray[np.str_]]:

@@ -15,7 +15,7 @@ from h5py import h5d, h5g, h5s
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, MultiLabels, Population
-from manyeyes.data.datasets.flair import SPLITS, TASKS, compress
+from manyeyes.data.datasets.flair import SPLITS, TASKS
 
 Values = list[NDArray[Any]]  # one array for each user
 
@@ -170,7 +170,7 @@ def _from_coordinates(images: Hdf5Images, classes: tuple[str, ...], rows: Values
     is_paired = list(map(len, columns)) == sizes
     if not is_paired or (row >= np.repeat(np.diff(images.starts), sizes)).any() or (column >= len(classes)).any():
         raise ValueError(f"{images.path} has labels of images or classes that it does not have: make it again")
-    return compress(row + np.repeat(images.starts[:-1], sizes), column, classes, len(images))
+    return MultiLabels.from_pairs(row + np.repeat(images.starts[:-1], sizes), column, len(images), classes)
 
 
 def _from_names(images: Hdf5Images, classes: tuple[str, ...], texts: Values) -> MultiLabels:
@@ -181,7 +181,8 @@ def _from_names(images: Hdf5Images, classes: tuple[str, ...], texts: Values) -> 
         indices = np.array([index[label] for row in labels for label in row], np.int64)
     except KeyError as label:
         raise ValueError(f"{images.path} has a label {label} that its label counter lacks: make it again") from None
-    return compress(np.repeat(np.arange(len(labels)), list(map(len, labels))), indices, classes, len(images))
+    owners = np.repeat(np.arange(len(labels)), list(map(len, labels)))
+    return MultiLabels.from_pairs(owners, indices, len(images), classes)
 
 
 def _decode_texts(images: Hdf5Images, values: Values) -> list[str]:

@@ -1,14 +1,12 @@
 """The composition of a user's images: position, light, camera and colors of given objects, and the user's ratings."""
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
 from manyeyes.data.synthetic.renderer import RenderedObjects, Scene, select
 from manyeyes.data.synthetic.shapes import Array, Doubles
+from manyeyes.data.synthetic.users import Taxonomy, UserImages
 
 # Average weights of exposure, contrast, composition, sharpness, color and brightness in a rating.
 SHARED_PREFERENCE = np.array([0.7, 0.5, 0.7, 0.5, 0.3, 0.0])
@@ -16,20 +14,11 @@ PERSONAL_PREFERENCE_STD = 0.5  # of a user's own weights around the average
 RATING_THRESHOLDS = (-1.5, -0.5, 0.4, 1.3)
 
 
-@dataclass(frozen=True, eq=False)
-class Objects:
-    """The objects in a user's images, those of an image together."""
-
-    image: Ints
-    coarse: Ints
-    appearance: Array  # [O, 4]
-    is_main: NDArray[np.bool_]  # true for one object of each image
-
-
-def compose(seed: int, user: int, latitude: float, objects: Objects) -> tuple[Scene, RenderedObjects, Ints]:
+def compose(seed: int, user: int, contents: UserImages, classes: Taxonomy) -> tuple[Scene, RenderedObjects, Ints]:
     """Return the scenes and objects of a user's images, and the user's rating of each from 0 to 4."""
     g = make_rng(seed, "scene", 0, user)
-    n, o = int(objects.is_main.sum()), len(objects.image)
+    image, main = contents.image, contents.is_main
+    n, o = len(contents.main_class), len(image)
 
     # The user's camera and habits.
     warmth, tint, exposure_bias, contrast_bias, light_bias = g.normal(size=5)
@@ -39,7 +28,7 @@ def compose(seed: int, user: int, latitude: float, objects: Objects) -> tuple[Sc
     hour, exposure, contrast, jitter = g.normal(size=(4, n))
     brightness = np.clip(0.56 + 0.04 * light_bias + 0.11 * hour, 0.28, 0.85)
     sky_hue = np.where(g.random(n) < 0.4, 0.58 + 0.04 * g.normal(size=n), _hues_near(palette, g.random(n)))
-    land = 0.12 + 0.2 * np.cos(np.radians(latitude)) ** 2  # from sand to green
+    land = 0.12 + 0.2 * np.cos(np.radians(contents.coordinates[0, 0])) ** 2  # from sand to green
     ground_hue = np.where(g.random(n) < 0.4, land + 0.05 * g.normal(size=n), _hues_near(palette, g.random(n)))
     saturation = np.clip(0.32 + 0.14 * g.normal(size=n), 0.05, 0.75)
     ratio = np.exp(0.22 * g.normal(size=n))
@@ -65,24 +54,23 @@ def compose(seed: int, user: int, latitude: float, objects: Objects) -> tuple[Sc
     )
 
     # Each object: the main one large, the others small and away from it.
-    main = objects.is_main
-    num_objects = np.bincount(objects.image, minlength=n)[objects.image]
+    num_objects = np.bincount(image, minlength=n)[image]
     radius = np.where(main, g.uniform(0.31, 0.43, o), g.uniform(0.09, 0.17, o) / np.maximum(1, num_objects / 6) ** 0.5)
     center = 0.5 + np.clip(0.07 * g.normal(size=(n, 2)), -0.15, 0.15)
     main_radius = np.zeros(n)
-    main_radius[objects.image[main]] = radius[main]
+    main_radius[image[main]] = radius[main]
     candidates = g.uniform(0.08, 0.92, (o, 5, 2))
-    position = _clear_of(center[objects.image], main_radius[objects.image] + radius, candidates)
-    position[main] = center[objects.image[main]]
-    value, texture_value = _values(0.5 * (sky + ground)[objects.image], g.random((3, o)))
+    position = _clear_of(center[image], main_radius[image] + radius, candidates)
+    position[main] = center[image[main]]
+    value, texture_value = _values(0.5 * (sky + ground)[image], g.random((3, o)))
     hue = np.where(g.random(o) < 0.3, _hues_near(palette, g.random(o)), g.random(o))
     texture_hue = hue + np.where(g.random(o) < 0.5, 0.06, 0.5) * g.normal(size=o)
     vividness = np.clip(0.38 + 0.18 * g.normal(size=o), 0.05, 0.95)
     depth = np.where(main, 0.6, g.random(o))
     rendered = RenderedObjects(
-        image=objects.image,
-        coarse=objects.coarse,
-        appearance=_to_float32(objects.appearance + 0.05 * g.normal(size=(o, 4))),
+        image=image,
+        coarse=classes.parent[contents.fine_class],
+        appearance=_to_float32(classes.appearance[contents.fine_class] + 0.05 * g.normal(size=(o, 4))),
         x=_to_float32(position[:, 0]),
         y=_to_float32(position[:, 1]),
         radius=_to_float32(radius),
@@ -91,7 +79,7 @@ def compose(seed: int, user: int, latitude: float, objects: Objects) -> tuple[Sc
         color=_to_rgb(hue, vividness, value),
         texture_color=_to_rgb(texture_hue, vividness * 0.8, texture_value),
     )
-    rendered = select(rendered, np.lexsort([depth, objects.image]))
+    rendered = select(rendered, np.lexsort([depth, image]))
 
     # The user's ratings.
     light = (np.log(brightness / 0.56) + exposure) / 0.28

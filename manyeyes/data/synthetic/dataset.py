@@ -68,8 +68,8 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
         single,
         np.repeat(np.arange(description.users), counts),
         single=single,
-        coarse=_multi_labels(image, classes.parent[fine_class], len(images), classes.coarse),
-        fine=_multi_labels(image, fine_class, len(images), classes.fine),
+        coarse=MultiLabels.from_pairs(image, classes.parent[fine_class], len(images), classes.coarse),
+        fine=MultiLabels.from_pairs(image, fine_class, len(images), classes.fine),
         rating=SingleLabels(np.concatenate(ratings), ("1", "2", "3", "4", "5")),
         latitude=coordinates[:, 0],
         longitude=coordinates[:, 1],
@@ -109,20 +109,13 @@ def render_users(job: tuple[SyntheticImages, Ints, int]) -> tuple[list[UserImage
     starts = np.cumsum(counts) - counts
     for user, (count, start) in enumerate(zip(counts.tolist(), starts, strict=True), first_user):
         contents = user_images(description.seed, user, count, description.alpha, classes, globe)
-        latitude = contents.coordinates[0, 0]
-        scene, user_objects, rating = compose(description.seed, user, latitude, contents.objects(classes))
+        scene, user_objects, rating = compose(description.seed, user, contents, classes)
         users.append(contents)
         scenes.append(scene)
         objects.append(replace(user_objects, image=user_objects.image + start))
         ratings.append(rating)
     pixels = render(concatenate(scenes), concatenate(objects), description.size, description.seed)
     return users, np.concatenate(ratings), pixels
-
-
-def _multi_labels(image: Ints, labels: Ints, num_images: int, classes: tuple[str, ...]) -> MultiLabels:
-    """Return the labels of images from (image, label) pairs, each once."""
-    image, labels = np.divmod(np.unique(image * len(classes) + labels), len(classes))
-    return MultiLabels(np.searchsorted(image, np.arange(num_images + 1)), labels, classes)
 
 
 def _user_ranges(offsets: Ints, max_images: int) -> list[tuple[int, int]]:

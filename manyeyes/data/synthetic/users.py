@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
-from manyeyes.data.synthetic.composition import Objects
 from manyeyes.data.synthetic.shapes import Array, Doubles, appearances
 
 # FLAIR's coarse classes, and the number of its images that show each.
@@ -60,10 +59,6 @@ class UserImages:
     image: Ints  # the image of each object
     fine_class: Ints  # of each object; in each image ascending and without repeats
     is_main: NDArray[np.bool_]  # of each object
-
-    def objects(self, classes: Taxonomy) -> Objects:
-        appearance = classes.appearance[self.fine_class]
-        return Objects(self.image, classes.parent[self.fine_class], appearance, self.is_main)
 
 
 def sizes(users: int, seed: int) -> Ints:
