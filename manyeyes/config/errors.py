@@ -88,8 +88,8 @@ def _format_setting_error(text: str, known: set[str]) -> str:
             return f"{name} is {value[1]!r}: it must be {TYPE_NAMES.get(value[2], value[2])}."
         if "is not Optional" in text:
             return f"{name}=null is not possible: give a value."
-    if match := re.search(r"Missing mandatory value: (\S+)", text):
-        return f"{match[1]} must be given: add {match[1]}=..."
+    if match := re.search(r"Missing mandatory value: (\S+)(?:\s+full_key: (\S+))?", text):
+        return f"{match[2] or match[1]} must be given: add {match[2] or match[1]}=..."
     if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
         return f"{match[1]} has several values: add --multirun to run with each, or write a list as [value,value]."
     return ""

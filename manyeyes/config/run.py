@@ -116,6 +116,8 @@ def resumed_settings(folder: Path, config: DictConfig, overrides: Sequence[str])
     check_resume_overrides(overrides, incomplete)
     for override in overrides:
         keys = override.partition("=")[0].lstrip("+~").split(".")
+        if keys == ["engine"]:  # all engines have the same options, which the run keeps
+            keys = ["engine", "name"]
         if keys[0] in incomplete:
             settings[keys[0]] = new[keys[0]]
         elif keys != ["resume"]:

@@ -43,6 +43,7 @@ from manyeyes.config.build import (
     build_population,
     build_preprocess,
     build_run_config,
+    plain,
     train_options,
 )
 from manyeyes.config.compose import compose_config
@@ -116,7 +117,7 @@ def test_the_description_in_a_run_folder_builds_the_same_algorithm(name: str) ->
         overrides.append("client_optimizer=adam")
     config = compose_config(overrides)
     algorithm = build_algorithm(config)
-    assert build_algorithm(describe_run(_plain(config), algorithm)) == algorithm
+    assert build_algorithm(describe_run(plain(config), algorithm)) == algorithm
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -146,7 +147,7 @@ def test_none_removes_the_component_of_the_algorithm() -> None:
 
 
 def test_one_changed_component_changes_one_slot_of_the_description() -> None:
-    config = _plain(compose_config([]))
+    config = plain(compose_config([]))
     before = describe_run(config, fedavg())
     after = describe_run(config, replace(fedavg(), sampler=UniformSampler(33)))
     changed = {name: value for name, value in after.items() if value != before[name]}
@@ -204,7 +205,7 @@ def test_the_initial_weights_follow_from_the_seed(population: Population) -> Non
 
 
 def test_callbacks_metrics_and_trackers_are_built_with_their_options() -> None:
-    names = "callbacks=[early_stopping] metrics=[top_k,ece] trackers=[tensorboard]".split()
+    names = ["callbacks=[early_stopping]", "metrics=[top_k,ece]", "trackers=[tensorboard]"]
     options = train_options(
         compose_config([*names, "callbacks.early_stopping.patience=7", "metrics.top_k.k=2", "engine=reference"])
     )
@@ -215,9 +216,3 @@ def test_callbacks_metrics_and_trackers_are_built_with_their_options() -> None:
     ]
     assert len(options["trackers"]) == 1
     assert (options["engine"], options["workers"]) == ("reference", 0)
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    from manyeyes.config.build import plain
-
-    return plain(config)

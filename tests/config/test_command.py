@@ -1,140 +1,345 @@
-"""`manyeyes run`: from words to a run in its folder."""
+"""`manyeyes run`: from arguments to a run in its folder."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
-from manyeyes.config.schema import WorldConfig
 
-from manyeyes.config.errors import setting_names
+import manyeyes as me
+from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS
+from manyeyes.core.registry import import_object
 from tests.training.small_runs import events_without_times
+
+OWN_COMPONENTS = '''
+import numpy as np
+import torch
+from torch import nn
+import manyeyes as me
+
+
+class Server:
+    """Neither a dataclass nor with a repr."""
+
+    def __init__(self, alpha: float = 1.0):
+        self._step_size = alpha
+
+    def init(self, theta):
+        return {"mean": torch.zeros_like(theta)}
+
+    def step(self, theta, update, state, round):
+        mean = (state["mean"] + update) / 2
+        return theta - self._step_size * mean, {"mean": mean}
+
+
+class FirstUsers:
+    def __init__(self, count: int = 3):
+        self.count = count
+
+    def sample(self, population, rng):
+        return np.arange(self.count)
+
+
+def network(classes, size, hidden: int = 4):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * size**2, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def images(users: int = 10, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    split = np.where(np.arange(6 * users) % 3 == 0, "test", "train")
+    pixels = rng.integers(0, 256, (6 * users, 8, 8, 3), np.uint8)
+    labels = me.SingleLabels(rng.integers(0, 2, 6 * users), ("cat", "dog"))
+    return me.Population.from_arrays(pixels, labels, np.repeat(np.arange(users), 6), split=split)
+
+
+class HalfLoss:
+    def __init__(self, factor: float = 0.5):
+        self.factor = factor
+
+    def __call__(self, outputs, targets):
+        return self.factor * nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+class Printer:
+    def __init__(self, text: str = "round"):
+        self.text = text
+
+    def on_round_end(self, run, event):
+        print(self.text, event["round"])
+
+
+class EveryThird:
+    def __init__(self, offset: int = 0):
+        self.offset = offset
+
+    def __call__(self, labels, seed):
+        return (np.arange(len(labels)) + self.offset) % 3
+'''
+OWN_SETTINGS = (
+    *("data=mine:images", "data.users=12", "model=mine:network", "model.hidden=5", "server_optimizer=mine:Server"),
+    *("server_optimizer.alpha=0.25", "sampler=mine:FirstUsers", "sampler.count=2", "loss=mine:HalfLoss"),
+    *("loss.factor=0.75", "callbacks=[mine:Printer]", "callbacks.Printer.text=done", "engine.threads=1"),
+)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of a user's own components in the working directory."""
+    path = tmp_path / "mine.py"
+    path.write_text(OWN_COMPONENTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return path
 
 
 def leaves(node: Any, prefix: str = "") -> set[str]:
-    """The full name of everything in nested settings."""
-    found = set()
+    """Return the full name of everything in nested settings."""
+    names = set()
     for name, value in node.items():
-        found |= {prefix + name} | (leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else set())
-    return found
+        names |= {prefix + name} | (leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else set())
+    return names
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
+    return config
 
 
 def test_cfg_shows_every_setting_and_trains_nothing(tmp_path: Path, command: Any) -> None:
-    found = command("run", "algorithm=fedvc", "rounds=7", "--cfg", "job")
-    shown = yaml.safe_load(found.out)
-    assert (found.code, found.err) == (0, "")
-    assert leaves(shown) == set(setting_names(data=[WorldConfig]))
-    assert (shown["rounds"], shown["algorithm"]["name"], shown["algorithm"]["examples"]) == (7, "fedvc", 256)
+    outcome = command("run", "algorithm=fedvc", "rounds=7", "--cfg", "job")
+    shown = yaml.safe_load(outcome.out)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert shown.keys() == {option.name for option in RUN_OPTIONS} | {"preprocess", *GROUPS}
+    assert shown["preprocess"].keys() == {option.name for option in PREPROCESS_OPTIONS}
+    assert shown["rounds"] == 7
+    assert (shown["algorithm"]["name"], shown["algorithm"]["virtual_client_size"]) == ("fedvc", 256)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_wins_over_everything(command: Any, flag: str) -> None:
-    found = command("run", "nonsense", flag)
-    assert (found.code, found.err) == (0, "")
-    assert found.out.startswith("usage: manyeyes run")
+def test_help_takes_precedence_over_everything(command: Any, flag: str) -> None:
+    outcome = command("run", "nonsense", flag)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith("usage: manyeyes run")
 
 
-def test_a_run_keeps_its_settings(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
-    assert command("run", *tiny, "rounds=2", "algorithm=fedprox", "algorithm.mu=0.5", "folder=here").code == 0
-    kept = yaml.safe_load((tmp_path / "here" / "config.yaml").read_text())
-    assert leaves(kept) == set(setting_names(data=[WorldConfig]))
-    assert (kept["rounds"], kept["algorithm"]["mu"], kept["algorithm"]["batch"]) == (2, 0.5, 6)
+def test_a_run_folder_has_the_settings(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
+    settings = ("algorithm=fedprox", "algorithm.mu=0.5", "server_optimizer=adam", "server_optimizer.lr=0.05")
+    assert command("run", *tiny, "rounds=2", *settings, "folder=run").code == 0
+    config = read_config(tmp_path / "run")
+    assert (config["rounds"], config["algorithm"]["mu"], config["algorithm"]["batch_size"]) == (2, 0.5, 6)
+    assert config["server_optimizer"]["lr"] == 0.05
+    assert config["correction"] == {"name": "proximal", "mu": 0.5}  # of the algorithm, described in full
+    assert config["sources"] == {}
 
 
-def test_a_run_without_a_folder_gets_one_by_time_and_algorithm(
+def test_a_run_without_a_folder_has_one_by_time_and_algorithm(
     tmp_path: Path, command: Any, tiny: tuple[str, ...]
 ) -> None:
-    found = command("run", *tiny, "rounds=1", "algorithm=fedavgm")
+    outcome = command("run", *tiny, "rounds=1", "algorithm=fedavgm")
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.endswith("_fedavgm")
-    assert found.out.startswith(f"runs/{folder.name}: accuracy ")
+    assert outcome.out.startswith(f"runs/{folder.name}: accuracy ")
 
 
-def test_a_folder_that_holds_a_run_is_refused(command: Any, tiny: tuple[str, ...]) -> None:
-    assert command("run", *tiny, "rounds=1", "folder=here").code == 0
-    found = command("run", *tiny, "rounds=1", "folder=here")
-    expected = "manyeyes: here already holds a run: continue it with resume=here, or choose another folder\n"
-    assert (found.code, found.err) == (1, expected)
+def test_a_folder_that_has_a_run_is_refused(command: Any, tiny: tuple[str, ...]) -> None:
+    assert command("run", *tiny, "rounds=1", "folder=run").code == 0
+    outcome = command("run", *tiny, "rounds=1", "folder=run")
+    expected = "manyeyes: run already has a run: continue it with resume=run, or choose another folder.\n"
+    assert (outcome.code, outcome.err) == (1, expected)
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_every_combination(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
-    found = command("run", "--multirun", *tiny, "rounds=1", "algorithm=fedavg,fedprox", "seed=0,1")
-    assert (found.code, found.err) == (0, "")
+    outcome = command("run", "--multirun", *tiny, "rounds=1", "algorithm=fedavg,fedprox", "seed=0,1")
+    assert (outcome.code, outcome.err) == (0, "")
     (sweep,) = (tmp_path / "runs").iterdir()
-    kept = [yaml.safe_load((sweep / str(number) / "config.yaml").read_text()) for number in range(4)]
-    pairs = [(one["algorithm"]["name"], one["seed"]) for one in kept]
+    configs = [read_config(sweep / str(number)) for number in range(4)]
+    pairs = [(config["algorithm"]["name"], config["seed"]) for config in configs]
     assert pairs == [("fedavg", 0), ("fedavg", 1), ("fedprox", 0), ("fedprox", 1)]
-    assert found.out.count("accuracy 0.") == 4 * 2  # accuracy and macro_accuracy
+    assert outcome.out.count("accuracy 0.") == 4 * 2  # accuracy and macro_accuracy
 
 
 @pytest.mark.parametrize("order", [("-m", "seed=0,1"), ("seed=0,1", "--multirun", "rounds=1")])
-def test_options_may_stand_anywhere(command: Any, tiny: tuple[str, ...], order: tuple[str, ...]) -> None:
-    found = command("run", *tiny, "data.images_per_user=2", "rounds=1", *order)
-    assert (found.code, found.out.count("\n")) == (0, 2)
+def test_flags_can_be_anywhere(command: Any, tiny: tuple[str, ...], order: tuple[str, ...]) -> None:
+    outcome = command("run", *tiny, "data.images_per_user=2", "rounds=1", *order)
+    assert (outcome.code, outcome.out.count("\n")) == (0, 2)
 
 
-def test_a_run_that_fails_is_reported_and_does_not_stop_the_sweep(
+@pytest.mark.slow
+def test_a_failed_run_is_reported_and_does_not_stop_the_sweep(
     tmp_path: Path, command: Any, tiny: tuple[str, ...]
 ) -> None:
-    found = command("run", "--multirun", *tiny, "rounds=1", "algorithm.lr=0.1,-1,-2,0.2")
+    outcome = command("run", "--multirun", *tiny, "rounds=1", "algorithm.lr=0.1,-1,-2,0.2")
     (sweep,) = (tmp_path / "runs").iterdir()
     assert [(sweep / str(number) / "model.safetensors").exists() for number in range(4)] == [True, False, False, True]
-    lines = [f"manyeyes: run {run}: lr is {lr}: it must be a number above 0\n" for run, lr in ((1, -1.0), (2, -2.0))]
-    assert (found.code, found.err) == (1, "".join(lines))
+    reasons = [(1, -1.0), (2, -2.0)]
+    lines = [f"manyeyes: run {run}: algorithm.lr is {lr}: set it to a number above 0\n" for run, lr in reasons]
+    assert (outcome.code, outcome.err) == (1, "".join(lines))
 
 
 def test_divergence_ends_with_a_sentence_and_code_1(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
-    found = command("run", *tiny, "algorithm.lr=1e38", "folder=here")
-    assert found.code == 1
-    assert found.err.startswith("manyeyes: the run has diverged (its last good checkpoint is in here)")
-    assert found.err.count("\n") == 1
-    assert (tmp_path / "here" / "checkpoint.safetensors").exists()
+    outcome = command("run", *tiny, "algorithm.lr=1e38", "folder=run")
+    assert outcome.code == 1
+    assert outcome.err.startswith("manyeyes: ")
+    assert "diverged" in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
-def test_more_rounds_by_resume_equal_a_straight_run(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
-    for words in (
-        (*tiny, "algorithm=fedyogi", "rounds=5", "folder=parts"),
-        ("resume=parts", "rounds=10"),
+@pytest.mark.slow
+def test_more_rounds_after_resuming_equal_an_uninterrupted_run(
+    tmp_path: Path, command: Any, tiny: tuple[str, ...]
+) -> None:
+    for arguments in (
+        (*tiny, "algorithm=fedyogi", "rounds=5", "folder=resumed"),
+        ("resume=resumed", "rounds=10"),
         (*tiny, "algorithm=fedyogi", "rounds=10", "folder=straight"),
     ):
-        assert command("run", *words).code == 0
-    parts, straight = tmp_path / "parts", tmp_path / "straight"
-    assert (parts / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
-    assert events_without_times(parts) == events_without_times(straight)
-    assert yaml.safe_load((parts / "config.yaml").read_text())["rounds"] == 10
+        assert command("run", *arguments).code == 0
+    resumed, straight = tmp_path / "resumed", tmp_path / "straight"
+    assert (resumed / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert events_without_times(resumed) == events_without_times(straight)
+    assert read_config(resumed) == read_config(straight)
 
 
-def test_what_may_change_in_a_continued_run_changes(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
-    assert command("run", *tiny, "rounds=2", "folder=here").code == 0
-    words = ("rounds=4", "evaluate_every=1", "checkpoint_seconds=9", "engine=reference", "track=tensorboard")
-    assert command("run", "resume=here", *words, "client_memory=0").code == 0
-    kept = yaml.safe_load((tmp_path / "here" / "config.yaml").read_text())
-    assert (kept["rounds"], kept["evaluate_every"], kept["engine"]["name"]) == (4, 1, "reference")
-    assert list((tmp_path / "here" / "tensorboard").iterdir())
+def test_a_resumed_run_takes_the_settings_that_may_change(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
+    assert command("run", *tiny, "rounds=2", "folder=run").code == 0
+    changes = ("rounds=4", "evaluate_every=1", "checkpoint_seconds=9", "engine=reference", "trackers=[tensorboard]")
+    assert command("run", "resume=run", *changes, "client_state_cache_mib=0").code == 0
+    config = read_config(tmp_path / "run")
+    assert (config["rounds"], config["evaluate_every"], config["engine"]["name"]) == (4, 1, "reference")
+    assert config["engine"]["threads"] == 1
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
-def test_damaged_settings_are_named_when_a_run_is_continued(tmp_path: Path, command: Any) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "config.yaml").write_text("rounds: [2\nseed: {")
-    found = command("run", "resume=here")
-    assert (found.code, found.err.count("\n")) == (1, 1)
-    assert found.err.startswith("manyeyes: here/config.yaml is damaged (")
+@pytest.mark.parametrize("content", ["rounds: [2\nseed: {", "- 1\n"])
+def test_damaged_settings_of_a_resumed_run_are_named(tmp_path: Path, command: Any, content: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(content)
+    outcome = command("run", "resume=run")
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert outcome.err.startswith("manyeyes: run")
+    assert "damaged" in outcome.err
+
+
+def test_a_run_of_an_earlier_version_is_refused_and_not_changed(tmp_path: Path, command: Any) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "population.json").write_text("{}")
+    (tmp_path / "run" / "config.yaml").write_text("rounds: 2\nalgorithm: {name: fedavg, cohort: 3}\n")
+    outcome = command("run", "resume=run")
+    assert outcome.code == 1
+    assert outcome.err.startswith("manyeyes: run was written by an earlier version of manyeyes")
+    assert outcome.err.count("\n") == 1
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "population.json"]
 
 
 @pytest.mark.parametrize(
-    "word", ["seed=1", "algorithm=fedavgm", "algorithm.lr=0.5", "data.users=50", "model=lenet", "folder=there"]
+    "override",
+    [
+        "seed=1",
+        "algorithm=fedavgm",
+        "algorithm.lr=0.5",
+        "data.users=50",
+        "model=lenet",
+        "folder=other",
+        "server_optimizer.alpha=3",
+        "preprocess.crop=3",
+        "partitioner=iid",
+    ],
 )
-def test_what_may_not_change_in_a_continued_run_is_refused(
-    tmp_path: Path, command: Any, tiny: tuple[str, ...], word: str
+def test_a_setting_that_cannot_change_in_a_resumed_run_is_refused(tmp_path: Path, command: Any, override: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("{rounds: 2, data: {name: store}, sources: {}}\n")
+    outcome = command("run", "resume=run", override)
+    name = override.partition("=")[0]
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"manyeyes: {name} cannot change in a resumed run: only rounds, ")
+    assert outcome.err.count("\n") == 1
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
+
+
+def test_a_users_own_components_are_recorded_and_resumed(tmp_path: Path, command: Any, mine: Path) -> None:
+    outcome = command("run", *OWN_SETTINGS, "rounds=2", "folder=run")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "done 1\ndone 2\n" in outcome.out
+    config = read_config(tmp_path / "run")
+    assert config["server_optimizer"] == {"name": "mine:Server", "alpha": 0.25}
+    assert config["callbacks"] == [{"name": "mine:Printer", "text": "done"}]
+    names = ("FirstUsers", "HalfLoss", "Printer", "Server", "images", "network")
+    assert list(config["sources"]) == [f"mine:{name}" for name in names]
+    assert command("run", *OWN_SETTINGS, "rounds=4", "folder=straight").code == 0
+    resumed = command("run", "resume=run", "rounds=4").out
+    assert "done 3\ndone 4\n" in resumed
+    assert "done 2\n" not in resumed
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "straight")]
+    assert weights[0] == weights[1]
+
+
+def test_a_changed_source_is_named_when_the_run_is_resumed(tmp_path: Path, command: Any, mine: Path) -> None:
+    assert command("run", *OWN_SETTINGS, "rounds=1", "folder=run").code == 0
+    mine.write_text(OWN_COMPONENTS + "\n# changed\n")
+    outcome = command("run", "resume=run", "rounds=2")
+    assert outcome.code == 0
+    assert "The source of mine:Server has changed since the run began: results may differ." in outcome.err
+
+
+def test_a_users_own_partitioner_gives_the_examples_to_clients(tmp_path: Path, command: Any, mine: Path) -> None:
+    settings = ("data=mine:images", "model=linear", "partitioner=mine:EveryThird", "partitioner.offset=1")
+    assert command("run", *settings, "sampler=all", "rounds=1", "engine.threads=1", "folder=run").code == 0
+    assert read_config(tmp_path / "run")["partitioner"] == {"name": "mine:EveryThird", "offset": 1}
+    assert events_without_times(tmp_path / "run")[-1]["num_clients"] == 3
+
+
+def test_a_run_that_began_in_python_continues_on_the_command_line(tmp_path: Path, command: Any, mine: Path) -> None:
+    """Of its data, and of an option that a plain class does not keep under its name, the folder has no record."""
+    images, network, server, loss = (
+        import_object(f"mine:{name}") for name in ("images", "network", "Server", "HalfLoss")
+    )
+    algorithm = replace(me.fedavg(cohort_size=3), server_optimizer=server(alpha=0.5), loss=loss(0.75))
+    for rounds, folder in ((2, "run"), (4, "straight")):
+        torch.manual_seed(0)
+        me.train(images(12), network(2, 8), algorithm, rounds=rounds, folder=folder, progress=False)
+    shutil.copytree("run", "copy")
+    data, model = ("data=mine:images", "data.users=12"), ("model=mine:network",)
+    outcome = command("run", "resume=run", "rounds=4")
+    assert outcome.err.startswith(
+        "manyeyes: run was started in Python, and does not record how its data was made: add data="
+    )
+    outcome = command("run", "resume=run", "rounds=4", *data, *model)
+    assert "does not record how its server_optimizer was made: add server_optimizer=" in outcome.err
+    own = ("server_optimizer=mine:Server", "server_optimizer.alpha=0.5")
+    assert command("run", "resume=run", "rounds=4", *data, *model, *own).code == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "straight")]
+    assert weights[0] == weights[1]
+    outcome = command("run", "resume=copy", "rounds=4", *data, *model, own[0], "server_optimizer.alpha=0.25")
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("server_optimizer=mine:Servr",), "mine has no 'Servr' (did you mean 'Server'?)"),
+        (("server_optimizer=mine:Server", "server_optimizer.alpah=3"), "(did you mean 'server_optimizer.alpha'?)"),
+        (("server_optimizer=missing:Server",), "cannot import missing"),
+        (("server_optimizer=mine:Server", "server_optimizer.alpha=big"), "server_optimizer.alpha is 'big'"),
+    ],
+)
+def test_a_mistake_about_a_users_own_component_is_one_sentence(
+    command: Any, mine: Path, overrides: tuple[str, ...], sentence: str
 ) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "config.yaml").write_text("rounds: 2\n")
-    found = command("run", "resume=here", word)
-    name = word.partition("=")[0]
-    assert found.code == 1
-    assert found.err.startswith(f"manyeyes: {name} cannot change in a continued run: only rounds, ")
-    assert found.err.count("\n") == 1
-    assert [path.name for path in (tmp_path / "here").iterdir()] == ["config.yaml"]
+    outcome = command("run", *overrides)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert sentence in outcome.err
+
+
+def test_help_of_a_users_own_component_lists_its_options(command: Any, mine: Path) -> None:
+    outcome = command("run", "server_optimizer=mine:Server", "--help")
+    assert outcome.out.startswith("server_optimizer=mine:Server: Neither a dataclass nor with a repr.\n")
+    assert "server_optimizer.alpha=1.0" in outcome.out

@@ -42,8 +42,12 @@ def test_every_group_is_listed_with_its_choices_and_default() -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    ["seed=0 ", "algorithm.epochs=1 ", "algorithm.lr=0.01 ", "algorithm.persist_state=false ", "folder='' "]
-    + [
+    [
+        "seed=0 ",
+        "algorithm.epochs=1 ",
+        "algorithm.lr=0.01 ",
+        "algorithm.persist_state=false ",
+        "folder='' ",
         "preprocess.scale=null ",
         "preprocess.mean=[0.5,0.5,0.5] ",
         "data.path=... ",

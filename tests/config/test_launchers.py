@@ -1,4 +1,4 @@
-"""Sweeps by Hydra's launchers: every run in a process of its own, as on a cluster."""
+"""Sweeps with Hydra's launchers: every run in its own process, as on a cluster."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ import pytest
 from manyeyes.training.run_folder import read_events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("launcher", "package", "words"),
+    ("launcher", "package", "option"),
     [
         ("submitit_local", "hydra_plugins.hydra_submitit_launcher", "hydra.launcher.timeout_min=5"),
         ("joblib", "hydra_plugins.hydra_joblib_launcher", "hydra.launcher.n_jobs=2"),
     ],
 )
-def test_a_launcher_runs_every_run_of_a_sweep_and_one_that_fails_is_told_and_stops_no_other(
+def test_a_launcher_reports_a_failed_run_and_finishes_the_others(
     spawn: Callable[..., subprocess.Popen[str]],
     tiny: tuple[str, ...],
     tmp_path: Path,
     launcher: str,
     package: str,
-    words: str,
+    option: str,
 ) -> None:
     pytest.importorskip(package)
-    sweep = ("--multirun", f"hydra/launcher={launcher}", words, "hydra.sweep.dir=sweep")
+    sweep = ("--multirun", f"hydra/launcher={launcher}", option, "hydra.sweep.dir=sweep")
     run = ("run", *sweep, *tiny, "engine=reference", "rounds=1", "algorithm.epochs=0,1,2")
-    process = spawn("-m", "manyeyes", *run)  # of its own: launchers exchange the streams of the one they are in
-    _, said = process.communicate(timeout=200)
+    process = spawn("-m", "manyeyes", *run)  # a process of its own, since launchers replace its output streams
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 1
-    assert "manyeyes: run 0: " in said
-    assert "epochs" in said
+    assert "manyeyes: run 0: " in errors
+    assert "epochs" in errors
     assert not (tmp_path / "sweep" / "0" / "model.safetensors").exists()
     for number in (1, 2):
         assert len(read_events(tmp_path / "sweep" / str(number) / "metrics.jsonl")) == 2
