@@ -156,9 +156,9 @@ def _is_remote(url: str) -> bool:
 @pytest.fixture
 def papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Add small tables and figures to the real ones, and change to a folder to run them in."""
-    from manyeyes.papers import ITEMS
-    from tests.small_exhibits import PAPERS
+    from manyeyes.papers import EXHIBITS
+    from tests.small_exhibits import SMALL_EXHIBITS
 
     monkeypatch.chdir(tmp_path)
-    for item in PAPERS:
-        monkeypatch.setitem(ITEMS, item.key, item)
+    for exhibit in SMALL_EXHIBITS:
+        monkeypatch.setitem(EXHIBITS, exhibit.key, exhibit)

@@ -1,4 +1,4 @@
-"""Tables and figures of a paper that nobody wrote, small enough to be run in a test."""
+"""Tables and figures of a made-up paper, small enough to be trained in a test."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ from pathlib import Path
 
 from manyeyes.papers import DatasetRecipe, Exhibit, ExhibitRow, PrintedValue, RunRecipe
 from manyeyes.papers.metric import AfterRounds, Final, Relative
-from manyeyes.papers.statistics import Count
+from manyeyes.papers.statistics import Statistic
 
-WORLD = (
+SYNTHETIC = (
     "data=synthetic",
     "data.users=40",
     "data.images_per_user=12",
     "model=linear",
-    "algorithm.batch=6",
+    "algorithm.batch_size=6",
     "evaluate_every=1",
 )
-HERE = ("engine=reference", "engine.device=cpu", "engine.threads=1")
+ENGINE = ("engine=reference", "engine.device=cpu", "engine.threads=1")
 
 
-def small(name: str, *more: str) -> RunRecipe:
-    return RunRecipe(name, (*WORLD, "algorithm.cohort=4", "rounds=2", *more), None)
+def small_run(name: str, *settings: str) -> RunRecipe:
+    return RunRecipe(name, (*SYNTHETIC, "algorithm.cohort_size=4", "rounds=2", *settings), None)
 
 
-BOUND = small("all", "algorithm=centralized")
-PRINTED = PrintedValue(50.0, "%", "Table 1, row one", spread=1.0)
-ONE = ExhibitRow("one", (small("fedavg"),), {AfterRounds("accuracy", 1): PRINTED, Relative(): None}, BOUND)
-GRID = ExhibitRow(
-    "grid", tuple(small(f"lr_{lr}", f"algorithm.lr={lr}") for lr in ("0.01", "1e30")), {Final("accuracy"): None}
+BASELINE = RunRecipe("all", (*SYNTHETIC, "rounds=2", "algorithm=centralized"), None)
+PRINTED = PrintedValue(50.0, "%", "Table 1, row one", std=1.0)
+ONE_ROW = ExhibitRow("one", (small_run("fedavg"),), {AfterRounds("accuracy", 1): PRINTED, Relative(): None}, BASELINE)
+GRID_ROW = ExhibitRow(
+    "grid", tuple(small_run(f"lr_{lr}", f"algorithm.lr={lr}") for lr in ("0.01", "1e30")), {Final("accuracy"): None}
 )
-TABLE = Exhibit("test", "table1", "A table", (ONE, GRID), "All is well.", "As it is.", seeds=2)
-FIGURE = Exhibit("test", "figure1", "A figure", (ONE,), "")
-MISSING = ExhibitRow(
+MISSING_ROW = ExhibitRow(
     "gone",
     (RunRecipe("gone", ("data=flair", "data.path=data/flair", "rounds=1"), DatasetRecipe("data/flair", ("flair",))),),
 )
-BROKEN = Exhibit("test", "table2", "Half of a table", (MISSING, ONE), "")
-MIXED = ExhibitRow(
+MIXED_ROW = ExhibitRow(
     "mixed",
-    (small("fedavg"), small("lr_1e30", "algorithm.lr=1e30"), small("none", "algorithm.epochs=0")),
+    (
+        small_run("fedavg"),
+        small_run("lr_1e30", "algorithm.lr=1e30"),
+        small_run("none", "algorithm.epochs=0"),
+    ),
     {Final("accuracy"): None},
 )
-BESIDE = Exhibit("test", "figure3", "Side by side", (MIXED,), "")
-DATA = Exhibit(
-    "test",
-    "figure2",
-    "Data",
-    (
-        ExhibitRow(
-            "flair",
-            stores=(DatasetRecipe("data/flair", ("flair", "--raw", "raw")),),
-            expected={Count("users"): PrintedValue(51414, "users", "")},
-        ),
-    ),
-    "",
+DATASET_ROW = ExhibitRow(
+    "flair",
+    datasets=(DatasetRecipe("data/flair", ("flair", "--raw", "raw")),),
+    expected={Statistic("users"): PrintedValue(51414, "users", "")},
 )
-PAPERS = (TABLE, FIGURE, BROKEN, BESIDE, DATA)
+TABLE = Exhibit("test", "table1", "A table", (ONE_ROW, GRID_ROW), "A claim.", "A note.", num_seeds=2)
+FIGURE = Exhibit("test", "figure1", "A figure", (ONE_ROW,), "")
+SMALL_EXHIBITS = (
+    TABLE,
+    FIGURE,
+    Exhibit("test", "table2", "A table whose first dataset is missing", (MISSING_ROW, ONE_ROW), ""),
+    Exhibit("test", "figure3", "A figure of parallel runs", (MIXED_ROW,), ""),
+    Exhibit("test", "figure2", "A figure of a dataset", (DATASET_ROW,), ""),
+)
 
 
-def accuracy(folder: str, round: int = -1) -> float:
+def read_accuracy(folder: str, round: int = -1) -> float:
     lines = Path("runs", folder, "metrics.jsonl").read_text().splitlines()
     return float(json.loads(lines[round])["accuracy"])

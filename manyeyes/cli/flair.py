@@ -85,5 +85,5 @@ def _find_data() -> str:
         if Path(path).exists():
             return path
     raise ValueError(
-        f"No data at {' or '.join(DATA_PATHS)}: give dataset.data_path=PATH, or prepare it with {paper.STORE.prepare}"
+        f"No data at {' or '.join(DATA_PATHS)}: give dataset.data_path=PATH, or prepare it with {paper.COARSE.prepare_command}"
     )

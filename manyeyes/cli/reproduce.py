@@ -1,8 +1,10 @@
-"""`manyeyes reproduce`: all runs of a table or figure of a paper, and its numbers beside ours."""
+"""`manyeyes reproduce`: all runs of a table or figure of a paper, and its numbers next to ours."""
 
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,181 +14,191 @@ from rich.table import Column, Table
 from manyeyes.config.build import build_population
 from manyeyes.config.compose import compose_config
 from manyeyes.core.population import Population
-from manyeyes.papers import ITEMS, DatasetRecipe, Exhibit, item
-from manyeyes.papers.comparison import ComparedNumber, ExhibitResults, compare
-from manyeyes.papers.document import HEAD, write
+from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibit
+from manyeyes.papers.comparison import ComparedNumber, ExhibitResults, compare, header
+from manyeyes.papers.document import write
 from manyeyes.papers.estimate import estimate
 from manyeyes.papers.figures import figures
-from manyeyes.papers.plan import ReproduceOptions, dataset_run, jobs, select_rows
+from manyeyes.papers.plan import USER_SETTINGS, ReproduceOptions, dataset_run, planned_runs, select_rows
 from manyeyes.papers.runner import RunnerOptions, error_message, missing_dataset, run_all
 from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report.population import show
 
 HELP = """usage: manyeyes reproduce --list
-       manyeyes reproduce PAPER.ITEM [--plan | --show] [row=NAME ...] [scale=F] [stand_in=true] [data=PATH] [...]
+       manyeyes reproduce PAPER.NAME [--plan | --show] [rows=NAME ...] [scale=F] [synthetic=true] [data=PATH] [...]
 
-Run what a table or figure of a paper needs, and print its numbers beside ours. What is done is not run again, and what
-was stopped goes on; a run that fails is named at the end and stops no other. Items of a paper share their runs.
+Train the runs that a table or figure of a paper needs, and print the paper's numbers next to the measured ones.
+Finished runs are not trained again, stopped runs are resumed, and a run that fails does not stop the others. The
+tables and figures of a paper share their runs.
 
-  --list         every table and figure
-  --plan         say what would be run, how far it is and about how long it takes; run nothing
-  --show         compare what is done; run nothing
-  row=NAME       only this row, or those with this in their names; may be given several times
-  grid=NAME      of rows that are the best of a grid, only the runs whose names end so; * and ? stand for others
-  scale=F        smaller: rounds and clients times F, photos, pixels and centralised epochs times its root
-  stand_in=true  on procedural worlds instead of the datasets
-  rounds=N       at most N rounds
-  seeds=N        so many seeds instead of the paper's
-  data=PATH      where the prepared datasets are: the folder of their stores (data), or the one store that is needed
-  folder=DIR     where runs are kept (runs)
-  parallel=N     N runs at a time, each in a process of its own with its share of the cores
-  launcher=NAME  by a launcher of Hydra: joblib, submitit_local or submitit_slurm; its settings are launcher.NAME=...
-  again=true     try runs that have diverged once more
+  --list               list every table and figure
+  --plan               print the runs, how far they are and about how long they take; train nothing
+  --show               compare the finished runs; train nothing
+  rows=NAME            only this row, or the rows with this text in their names; can be repeated
+  grid_filter=PATTERN  if a row is the best of a grid, only the runs whose names end like this; can be repeated
+  scale=F              smaller: rounds and clients times F; images, pixels and centralized epochs times its root
+  synthetic=true       train on synthetic images instead of the datasets
+  rounds=N             at most N rounds
+  seeds=N              N seeds instead of the paper's number
+  data=PATH            the folder with the prepared datasets (data), or the only dataset that is needed
+  folder=DIR           where runs are saved (runs)
+  parallel=N           N runs at a time, each in its own process with an equal number of cores
+  launcher=NAME        one of Hydra's launchers: joblib, submitit_local or submitit_slurm; its settings: launcher.NAME=...
+  retry_diverged=true  train runs that have diverged again
 
-Settings of engine, track, evaluate_every, evaluate_early and checkpoint_seconds are those of manyeyes run; all others
-are the paper's.
+Settings of engine, trackers, evaluate_every, evaluate_every_fraction, checkpoint_seconds and client_state_cache_mib are
+those of manyeyes run; all others are the paper's.
 """
-# What a recipe leaves to the person.
-OURS = ("engine", "track", "checkpoint_seconds", "client_memory", "evaluate_every", "evaluate_early", "launcher")
-KINDS = {"scale": float, "seeds": int, "rounds": int, "folder": Path, "data": Path, "parallel": int, "launcher": str}
-SWITCHES = ("stand_in", "again")
-OF_MEANS = ("parallel", "launcher", "again")
+FLAGS = ("--list", "--plan", "--show")
+REPEATABLE = ("rows", "grid_filter")
+TYPES: dict[str, tuple[Callable[[str], Any], str]] = {  # of options, with a description of their values
+    **dict.fromkeys(("seeds", "rounds", "parallel"), (int, "a whole number")),
+    **dict.fromkeys(("folder", "data"), (Path, "a path")),
+    **dict.fromkeys(("synthetic", "retry_diverged"), ({"true": True, "false": False}.__getitem__, "true or false")),
+    "scale": (float, "a number"),
+    "launcher": (str, "a name"),
+}
 
 
-def main(words: list[str]) -> int:
-    """List, plan or run."""
-    if not words or "--help" in words or "-h" in words:
+def main(arguments: list[str]) -> int:
+    """List the exhibits, plan one, or train and compare its runs."""
+    if not arguments or "--help" in arguments or "-h" in arguments:
         print(HELP)
         return 0
-    if "--list" in words:
-        if len(words) > 1:
-            raise ValueError("--list names every table and figure: leave out the other words")
-        Console().print(_listing())
+    if arguments == ["--list"]:
+        Console().print(_list_table())
         return 0
-    named = [word for word in words if "=" not in word and not word.startswith("-")]
-    for word in words:
-        if word.startswith("-") and word not in ("--plan", "--show"):
-            raise ValueError(f"{word} is no option: choose --list, --plan, --show or --help")
-    if len(named) != 1:
-        raise ValueError(f"name one table or figure, such as hsu2020.table2, not {len(named)}: see --list")
-    how, means = _how([word for word in words if "=" in word])
-    one = select_rows(item(named[0]), how)
-    if "--plan" in words:
-        _plan(one, how, means)
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    settings = [argument for argument in arguments if "=" in argument and argument not in flags]
+    keys = [argument for argument in arguments if argument not in (*flags, *settings)]
+    if unknown := [flag for flag in flags if flag not in FLAGS]:
+        raise ValueError(f"Unknown option {unknown[0]}: choose {', '.join(FLAGS)} or --help.")
+    if len(keys) != 1 or "--list" in flags:
+        raise ValueError(f"Name one table or figure, such as hsu2020.table2, not {len(keys)}; --list stands alone.")
+    options, runner_options = _parse_options(settings)
+    exhibit = select_rows(get_exhibit(keys[0]), options)
+    if "--plan" in flags:
+        _print_plan(exhibit, options, runner_options)
         return 0
-    _check(Path(how.folder, one.paper))
-    every = list(jobs(one, how))
-    failures = [] if "--show" in words else run_all(every, means, _say)
-    failures += [f"{job.folder}: {job.mismatch}" for job in every if job.mismatch]
-    populations = _open_all(one, how, failures)
-    found = ExhibitResults(one, how)
-    lines = compare(found, populations)
-    report = write(found, lines, figures(found, populations))
-    failures += found.errors.values()
-    Console().print(_table(one, how, lines))
-    print(f"{report}: {sum(bool(line.measured) for line in lines)} of {len(lines)} measured")
+    return _reproduce(exhibit, options, None if "--show" in flags else runner_options)
+
+
+def _parse_options(arguments: list[str]) -> tuple[ReproduceOptions, RunnerOptions]:
+    values: dict[str, Any] = {}
+    lists: dict[str, list[str]] = {name: [] for name in (*REPEATABLE, "extra", "launcher_settings")}
+    for argument in arguments:
+        name, _, text = argument.partition("=")
+        if not text:
+            raise ValueError(f"{name} has no value: write {name}=...")
+        if name in REPEATABLE:
+            lists[name].append(text)
+        elif name in TYPES:
+            values[name] = _convert(name, text)
+        elif name.startswith("launcher."):
+            lists["launcher_settings"].append(argument)
+        elif name.partition(".")[0] in USER_SETTINGS:
+            lists["extra"].append(argument)
+        else:
+            known = ", ".join((*REPEATABLE, *TYPES, *USER_SETTINGS))
+            raise ValueError(f"{name} cannot be set, because the paper decides it: choose from {known}.")
+    values |= {name: tuple(items) for name, items in lists.items()}
+    options, runner_options = (
+        kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
+        for kind in (ReproduceOptions, RunnerOptions)
+    )
+    return options, runner_options
+
+
+def _convert(name: str, text: str) -> Any:
+    convert, description = TYPES[name]
+    try:
+        return convert(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{name} is {text!r}: it must be {description}.") from None
+
+
+def _reproduce(exhibit: Exhibit, options: ReproduceOptions, runner_options: RunnerOptions | None) -> int:
+    """Train the runs, unless there are no options for it, and compare them; return the exit code."""
+    _check_writable(Path(options.folder, exhibit.paper))
+    runs = list(planned_runs(exhibit, options))
+    failures = run_all(runs, runner_options, _log) if runner_options else []
+    failures += [f"{run.folder}: {run.mismatch}" for run in runs if run.mismatch]
+    populations = _build_populations(exhibit, options, failures)
+    results = ExhibitResults(exhibit, options)
+    numbers = compare(results, populations)
+    report = write(results, numbers, figures(results, populations))
+    failures += results.errors.values()
+    Console().print(_comparison_table(exhibit, options, numbers))
+    print(f"{report}: {sum(bool(number.measured) for number in numbers)} of {len(numbers)} measured")
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)
     return 1 if failures else 0
 
 
-def _check(folder: Path) -> None:
-    """Refuse a folder before hours are spent on what could not be kept there."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    why = "" if os.access(there, os.W_OK) else f"{there} may not be written to"
-    why = why if there.is_dir() else f"{there} is a file"
-    if why:
-        raise ValueError(f"{folder} cannot hold runs ({why}): choose another by folder=DIR")
+def _check_writable(folder: Path) -> None:
+    """Reject a folder before hours are spent on runs that could not be saved in it."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    reason = "" if os.access(existing, os.W_OK) else f"{existing} is not writable"
+    reason = reason if existing.is_dir() else f"{existing} is a file"
+    if reason:
+        raise ValueError(f"{folder} cannot hold runs ({reason}): choose another folder with folder=DIR.")
 
 
-def _say(text: str) -> None:
-    """A line at once: runs side by side tell of themselves at the same time."""
+def _log(text: str) -> None:
+    """Write a line with one call, because parallel runs log at the same time."""
     sys.stderr.write(f"{text}\n")
 
 
-def _how(words: list[str]) -> tuple[ReproduceOptions, RunnerOptions]:
-    """What is wanted, and what it is run with."""
-    given: dict[str, Any] = {}
-    several: dict[str, list[str]] = {"row": [], "grid": [], "extra": []}
-    for word in words:
-        name, _, value = word.partition("=")
-        if not value:
-            raise ValueError(f"{name} has no value: write {name}=...")
-        if name in ("row", "grid"):
-            several[name].append(value)
-        elif name in SWITCHES:
-            if value not in ("true", "false"):
-                raise ValueError(f"{name} is {value!r}: it must be true or false")
-            given[name] = value == "true"
-        elif name in KINDS:
-            try:
-                given[name] = KINDS[name](value)
-            except ValueError:
-                what = "a whole number" if KINDS[name] is int else "a number"
-                raise ValueError(f"{name} is {value!r}: it must be {what}") from None
-        elif name.partition(".")[0] in OURS:
-            several["extra"].append(word)
-        else:
-            raise ValueError(f"{name} is the paper's to set: choose row, scale, stand_in, seeds, folder or engine...")
-    means = RunnerOptions(tuple(several["extra"]), **{name: given.pop(name) for name in OF_MEANS if name in given})
-    if not means.launcher and any(word.startswith("launcher.") for word in means.extra):
-        raise ValueError("launcher.* are settings of a launcher: choose one with launcher=joblib or another")
-    ours = tuple(word for word in means.extra if not word.startswith("launcher."))
-    return ReproduceOptions(**given, rows=tuple(several["row"]), grid_filter=tuple(several["grid"]), extra=ours), means
-
-
-def _plan(one: Exhibit, how: ReproduceOptions, means: RunnerOptions) -> None:
-    """Say what would be run."""
-    stores = [*_shown(one, how), *(how.apply(run).store for run in one.runs)]
-    for store in dict.fromkeys(stores):
-        if store is not None:
-            print(f"{'have' if Path(store.path).exists() else 'make'}  {store.prepare}")
-    for job in jobs(one, how):
-        print(f"{job.status:9}{job.folder}  {job.rounds}/{job.wanted} rounds")
-        print(f"         {shlex.join(['manyeyes', 'run', *job.overrides(means.extra)])}")
-        for change in job.run.changes:
+def _print_plan(exhibit: Exhibit, options: ReproduceOptions, runner_options: RunnerOptions) -> None:
+    described = [dataset_run(row, dataset, options).dataset for row in exhibit.rows for dataset in row.datasets]
+    for dataset in dict.fromkeys([*described, *(options.apply(run).dataset for run in exhibit.runs)]):
+        if dataset is not None:
+            print(f"{'have' if Path(dataset.path).exists() else 'make'}  {dataset.prepare_command}")
+    for run in planned_runs(exhibit, options):
+        print(f"{run.status:9}{run.folder}  {run.rounds}/{run.planned_rounds} rounds")
+        print(f"         {shlex.join(['manyeyes', 'run', *run.overrides(runner_options.extra)])}")
+        for change in run.run.changes:
             print(f"         {change}")
-    if one.runs:
-        print(estimate(jobs(one, how), means.parallel))
+    if exhibit.runs:
+        print(estimate(planned_runs(exhibit, options), runner_options.parallel))
 
 
-def _shown(one: Exhibit, how: ReproduceOptions) -> list[DatasetRecipe | None]:
-    return [dataset_run(row, store, how).store for row in one.rows for store in row.stores]
+def _build_populations(
+    exhibit: Exhibit, options: ReproduceOptions, failures: list[str]
+) -> dict[DatasetRecipe, Population]:
+    """Return the datasets that rows describe; an exhibit without runs also gets the page of `manyeyes data show`."""
+    populations: dict[DatasetRecipe, Population] = {}
+    described = [(row, dataset) for row in exhibit.rows for dataset in row.datasets]
+    for row, dataset in described:
+        run = dataset_run(row, dataset, options)
+        try:
+            if reason := missing_dataset(run.dataset):
+                raise ValueError(reason)
+            populations[dataset] = build_population(compose_config(run.settings))
+        except Exception as error:
+            failures.append(f"{row.name}: {error_message(error)}")
+            continue
+        if not exhibit.runs:
+            tag = f"({options.tag})" if options.tag else ""
+            name = " ".join(filter(None, [Path(dataset.path).name, dataset.task, tag]))
+            folder = Path(options.folder, exhibit.paper, f"{exhibit.name}_{name.replace(' ', '_')}")
+            show(populations[dataset], name, folder)
+    return populations
 
 
-def _open_all(one: Exhibit, how: ReproduceOptions, failures: list[str]) -> dict[DatasetRecipe, Population]:
-    """The datasets that rows show; each is shown as `manyeyes data show` does."""
-    found: dict[DatasetRecipe, Population] = {}
-    for row in one.rows:
-        for store in row.stores:
-            made = dataset_run(row, store, how)
-            try:
-                if reason := missing_dataset(made.store):
-                    raise ValueError(reason)
-                people = build_population(compose_config(made.settings))
-            except Exception as error:
-                failures.append(f"{row.name}: {error_message(error)}")
-                continue
-            found[store] = people
-            if not one.runs:
-                name = " ".join([Path(store.path).name, store.task, f"({how.tag})" if how.tag else ""]).strip()
-                show(people, name, Path(how.folder, one.paper, f"{one.name}_{name.replace(' ', '_')}"))
-    return found
-
-
-def _listing() -> Table:
-    table = Table("item", "what it is", "runs", "numbers", box=None)
-    for key, one in ITEMS.items():
-        printed = sum(number is not None for row in one.rows for number in row.expected.values())
-        runs = f"{len(one.runs):,}" + (f" x {one.seeds}" if one.seeds > 1 else "") if one.runs else "data"
-        table.add_row(key, one.title, runs, str(printed) if printed else "none printed")
+def _list_table() -> Table:
+    table = Table("name", "title", "runs", "numbers", box=None)
+    for key, exhibit in EXHIBITS.items():
+        num_printed = sum(printed is not None for row in exhibit.rows for printed in row.expected.values())
+        num_runs = f"{len(exhibit.runs):,}" + (f" x {exhibit.num_seeds}" if exhibit.num_seeds > 1 else "")
+        table.add_row(key, exhibit.title, num_runs if exhibit.runs else "data", str(num_printed or "none printed"))
     return table
 
 
-def _table(one: Exhibit, how: ReproduceOptions, lines: list[ComparedNumber]) -> Table:
-    heads = [f"measured\n({how.tag})" if how.tag and name == "measured" else name for name in HEAD]
-    caption = "\n".join(filter(None, [one.claim, how.disclaimer or RULE_TEXT]))
-    table = Table(*(Column(head, overflow="fold") for head in heads), title=f"{one.key}: {one.title}", caption=caption)
-    for line in lines:
-        table.add_row(*line.cells())
+def _comparison_table(exhibit: Exhibit, options: ReproduceOptions, numbers: list[ComparedNumber]) -> Table:
+    columns = (Column(name.replace(" (", "\n("), overflow="fold") for name in header(options.tag))
+    caption = "\n".join(filter(None, [exhibit.claim, options.disclaimer or RULE_TEXT]))
+    table = Table(*columns, title=f"{exhibit.key}: {exhibit.title}", caption=caption)
+    for number in numbers:
+        table.add_row(*number.cells())
     return table

@@ -1,6 +1,6 @@
-"""The papers: every table and figure as runs that a person can type, with the numbers that the paper printed.
+"""Every table and figure of three papers: the runs behind it as `manyeyes run` commands, and the printed numbers.
 
-ITEMS["hsu2020.table2"].rows[0].runs[0].command      # manyeyes run data=inaturalist ...
+EXHIBITS["hsu2020.table2"].rows[0].runs[0].command      # manyeyes run data=inaturalist ...
 """
 
 from manyeyes.papers import fedper, flair, hsu2020
@@ -8,21 +8,17 @@ from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, PrintedV
 from manyeyes.papers.scaling import on_synthetic_data, scale
 
 __all__ = [
-    "ITEMS",
-    "DatasetRecipe",
-    "Exhibit",
-    "ExhibitRow",
-    "PrintedValue",
-    "RunRecipe",
-    "item",
-    "on_synthetic_data",
-    "scale",
-]
+    "EXHIBITS", "DatasetRecipe", "Exhibit", "ExhibitRow", "PrintedValue", "RunRecipe",
+    "get_exhibit", "on_synthetic_data", "scale",
+]  # fmt: skip
 
-ITEMS: dict[str, Exhibit] = {one.key: one for one in (*flair.ITEMS, *hsu2020.ITEMS, *fedper.ITEMS)}
+EXHIBITS: dict[str, Exhibit] = {
+    exhibit.key: exhibit for exhibit in (*flair.EXHIBITS, *hsu2020.EXHIBITS, *fedper.EXHIBITS)
+}
 
 
-def item(key: str) -> Exhibit:
-    if key not in ITEMS:
-        raise ValueError(f"there is no {key!r} in the papers: choose {', '.join(ITEMS)}")
-    return ITEMS[key]
+def get_exhibit(key: str) -> Exhibit:
+    """Return the table or figure with a key such as "hsu2020.table2"."""
+    if key not in EXHIBITS:
+        raise ValueError(f"Unknown table or figure {key!r}: choose {', '.join(EXHIBITS)}.")
+    return EXHIBITS[key]

@@ -1,29 +1,34 @@
-"""Measured beside printed: what the runs of an item gave, as mean and deviation over seeds, and what the paper has."""
+"""Measured numbers next to printed ones: the mean and deviation over seeds of an exhibit's runs, and the paper's value."""
 
-import json
+import csv
+import io
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from manyeyes.core.population import Population
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, PrintedValue, RunRecipe
-from manyeyes.papers.metric import Final, Metric, RunOutcome
-from manyeyes.papers.plan import ReproduceOptions, job, seeds
+from manyeyes.papers.metric import AfterRounds, Final, Metric, Relative, RunOutcome, WithinBatches
+from manyeyes.papers.plan import PlannedRun, ReproduceOptions, planned_run, seeds
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import EvaluationGap, all_close, describe, evaluation_gap
 from manyeyes.papers.tolerance import is_within
-from manyeyes.training.run_files import DATASET_STATS_FILE as CENSUS
 
 
-def digits(value: float, count: int, sign: str = "") -> str:
-    """A number with so many digits, or with all before its point, and no exponent."""
-    places = count - 1 - math.floor(math.log10(abs(value))) if value else 0
-    return f"{round(value, min(9, max(0, places))):{sign},.12g}"
+def format_digits(value: float, digits: int, sign: str = "") -> str:
+    """Return a number with this many significant digits, or with all digits before its point, and no exponent."""
+    decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{round(value, min(9, max(0, decimals))):{sign},.12g}"
+
+
+def header(tag: str) -> list[str]:
+    """Return the header of `ComparedNumber.cells`; the tag says how runs differ from the paper's."""
+    return ["row", "metric", "paper", f"measured ({tag})" if tag else "measured", "difference", "within"]
 
 
 @dataclass(frozen=True)
@@ -31,172 +36,228 @@ class ComparedNumber:
     """One number of a paper, and what was measured for it."""
 
     row: str
-    measure: Metric | Statistic
+    metric: Metric | Statistic
     printed: PrintedValue | None
-    measured: tuple[float, ...]  # one for each seed that is there
-    is_real: bool = True  # whether it is of the paper's own runs
-    diverged: bool = False  # whether no run of the row stayed finite
-    chosen: str = ""  # of a row that is the best of a grid, which of its runs was
-    is_run_here: int = 0  # of runs that are smaller, the rounds or batches after which they were measured instead
-    lags: tuple[EvaluationGap | None, ...] = ()  # of each seed, how far from there it was evaluated
+    measured: tuple[float, ...]  # one for each seed that has finished
+    is_paper_run: bool = True  # False if the runs are scaled, cut or on synthetic data
+    diverged: bool = False  # every run of the row has diverged
+    best_run: str = ""  # of a grid
+    scaled_budget: int = 0  # rounds or batches after which smaller runs are measured, instead of the paper's
+    gaps: tuple[EvaluationGap | None, ...] = ()  # one for each seed
 
     @property
-    def factor(self) -> int:
-        """From shares of 1 to the paper's unit."""
+    def unit_factor(self) -> int:
+        """The factor from fractions of 1 to the paper's unit."""
         return 100 if self.printed is not None and self.printed.unit == "%" else 1
 
     @property
-    def comparable(self) -> bool:
-        """Whether what was measured is what the paper did."""
-        return self.is_real and self.printed is not None and bool(self.measured) and all_close(self.lags)
+    def is_comparable(self) -> bool:
+        return self.is_paper_run and self.printed is not None and bool(self.measured) and all_close(self.gaps)
 
     @property
-    def mean(self) -> float:
-        return self.factor * fmean(self.measured)
+    def values(self) -> list[float]:
+        """The measured values in the paper's unit."""
+        return [self.unit_factor * value for value in self.measured]
 
     @property
     def difference(self) -> float | None:
-        """Measured less printed, in the paper's unit; None where they cannot be compared."""
-        if not self.comparable or self.printed is None or self.printed.beyond:
+        """Measured minus printed, in the paper's unit; None if they cannot be compared."""
+        if not self.is_comparable or self.printed is None or self.printed.is_lower_bound:
             return None
-        return self.mean - self.printed.value if math.isfinite(self.mean) else None
+        mean = fmean(self.values)
+        return mean - self.printed.value if math.isfinite(mean) else None
 
     @property
     def is_within(self) -> bool | None:
-        if not self.comparable or self.printed is None:
+        """Whether the measured number agrees with the paper's; None if they cannot be compared."""
+        if not self.is_comparable or self.printed is None:
             return None
-        least = self.factor * min(self.measured)  # what the paper never saw, no seed may have reached
-        return is_within(self.measure, self.printed, least if self.printed.beyond else self.mean)
+        summary = min if self.printed.is_lower_bound else fmean  # every seed has to be above a lower bound
+        return is_within(self.metric, self.printed, summary(self.values))
+
+    @property
+    def verdict(self) -> str:
+        return {None: "", True: "yes", False: "no"}[self.is_within]
 
     def describe(self) -> str:
-        """Mean and deviation, in the paper's unit; empty where nothing was measured."""
+        """Return mean and deviation in the paper's unit; empty if nothing was measured."""
         if not self.measured:
             return "diverged" if self.diverged else ""
-        if never := sum(not math.isfinite(value) for value in self.measured):
-            return "never" if never == len(self.measured) else f"never with {never} of {len(self.measured)} seeds"
-        spread = f" ± {digits(self.factor * stdev(self.measured), 2)}" if len(self.measured) > 1 else ""
-        return digits(self.mean, 4) + spread
+        if num_never := sum(not math.isfinite(value) for value in self.measured):
+            num_seeds = len(self.measured)
+            return "never" if num_never == num_seeds else f"never with {num_never} of {num_seeds} seeds"
+        deviation = f" ± {format_digits(stdev(self.values), 2)}" if len(self.values) > 1 else ""
+        return format_digits(fmean(self.values), 4) + deviation
 
-    def cells(self) -> tuple[str, str, str, str, str, str]:
-        """Row, measure, paper, measured, difference, within."""
-        what = f"{self.measure}, here {self.is_run_here:,}" if self.is_run_here else str(self.measure)
-        far = ["too far to compare"] if self.is_real and self.printed is not None and not all_close(self.lags) else []
-        about = "; ".join(filter(None, [self.chosen, ", ".join([describe(self.lags), *far])]))
-        measured = f"{self.describe()} ({about})" if about else self.describe()
-        apart = "" if self.difference is None else digits(self.difference, 3, "+")
-        verdict = {None: "", True: "yes", False: "no"}[self.is_within]
-        return self.row, what, str(self.printed or ""), measured, apart, verdict
+    def cells(self) -> list[str]:
+        """Return the text of each column of `header`."""
+        metric = f"{self.metric}, here {self.scaled_budget:,}" if self.scaled_budget else str(self.metric)
+        is_too_far = self.is_paper_run and self.printed is not None and not all_close(self.gaps)
+        gap = describe(self.gaps) + (", too far to compare" if is_too_far else "")
+        details = "; ".join(filter(None, [self.best_run, gap]))
+        measured = f"{self.describe()} ({details})" if details else self.describe()
+        difference = "" if self.difference is None else format_digits(self.difference, 3, "+")
+        return [self.row, metric, str(self.printed or ""), measured, difference, self.verdict]
+
+    def csv_row(self, tag: str) -> dict[str, object]:
+        """Return all digits, and each detail in a column of its own."""
+        values = self.values
+        is_finite = bool(values) and all(map(math.isfinite, values))
+        bound = ">" if self.printed and self.printed.is_lower_bound else ""
+        return {
+            "row": self.row,
+            "metric": self.metric,
+            "here": self.scaled_budget or "",
+            "unit": self.printed.unit if self.printed else "",
+            "paper": f"{bound}{self.printed.value:.12g}" if self.printed else "",
+            "measured": f"{fmean(values):.12g}" if is_finite else self.describe(),
+            "deviation": f"{stdev(values):.12g}" if is_finite and len(values) > 1 else "",
+            "seeds": len(values) or "",
+            "difference": "" if self.difference is None else f"{self.difference:.12g}",
+            "within": self.verdict,
+            "run": self.best_run,
+            "evaluated": describe(self.gaps),
+            "runs are": tag,
+        }
+
+
+class BestRun(NamedTuple):
+    """The run of a row with the highest value, for one seed."""
+
+    value: float
+    outcome: RunOutcome
+    run: RunRecipe
 
 
 @dataclass(frozen=True, eq=False)
 class ExhibitResults:
-    """What the runs of an item have left behind."""
+    """The results of an exhibit's runs, read from their folders when they are needed."""
 
-    item: Exhibit
+    exhibit: Exhibit
     options: ReproduceOptions
-
-    @cached_property
-    def errors(self) -> dict[Path, str]:
-        """A sentence for each run that is done and cannot be read or measured: it is left out."""
-        return {}
-
-    @cached_property
-    def _outcomes(self) -> dict[tuple[str, int], RunOutcome | None]:
-        return {}
+    errors: dict[Path, str] = field(default_factory=dict)  # a sentence for each finished run that cannot be used
+    _outcomes: dict[Path, RunOutcome | None] = field(default_factory=dict)
 
     def outcome(self, run: RunRecipe, seed: int) -> RunOutcome | None:
-        """Of a run that is done; None of another."""
-        key = (run.name, seed)
-        if key not in self._outcomes:
-            self._outcomes[key] = None
-            one = job(self.item, self.options, run, seed)
+        """Return the outcome of a finished run; None if it is not finished, or damaged."""
+        planned = self._planned_run(run, seed)
+        if planned.folder not in self._outcomes:
+            self._outcomes[planned.folder] = None
             try:
-                self._outcomes[key] = RunOutcome.from_folder(one.folder) if one.status == "finished" else None
+                if planned.status == "finished":
+                    self._outcomes[planned.folder] = RunOutcome.from_folder(planned.folder)
             except ValueError as error:
-                self.errors[one.folder] = str(error)
-        return self._outcomes[key]
+                self.errors[planned.folder] = str(error)
+        return self._outcomes[planned.folder]
 
     def centralized_baseline(self, row: ExhibitRow, seed: int) -> float | None:
-        """The centralised accuracy that the row is relative to."""
-        if row.centralized_baseline is None or (reached := self.outcome(row.centralized_baseline, seed)) is None:
-            return None
-        return self._of(Final("accuracy"), reached, row.centralized_baseline, seed)
+        """Return the centralized accuracy that the row's relative accuracies refer to."""
+        run = row.centralized_baseline
+        outcome = None if run is None else self.outcome(run, seed)
+        return None if run is None or outcome is None else self._value(Final("accuracy"), outcome, run, seed)
 
-    def _of(self, measure: Metric, outcome: RunOutcome, run: RunRecipe, seed: int) -> float | None:
-        """The measure of that run; None, and told, where it has none."""
+    def best_runs(self, row: ExhibitRow, metric: Metric) -> list[BestRun]:
+        """Return the row's best run for each seed that has one."""
+        best = (self._best_run(row, self.options.scale_metric(metric), seed) for seed in self.seeds)
+        return [run for run in best if run is not None]
+
+    def values(self, row: ExhibitRow, metric: Metric) -> list[float]:
+        """Return the value of the row's best run for each seed that has one."""
+        return [best.value for best in self.best_runs(row, metric)]
+
+    def gaps(self, row: ExhibitRow, metric: Metric) -> tuple[EvaluationGap | None, ...]:
+        """Return the evaluation gap of each of the values."""
+        scaled = self.options.scale_metric(metric)
+        return tuple(evaluation_gap(scaled, best.outcome) for best in self.best_runs(row, metric))
+
+    @property
+    def seeds(self) -> range:
+        return seeds(self.exhibit, self.options)
+
+    def has_diverged(self, row: ExhibitRow) -> bool:
+        """Return whether every run of a row has diverged."""
+        return {self._planned_run(run, seed).status for run in row.runs for seed in self.seeds} == {"diverged"}
+
+    def _planned_run(self, run: RunRecipe, seed: int) -> PlannedRun:
+        return planned_run(self.exhibit, self.options, run, seed)
+
+    def _best_run(self, row: ExhibitRow, metric: Metric, seed: int) -> BestRun | None:
+        baseline, candidates = self.centralized_baseline(row, seed), []
+        for run in row.runs:
+            if (outcome := self.outcome(run, seed)) is not None:
+                outcome = replace(outcome, centralized_baseline=baseline)
+                if (value := self._value(metric, outcome, run, seed)) is not None:
+                    candidates.append(BestRun(value, outcome, run))
+        return max(candidates, key=lambda candidate: candidate.value, default=None)
+
+    def _value(self, metric: Metric, outcome: RunOutcome, run: RunRecipe, seed: int) -> float | None:
+        """Return the metric of a run; if it cannot be computed, record an error and return None."""
         try:
-            return measure.compute(outcome)
+            return metric.compute(outcome)
         except ValueError as error:
-            folder = job(self.item, self.options, run, seed).folder
+            folder = self._planned_run(run, seed).folder
             self.errors[folder] = f"{folder}: {error}"
             return None
 
-    def best(self, row: ExhibitRow, measure: Metric, seed: int) -> tuple[float, RunOutcome, RunRecipe] | None:
-        """The measure of the row's run with that seed, or of the best of its runs, and that run."""
-        asked, bound, values = self.options.measure(measure), self.centralized_baseline(row, seed), []
-        for run in row.runs:
-            if (outcome := self.outcome(run, seed)) is None:
-                continue
-            value = self._of(asked, outcome := outcome.with_baseline(bound), run, seed)
-            values += [] if value is None else [(value, outcome, run)]
-        return max(values, key=lambda found: found[0], default=None)
 
-    def values(self, row: ExhibitRow, measure: Metric) -> tuple[float, ...]:
-        """One for each seed that is there."""
-        return tuple(value for value, _, _ in self._bests(row, measure))
-
-    def outcomes(self, row: ExhibitRow, measure: Metric) -> list[RunOutcome]:
-        """The row's runs, or the best ones, of the seeds that are there."""
-        return [outcome for _, outcome, _ in self._bests(row, measure)]
-
-    def lags(self, row: ExhibitRow, measure: Metric) -> tuple[EvaluationGap | None, ...]:
-        """Of each of the values, how far from what is meant it was evaluated."""
-        asked = self.options.measure(measure)
-        return tuple(evaluation_gap(asked, outcome) for _, outcome, _ in self._bests(row, measure))
-
-    def chosen(self, row: ExhibitRow, measure: Metric) -> str:
-        """What sets the best run of a grid apart from the others, of every seed that is there."""
-        if len(row.runs) == 1:
-            return ""
-        names = {run.name: re.split("-(?=[A-Za-z])", run.name) for run in row.runs}
-        same = len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*names.values(), strict=False))))
-        return ", ".join(dict.fromkeys("-".join(names[run.name][same:]) for *_, run in self._bests(row, measure)))
-
-    def _bests(self, row: ExhibitRow, measure: Metric) -> list[tuple[float, RunOutcome, RunRecipe]]:
-        found = (self.best(row, measure, seed) for seed in seeds(self.item, self.options))
-        return [one for one in found if one is not None]
-
-    def emd(self, run: RunRecipe) -> float | None:
-        """The mean EMD of the clients that a run trains on, which it counted when it began."""
-        for seed in seeds(self.item, self.options):
-            census = job(self.item, self.options, run, seed).folder / CENSUS
-            if census.exists():
-                return float(json.loads(census.read_text())["parts"]["train"]["mean_emd"])
-        return None
-
-    def diverged(self, row: ExhibitRow) -> bool:
-        states = {
-            job(self.item, self.options, run, seed).status
-            for run in row.runs
-            for seed in seeds(self.item, self.options)
-        }
-        return states == {"diverged"}
+def compare(results: ExhibitResults, populations: Mapping[DatasetRecipe, Population]) -> list[ComparedNumber]:
+    """Compare each number of an exhibit, with the runs that have finished and the datasets that are available."""
+    return [
+        _count(results, row, metric, printed, populations)
+        if isinstance(metric, Statistic)
+        else _measure(results, row, metric, printed)
+        for row in results.exhibit.rows
+        for metric, printed in row.expected.items()
+    ]
 
 
-def compare(found: ExhibitResults, populations: Mapping[DatasetRecipe, Population]) -> list[ComparedNumber]:
-    """A line for each number, from the runs that are done and the datasets that are at hand."""
-    lines = []
-    for row in found.item.rows:
-        diverged = bool(row.runs) and found.diverged(row)
-        for measure, printed in row.expected.items():
-            if isinstance(measure, Statistic):
-                held = [store for store in row.stores if store in populations and store.path.endswith(measure.store)]
-                values = tuple(measure.compute(populations[store]) for store in held[:1])
-                lines.append(ComparedNumber(row.name, measure, printed, values, not found.options.tag, diverged))
-            else:
-                values, chosen = found.values(row, measure), found.chosen(row, measure)
-                asked = found.options.measure(measure)
-                here = 0 if asked == measure else getattr(asked, "rounds", 0) or getattr(asked, "batches", 0)
-                late, real = found.lags(row, measure), not found.options.tag
-                lines.append(ComparedNumber(row.name, measure, printed, values, real, diverged, chosen, here, late))
-    return lines
+def to_csv(numbers: list[ComparedNumber], tag: str) -> str:
+    """Return the compared numbers as a CSV file."""
+    rows = [number.csv_row(tag) for number in numbers]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0] if rows else ["row"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _count(
+    results: ExhibitResults,
+    row: ExhibitRow,
+    statistic: Statistic,
+    printed: PrintedValue | None,
+    populations: Mapping[DatasetRecipe, Population],
+) -> ComparedNumber:
+    candidates = [data for data in row.datasets if data in populations and data.path.endswith(statistic.path_suffix)]
+    values = tuple(statistic.compute(populations[dataset]) for dataset in candidates[:1])
+    return ComparedNumber(row.name, statistic, printed, values, not results.options.tag)
+
+
+def _measure(results: ExhibitResults, row: ExhibitRow, metric: Metric, printed: PrintedValue | None) -> ComparedNumber:
+    scaled, best_runs = results.options.scale_metric(metric), results.best_runs(row, metric)
+    return ComparedNumber(
+        row.name,
+        metric,
+        printed,
+        tuple(best.value for best in best_runs),
+        not results.options.tag,
+        bool(row.runs) and results.has_diverged(row),
+        _distinguish(row, [best.run for best in best_runs]),
+        0 if scaled == metric else _budget(scaled),
+        tuple(evaluation_gap(scaled, best.outcome) for best in best_runs),
+    )
+
+
+def _budget(metric: Metric) -> int:
+    if isinstance(metric, AfterRounds | Relative):
+        return metric.rounds
+    return metric.batches if isinstance(metric, WithinBatches) else 0
+
+
+def _distinguish(row: ExhibitRow, best_runs: list[RunRecipe]) -> str:
+    """Return the parts of names that distinguish the best runs from the others of a grid."""
+    if len(row.runs) == 1:
+        return ""
+    names = {run.name: re.split("-(?=[A-Za-z])", run.name) for run in row.runs}
+    num_shared = len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*names.values(), strict=False))))
+    return ", ".join(dict.fromkeys("-".join(names[run.name][num_shared:]) for run in best_runs))

@@ -1,4 +1,4 @@
-"""An item as files: a table in Markdown and CSV, charts as SVG, PNG and CSV, and a page that has all of it."""
+"""The files of an exhibit: its numbers as Markdown and CSV, its charts as SVG, PNG and CSV, and all of it as a page."""
 
 import shlex
 from collections import Counter
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manyeyes.io.files import write_text
-from manyeyes.papers.comparison import ComparedNumber, ExhibitResults
+from manyeyes.papers.comparison import ComparedNumber, ExhibitResults, header, to_csv
 from manyeyes.papers.exhibit import Exhibit
-from manyeyes.papers.numbers import table
-from manyeyes.papers.plan import ReproduceOptions, dataset_run, jobs
+from manyeyes.papers.plan import ReproduceOptions, dataset_run, planned_runs
+from manyeyes.papers.scaling import SYNTHETIC_SENTENCE
 from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report import report
 from manyeyes.report.chart import Chart
@@ -17,112 +17,113 @@ from manyeyes.report.export import write_charts
 from manyeyes.report.page import ChartGrid, Section, page
 from manyeyes.report.table import Table
 from manyeyes.report.text import escape
+from manyeyes.training.run_files import METRICS_FILE
 from manyeyes.training.run_record import read_run
 
-HEAD = ("row", "measure", "paper", "measured", "difference", "within")
-MOST_RUNS = 60  # that are reported on the page one by one
-MOST_COMMANDS = 40  # that are written out
-
-
-def stem(item: Exhibit, how: ReproduceOptions) -> Path:
-    """Where the item's files are, but for their endings."""
-    return Path(how.folder, item.paper, "_".join([item.name, *how.tag.replace(",", "").split()]))
-
-
-def write(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]) -> Path:
-    """All files; returns the Markdown's path."""
-    place = stem(found.item, found.options)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_charts(charts, place.parent, prefix=f"{place.name}_")
-    write_text(place.with_name(f"{place.name}.csv"), table(lines, found.options.tag))
-    write_text(place.with_name(f"{place.name}.html"), html(found, lines, charts))
-    path = place.with_name(f"{place.name}.md")
-    write_text(path, markdown(found, lines, charts))
-    return path
-
-
-def html(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]) -> str:
-    """The page of the item: its charts and numbers, then all that a report says of its runs where they are not many."""
-    item, how = found.item, found.options
-    title = f"{item.key}: {item.title}" + (f" ({how.tag})" if how.tag else "")
-    heads = [f"measured ({how.tag})" if how.tag and name == "measured" else name for name in HEAD]
-    about = [f"The paper: {item.claim}", how.disclaimer or RULE_TEXT, " ".join(changes(item, how)), item.note]
-    numbers = Table("The paper's numbers and ours", heads, [list(line.cells()) for line in lines], is_prose=True)
-    first = Section("Paper and measured", [*filter(None, about), ChartGrid(charts), numbers])
-    folders = [job.folder for job in jobs(item, how) if (job.folder / "metrics.jsonl").exists()]
-    again = Section("Again", [f"This page: {command(item, how)}", Commands(commands(item, how))])
-    if 0 < len(folders) <= MOST_RUNS:
-        runs = [read_run(folder, _called(folder, how)) for folder in folders]
-        return report.html(runs, title, [first, again, *report.sections(runs)])
-    lead = f"{len(folders):,} runs." if folders else "Data alone, without a run."
-    return page(title, lead, [first, again])
-
-
-def _called(folder: Path, how: ReproduceOptions) -> str:
-    """The run and its seed; shorter than their folder, and with what they are not in a word or three."""
-    marks = {"scaled": how.scale != 1, "cut": how.rounds > 0, "stand-in": how.synthetic}
-    said = ", ".join(mark for mark, holds in marks.items() if holds)
-    return f"{f'{said}: ' if said else ''}{folder.parent.name}/{folder.name}"
+MAX_REPORTED_RUNS = 60  # on a page, one by one
+MAX_COMMANDS = 40  # on a page
 
 
 @dataclass(frozen=True)
 class Commands:
-    """Lines that a person can type."""
+    """Shell commands on a page, which the reader can unfold."""
 
-    lines: list[str]
+    commands: list[str]
 
     def html(self) -> str:
-        text = "\n".join(map(escape, self.lines))
+        text = "\n".join(map(escape, self.commands))
         return f"<details><summary>The runs</summary><pre>{text}</pre></details>"
 
 
-def markdown(found: ExhibitResults, lines: list[ComparedNumber], charts: list[Chart]) -> str:
-    """What is not the paper's own run says so in its head, and nothing of it is compared."""
-    item, how = found.item, found.options
-    measured = f"measured ({how.tag})" if how.tag else "measured"
-    text = f"# {item.key}: {item.title}\n\n"
-    text += f"The paper: {item.claim}\n\n" if item.claim else ""
-    text += f"**{how.disclaimer}**\n\n" if how.disclaimer else f"{RULE_TEXT}\n\n"
-    text += f"    {command(item, how)}\n\n"
-    text += f"{' '.join(changes(item, how))}\n\n" if changes(item, how) else ""
-    text += "".join(f"![{one.title}]({stem(item, how).name}_{one.name}.svg)\n\n" for one in charts)
-    heads = [measured if name == "measured" else name for name in HEAD]
-    text += f"| {' | '.join(heads)} |\n|---|---|{'---:|' * 4}\n"
-    text += "".join(f"| {' | '.join(line.cells())} |\n" for line in lines)
-    return text + (f"\n{item.note.strip()}\n" if item.note else "")
+def write(results: ExhibitResults, numbers: list[ComparedNumber], charts: list[Chart]) -> Path:
+    """Write all files, and return the path of the Markdown file."""
+    exhibit, options = results.exhibit, results.options
+    name = "_".join(filter(None, [exhibit.name, options.folder_tag]))
+    folder = Path(options.folder, exhibit.paper)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_charts(charts, folder, prefix=f"{name}_")
+    write_text(folder / f"{name}.csv", to_csv(numbers, options.tag))
+    write_text(folder / f"{name}.html", html(results, numbers, charts))
+    path = folder / f"{name}.md"
+    write_text(path, markdown(results, numbers, [(chart.title, f"{name}_{chart.name}.svg") for chart in charts]))
+    return path
 
 
-def command(item: Exhibit, how: ReproduceOptions) -> str:
-    """What a person types for this."""
-    return shlex.join(["manyeyes", "reproduce", item.key, *how.overrides])
+def html(results: ExhibitResults, numbers: list[ComparedNumber], charts: list[Chart]) -> str:
+    """Return a page with charts and numbers, and with a report of the runs if there are not too many."""
+    exhibit, options = results.exhibit, results.options
+    title = f"{exhibit.key}: {exhibit.title}" + (f" ({options.tag})" if options.tag else "")
+    notes = [f"The paper: {exhibit.claim}", options.disclaimer or RULE_TEXT, changes(exhibit, options), exhibit.note]
+    rows = [number.cells() for number in numbers]
+    table = Table("The paper's numbers and ours", header(options.tag), rows, is_prose=True)
+    comparison = Section("Paper and measured", [*filter(None, notes), ChartGrid(charts), table])
+    commands = Commands(run_commands(exhibit, options))
+    reproduction = Section("Reproduce this page", [reproduce_command(exhibit, options), commands])
+    folders = [run.folder for run in planned_runs(exhibit, options) if (run.folder / METRICS_FILE).exists()]
+    if 0 < len(folders) <= MAX_REPORTED_RUNS:
+        runs = [read_run(folder, _run_name(folder, options)) for folder in folders]
+        return report.html(runs, title, [comparison, reproduction, *report.sections(runs)])
+    lead = f"{len(folders):,} runs." if folders else "Datasets only, without runs."
+    return page(title, lead, [comparison, reproduction])
 
 
-def changes(item: Exhibit, how: ReproduceOptions) -> list[str]:
-    """How runs and data differ from the paper's, each way once, and what was left out or is still to be done."""
-    held = (dataset_run(row, store, how) for row in item.rows for store in row.stores)
-    made = list(dict.fromkeys(change for run in (*map(how.apply, item.runs), *held) for change in run.changes))
-    stands = [change for change in made if change.startswith("Stand-in: ")]
-    if len(stands) > 1:  # of so many datasets, each the same sentence
-        random = ", and random weights the pretrained ones" if any("pretrained" in one for one in stands) else ""
-        sentence = f"Stand-in: procedural worlds replace the datasets{random}."
-        made = [sentence, *(one for one in made if one not in stands)]
-    return [*made, *_smaller_grid(how), *_unfinished(item, how)]
+def markdown(results: ExhibitResults, numbers: list[ComparedNumber], images: list[tuple[str, str]]) -> str:
+    """Return the numbers and images (title and file) as Markdown; runs that are not the paper's are disclaimed."""
+    exhibit, options = results.exhibit, results.options
+    paragraphs = [
+        f"# {exhibit.key}: {exhibit.title}",
+        f"The paper: {exhibit.claim}" if exhibit.claim else "",
+        f"**{options.disclaimer}**" if options.disclaimer else RULE_TEXT,
+        f"    {reproduce_command(exhibit, options)}",
+        changes(exhibit, options),
+        *(f"![{title}]({file})" for title, file in images),
+        Table("", header(options.tag), [number.cells() for number in numbers]).markdown().rstrip(),
+        exhibit.note.strip(),
+    ]
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
-def _smaller_grid(how: ReproduceOptions) -> list[str]:
-    return [f"Of each row's grid only the runs named like {' or '.join(how.grid_filter)}."] if how.grid_filter else []
+def reproduce_command(exhibit: Exhibit, options: ReproduceOptions) -> str:
+    """Return the command that makes the files of the exhibit."""
+    return shlex.join(["manyeyes", "reproduce", exhibit.key, *options.arguments])
 
 
-def _unfinished(item: Exhibit, how: ReproduceOptions) -> list[str]:
-    states = Counter(job.status for job in jobs(item, how))
-    every, lost = states.total(), states["diverged"]
-    done = states["finished"] + lost
-    said = [f"Done so far: {done:,} of {every:,} runs; a row shows the best of its own."] if done < every else []
-    return said + ([f"Diverged: {lost:,} of {every:,} runs; a row shows the best of its others."] if lost else [])
+def run_commands(exhibit: Exhibit, options: ReproduceOptions) -> list[str]:
+    """Return the first commands that train the runs of the exhibit one by one."""
+    runs = list(planned_runs(exhibit, options))
+    commands = [shlex.join(["manyeyes", "run", *run.overrides(options.extra)]) for run in runs[:MAX_COMMANDS]]
+    num_left = len(runs) - len(commands)
+    return [*commands, f"... and {num_left} more: see --plan"] if num_left else commands
 
 
-def commands(item: Exhibit, how: ReproduceOptions) -> list[str]:
-    """The trainings behind it, as they can be typed one by one."""
-    every = [shlex.join(["manyeyes", "run", *job.overrides(how.extra)]) for job in jobs(item, how)]
-    more = [f"... and {len(every) - MOST_COMMANDS} more: see --plan"] if len(every) > MOST_COMMANDS else []
-    return every[:MOST_COMMANDS] + more
+def changes(exhibit: Exhibit, options: ReproduceOptions) -> str:
+    """Return how runs and datasets differ from the paper's, and which runs are left out or have not finished."""
+    datasets = (dataset_run(row, dataset, options) for row in exhibit.rows for dataset in row.datasets)
+    runs = (*map(options.apply, exhibit.runs), *datasets)
+    sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.changes))
+    synthetic = [sentence for sentence in sentences if sentence.startswith(SYNTHETIC_SENTENCE)]
+    if len(synthetic) > 1:  # one for each dataset
+        _, has_weights, weights = max(synthetic, key=lambda sentence: "," in sentence).partition(",")
+        merged = f"{SYNTHETIC_SENTENCE}the datasets{has_weights}{weights or '.'}"
+        sentences = [merged, *(sentence for sentence in sentences if sentence not in synthetic)]
+    if options.grid_filter:
+        sentences.append(f"Only the runs of each grid whose names match {' or '.join(options.grid_filter)}.")
+    return " ".join([*sentences, *_unfinished(exhibit, options)])
+
+
+def _unfinished(exhibit: Exhibit, options: ReproduceOptions) -> list[str]:
+    statuses = Counter(run.status for run in planned_runs(exhibit, options))
+    num_runs, num_diverged = statuses.total(), statuses["diverged"]
+    num_done = statuses["finished"] + num_diverged
+    sentences = {
+        f"Done so far: {num_done:,} of {num_runs:,} runs; each row shows its best finished run.": num_done < num_runs,
+        f"Diverged: {num_diverged:,} of {num_runs:,} runs; each row shows the best of the others.": num_diverged > 0,
+    }
+    return [sentence for sentence, is_true in sentences.items() if is_true]
+
+
+def _run_name(folder: Path, options: ReproduceOptions) -> str:
+    """Return the name and seed of a run for a legend, with a word or two on how it differs from the paper's."""
+    tags = {"scaled": options.scale != 1, "cut": options.rounds > 0, "synthetic": options.synthetic}
+    text = ", ".join(tag for tag, applies in tags.items() if applies)
+    return f"{f'{text}: ' if text else ''}{folder.parent.name}/{folder.name}"

@@ -1,4 +1,4 @@
-"""About how long runs will take, from the rounds that were played of runs like them."""
+"""About how long runs will take, from the rounds of similar runs that were already trained."""
 
 import json
 from collections.abc import Iterable
@@ -7,64 +7,54 @@ from pathlib import Path
 from statistics import fmean, median
 
 from manyeyes.papers.plan import PlannedRun
+from manyeyes.training.run_files import METRICS_FILE
 
-SOME = 200  # rounds that are read of a run; the first ones may compile and read from a cold disk
-WARM = 3
-# Settings that hardly change how long a round takes.
-QUICK = (
-    "rounds",
-    "evaluate",
-    "batches",
-    "best_on",
-    "seed",
-    "data.path",
-    "data.alpha",
-    "algorithm.lr",
-    "algorithm.server",
-)
+MAX_TIMED_ROUNDS = 200  # that are read of a run
+WARMUP_ROUNDS = 3  # which may compile, and read images from disk for the first time
+DONE = ("finished", "diverged", "other")  # statuses of runs that are not trained
+SPEED_INDEPENDENT = (  # settings that hardly change how long a round takes
+    "rounds", "evaluate", "max_local_batches", "select_best_on", "seed", "data.path", "data.alpha", "algorithm.lr",
+    "server_optimizer",
+)  # fmt: skip
 
 
-def estimate(jobs: Iterable[PlannedRun], at_once: int = 1) -> str:
-    """A sentence."""
-    every = list(jobs)
+def estimate(runs: Iterable[PlannedRun], parallel: int = 1) -> str:
+    """Return one sentence about the runs that are still to be trained."""
+    runs = list(runs)
     speeds: dict[tuple[str, ...], list[float]] = {}
-    for job in every:
-        if (seconds := seconds_a_round(job.folder)) is not None:
-            speeds.setdefault(_kind(job), []).append(seconds)
-    left = [job for job in every if job.status not in ("finished", "diverged", "other")]
-    known = [job for job in left if _kind(job) in speeds]
-    text = f"{len(left)} of {len(every)} runs are to be done"
+    for run in runs:
+        if (seconds := seconds_per_round(run.folder)) is not None:
+            speeds.setdefault(_kind(run), []).append(seconds)
+    remaining = [run for run in runs if run.status not in DONE]
+    known = [run for run in remaining if _kind(run) in speeds]
+    text = f"{len(remaining)} of {len(runs)} runs remain"
     if known:
-        total = sum(max(0, job.wanted - job.rounds) * fmean(speeds[_kind(job)]) for job in known)
-        text += f": about {spoken(total / max(1, at_once))} of training for {len(known)} of them"
-        text += f", {at_once} at a time" if at_once > 1 else ""
-        text += ", evaluation apart"
-    unknown = len(left) - len(known)
-    return text + (f"; how long {unknown} take is told when rounds like theirs have been played" if unknown else "")
+        total = sum(max(0, run.planned_rounds - run.rounds) * fmean(speeds[_kind(run)]) for run in known)
+        text += f": about {format_duration(total / max(1, parallel))} of training for {len(known)} of them"
+        text += (f", {parallel} at a time" if parallel > 1 else "") + ", plus evaluation"
+    num_unknown = len(remaining) - len(known)
+    return text + (f"; the time of {num_unknown} is unknown until similar runs have trained" if num_unknown else "")
 
 
-def seconds_a_round(folder: Path) -> float | None:
-    """The median of a run's rounds, without the first ones where there are more; None where none was played."""
-    path = folder / "metrics.jsonl"
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        whole = [line for line in islice(file, SOME) if line.endswith(b"\n")]
+def seconds_per_round(folder: Path) -> float | None:
+    """Return the median of a run's rounds after the warm-up; None if no round was trained."""
     try:
-        seconds = [event["seconds"] for event in map(json.loads, whole) if "seconds" in event]
-    except ValueError:
-        return None  # the file is damaged
-    return median(seconds[WARM:] or seconds) if seconds else None
+        with (folder / METRICS_FILE).open("rb") as file:
+            events = [json.loads(line) for line in islice(file, MAX_TIMED_ROUNDS) if line.endswith(b"\n")]
+    except (FileNotFoundError, ValueError):
+        return None
+    seconds = [event["seconds"] for event in events if "seconds" in event]
+    return median(seconds[WARMUP_ROUNDS:] or seconds) if seconds else None
 
 
-def spoken(seconds: float) -> str:
-    """A length of time, roughly."""
+def format_duration(seconds: float) -> str:
+    """Return a length of time, rounded to two digits."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.2g} {unit}"
     return f"{seconds:.0f} seconds"
 
 
-def _kind(job: PlannedRun) -> tuple[str, ...]:
-    """Runs of the same kind have the same rounds but for their rates and partitions."""
-    return tuple(word for word in job.run.settings if not word.startswith(QUICK))
+def _kind(run: PlannedRun) -> tuple[str, ...]:
+    """Return the settings that decide how long a round takes."""
+    return tuple(setting for setting in run.run.settings if not setting.startswith(SPEED_INDEPENDENT))

@@ -1,7 +1,12 @@
-"""What a paper shows, as data: tables and figures, their rows, the runs behind them and the numbers that it printed."""
+"""Tables and figures of papers as data: their rows, the runs behind each row and the numbers that the paper printed."""
 
 import shlex
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 from manyeyes.papers.metric import Metric
 from manyeyes.papers.statistics import Statistic
@@ -12,23 +17,23 @@ class PrintedValue:
     """A number as a paper printed it."""
 
     value: float
-    unit: str  # %, rounds, images, ...; empty: a share of 1
-    where: str  # its table, row and column, or the sentence that says it, in quotes
-    spread: float | None = None  # standard deviation over seeds, where it is printed
-    tolerance: float | None = None  # read off a plot, and right within so much
-    beyond: bool = False  # the paper says only that it is larger
+    unit: str  # %, rounds, images, ...; empty: a fraction of 1
+    source: str  # its table, row and column, or the sentence in quotation marks
+    std: float | None = None  # over seeds, where the paper prints it
+    reading_error: float | None = None  # of a number that was read off a plot
+    is_lower_bound: bool = False  # the paper says only that the number is larger
 
     @property
-    def plain(self) -> float:
-        """The value in the unit of our own metrics, which are shares of 1 and not per cent."""
+    def as_fraction(self) -> float:
+        """The value in the unit of our own metrics, which are fractions of 1 and not percentages."""
         return self.value / 100 if self.unit == "%" else self.value
 
     def __str__(self) -> str:
-        text = f"{'> ' if self.beyond else ''}{self.value:,g}"
-        if self.spread is not None:
-            text += f" ± {self.spread:g}"
-        if self.tolerance is not None:
-            text += f" (read off a plot, ± {self.tolerance:g})"
+        text = f"{'> ' if self.is_lower_bound else ''}{self.value:,g}"
+        if self.std is not None:
+            text += f" ± {self.std:g}"
+        if self.reading_error is not None:
+            text += f" (read off a plot, ± {self.reading_error:g})"
         return f"{text} {self.unit}".rstrip()
 
 
@@ -37,49 +42,48 @@ Expected = dict[Metric | Statistic, PrintedValue | None]  # None: the paper prin
 
 @dataclass(frozen=True)
 class DatasetRecipe:
-    """A prepared dataset: its folder, and the words of `manyeyes data prepare` that make it."""
+    """A prepared dataset: its folder, and the arguments of `manyeyes data prepare` that create it."""
 
     path: str
-    options: tuple[str, ...]
-    task: str = ""  # which of its labels; empty: those that come first
+    arguments: tuple[str, ...]
+    task: str = ""  # which of its label sets; empty: the first
 
     @property
-    def prepare(self) -> str:
-        return shlex.join(["manyeyes", "data", "prepare", *self.options, "--out", self.path])
-
-    @property
-    def show(self) -> str:
-        task = ["--task", self.task] if self.task else []
-        return shlex.join(["manyeyes", "data", "show", self.path, *task])
+    def prepare_command(self) -> str:
+        return shlex.join(["manyeyes", "data", "prepare", *self.arguments, "--out", self.path])
 
 
 @dataclass(frozen=True)
 class RunRecipe:
-    """One training: its settings are words of `manyeyes run`, all but the seed and the folder."""
+    """One training run as settings of `manyeyes run`, without the seed and the run folder."""
 
-    name: str  # no other run of the paper has it, unless it is the same run
+    name: str  # unique among the different runs of a paper
     settings: tuple[str, ...]
-    store: DatasetRecipe | None  # None: it reads no prepared dataset
-    changes: tuple[str, ...] = ()  # sentences that say how it differs from the paper's, where it was scaled or replaced
+    dataset: DatasetRecipe | None  # None: no prepared dataset is read
+    changes: tuple[str, ...] = ()  # sentences: how the run differs from the paper's
 
     @property
     def command(self) -> str:
         return shlex.join(["manyeyes", "run", *self.settings])
 
     def setting(self, name: str) -> str | None:
-        """What a setting was given; None where its default holds."""
-        return dict(word.split("=", 1) for word in self.settings).get(name)
+        """Return the value of a setting; None if the run uses its default."""
+        return dict(override.split("=", 1) for override in self.settings).get(name)
+
+    def count(self, name: str) -> int:
+        """Return the value of a setting that is a whole number; 0 if the run uses its default."""
+        return int(self.setting(name) or 0)
 
 
 @dataclass(frozen=True)
 class ExhibitRow:
-    """A row of a table, or a curve or point of a figure; where it has several runs the best one counts."""
+    """A row of a table, or a curve or point of a figure; if it has several runs, the best one counts."""
 
     name: str
     runs: tuple[RunRecipe, ...] = ()
     expected: Expected = field(default_factory=dict)
-    centralized_baseline: RunRecipe | None = None  # the centralised run that accuracies are relative to
-    stores: tuple[DatasetRecipe, ...] = ()  # what is shown of data
+    centralized_baseline: RunRecipe | None = None  # the run that relative accuracies refer to
+    datasets: tuple[DatasetRecipe, ...] = ()  # that the row describes
 
 
 @dataclass(frozen=True)
@@ -90,13 +94,9 @@ class Exhibit:
     name: str  # table1, figure2, ...
     title: str
     rows: tuple[ExhibitRow, ...]
-    claim: str  # what the paper says of it
+    claim: str  # what the paper concludes from it
     note: str = ""  # what the paper leaves open, and what is done here
-    seeds: int = 1  # how often the paper ran each
-
-    @property
-    def kind(self) -> str:
-        return self.name.rstrip("0123456789")
+    num_seeds: int = 1  # of each run, in the paper
 
     @property
     def key(self) -> str:
@@ -104,17 +104,56 @@ class Exhibit:
 
     @property
     def runs(self) -> tuple[RunRecipe, ...]:
-        """Every run once, centralised bounds first."""
-        bounds = (row.centralized_baseline for row in self.rows if row.centralized_baseline is not None)
-        return tuple(dict.fromkeys([*bounds, *(run for row in self.rows for run in row.runs)]))
+        """Every run once, centralized baselines first."""
+        baselines = (row.centralized_baseline for row in self.rows if row.centralized_baseline is not None)
+        return tuple(dict.fromkeys([*baselines, *(run for row in self.rows for run in row.runs)]))
 
     @property
-    def stores(self) -> tuple[DatasetRecipe, ...]:
-        """Every dataset once that is trained on or shown."""
-        trained = (run.store for run in self.runs if run.store is not None)
-        return tuple(dict.fromkeys([*(store for row in self.rows for store in row.stores), *trained]))
+    def datasets(self) -> tuple[DatasetRecipe, ...]:
+        """Every dataset that is described or trained on, once."""
+        trained = (run.dataset for run in self.runs if run.dataset is not None)
+        return tuple(dict.fromkeys([*(dataset for row in self.rows for dataset in row.datasets), *trained]))
 
 
-def cells(text: str) -> list[list[str]]:
-    """A table typed as text: a line a row, cells apart by spaces; the first line is the head."""
+@cache
+def read_paper(paper: str) -> dict[str, Any]:
+    """Return what a paper's file has of each exhibit: title, claim, note, and the printed numbers."""
+    return tomllib.loads(files("manyeyes.papers").joinpath(f"{paper}.toml").read_text("utf-8"))
+
+
+def printed_table(paper: str, exhibit: str) -> list[list[str]]:
+    """Return the cells of an exhibit's printed table; the first row is the header."""
+    return parse_table(read_paper(paper)[exhibit]["printed"])
+
+
+def quoted_numbers(paper: str, exhibit: str, row: str) -> Expected:
+    """Return the numbers that sentences of a paper state about the dataset of a row."""
+    return {
+        Statistic(number["count"], number.get("label", "")): PrintedValue(
+            number["value"], number["unit"], f'{number["section"]}: "{number["quote"]}"'
+        )
+        for number in read_paper(paper)[exhibit].get("quoted", ())
+        if number.get("row", row) == row
+    }
+
+
+def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple[Exhibit, ...]:
+    """Return the exhibits of a paper: their texts from the paper's file, with these rows."""
+    texts = read_paper(paper)
+    return tuple(
+        Exhibit(
+            paper,
+            name,
+            texts[name]["title"],
+            tuple(exhibit_rows),
+            texts[name]["claim"],
+            texts[name].get("note", "").format_map(texts.get("notes", {})),
+            texts[name].get("num_seeds", 1),
+        )
+        for name, exhibit_rows in rows.items()
+    )
+
+
+def parse_table(text: str) -> list[list[str]]:
+    """Return the cells of a table in plain text: a line per row, cells separated by spaces."""
     return [line.split() for line in text.strip().splitlines()]

@@ -1,248 +1,276 @@
-"""What each table and figure looks like: measured curves, points and bars, and the paper's numbers where it has them.
+"""The charts of each table and figure: measured curves, points and bars, and the paper's numbers if it prints them.
 
-The paper's numbers stand beside runs of the paper's own size alone.
+The paper's numbers are drawn only next to runs that are the paper's.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import fmean, stdev
 
-from manyeyes.core.population import Population
 from manyeyes.papers.comparison import ExhibitResults
-from manyeyes.papers.data_figures import chart, classes_of_clients, label_counts, pixels, quantity
-from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow
+from manyeyes.papers.data_figures import (
+    Populations,
+    classes_per_client,
+    label_counts,
+    make_chart,
+    pixel_skews,
+    quantity_skew,
+)
+from manyeyes.papers.exhibit import ExhibitRow
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Final, Metric, Relative, RoundsTo, RunOutcome
 from manyeyes.papers.timing import describe
-from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series
+from manyeyes.report.chart import Axis, Chart, Kind, Series
 
-SCORES = {"accuracy": "accuracy", "macro_ap": "per-class AP", "user_mean": "mean accuracy of the clients"}
-Populations = Mapping[DatasetRecipe, Population]
+LABELS = {"accuracy": "accuracy", "macro_ap": "per-class AP", "user_mean": "mean accuracy of the clients"}
+MAX_USER_POINTS = 500
 Draw = Callable[[ExhibitResults, Populations], list[Chart]]
+NameOf = Callable[[str], str]  # from the name of a row to the name of its chart or line
 
 
-def figures(found: ExhibitResults, populations: Populations) -> list[Chart]:
-    """The charts of an item that have something to show."""
-    charts = FIGURES[found.item.key](found, populations) if found.item.key in FIGURES else []
-    seen = [one for one in charts if any(y is not None for s in one.series if "paper" not in s.name for y in s.y)]
-    return [replace(one, name=f"chart-{number}") for number, one in enumerate(seen, 1)]
+def figures(results: ExhibitResults, populations: Populations) -> list[Chart]:
+    """Return the charts of an exhibit in which something was measured."""
+    draw = FIGURES.get(results.exhibit.key)
+    charts = filter(_has_measurement, draw(results, populations) if draw else [])
+    return [replace(chart, name=f"chart-{number}") for number, chart in enumerate(charts, 1)]
 
 
 @dataclass(frozen=True)
 class Curves:
-    """A metric over rounds, a line for each row, in a chart for each group of rows."""
+    """A metric over rounds: a line for each row, and a chart for each group of rows."""
 
     metric: str
-    group: Callable[[str], str] = lambda name: ""
-    relative: bool = False  # to the centralised run's
+    group: NameOf = lambda name: ""
+    relative: bool = False  # to the centralized run's
 
-    def __call__(self, found: ExhibitResults, populations: Populations) -> list[Chart]:
+    def __call__(self, results: ExhibitResults, populations: Populations) -> list[Chart]:
         charts = []
-        rows = [row for row in found.item.rows if row.runs and row.runs[0].setting("algorithm") != "centralized"]
-        for title, some in _groups(rows, self.group).items():
-            series = [one for place, row in enumerate(some) for one in self._of(found, row, place)]
-            y = Axis(f"relative {self.metric}" if self.relative else SCORES[self.metric], percent=True)
-            bounds = [b for row in some[:1] if (b := found.centralized_baseline(row, 0)) is not None]
-            level = [Mark("centralized", y=1.0 if self.relative else bounds[0])] if bounds else []
-            charts.append(chart(found, title, Axis("rounds"), y, series, level))
+        rows = [row for row in results.exhibit.rows if row.runs and row.runs[0].setting("algorithm") != "centralized"]
+        x, y = Axis("rounds"), Axis(f"relative {self.metric}" if self.relative else LABELS[self.metric], percent=True)
+        for title, group in _groups(rows, self.group).items():
+            baseline = results.centralized_baseline(group[0], 0)
+            level = 1.0 if self.relative and baseline is not None else baseline
+            charts.append(make_chart(results, title, x, y, list(self._series(results, group)), level))
         return charts
 
-    def _of(self, found: ExhibitResults, row: ExhibitRow, place: int) -> list[Series]:
-        measure = Relative() if self.relative else Final(self.metric)
-        found_curves = [_points(outcome, self.metric, self.relative) for outcome in found.outcomes(row, measure)]
-        shared = sorted(set.intersection(*(set(curve) for curve in found_curves))) if found_curves else []
-        values = [[curve[round] for curve in found_curves] for round in shared]
-        lines = [_series(row.name, shared, values, place)]
-        if not found.options.tag:
-            lines.append(self._printed(found, row, place))
-        return lines
+    def _series(self, results: ExhibitResults, rows: list[ExhibitRow]) -> Iterator[Series]:
+        for color, row in enumerate(rows):
+            yield self._line(results, row, color)
+            if not results.options.tag:
+                yield self._printed(row, color)
 
-    def _printed(self, found: ExhibitResults, row: ExhibitRow, place: int) -> Series:
-        """Where the paper says that the curve goes through."""
+    def _line(self, results: ExhibitResults, row: ExhibitRow, color: int) -> Series:
+        """Return the mean over seeds, at the rounds that all of them have evaluated."""
+        best_runs = results.best_runs(row, Relative() if self.relative else Final(self.metric))
+        curves = [self._points(best.outcome) for best in best_runs]
+        rounds = sorted(set.intersection(*map(set, curves))) if curves else []
+        return _mean_series(row.name, rounds, [[curve[round] for curve in curves] for round in rounds], color)
+
+    def _points(self, outcome: RunOutcome) -> dict[int, float]:
+        curve = outcome.curve(self.metric)
+        divisor = (self.relative and outcome.centralized_baseline) or 1.0
+        return dict(zip(curve.rounds_E.tolist(), (curve.values_E / divisor).tolist(), strict=True))
+
+    def _printed(self, row: ExhibitRow, color: int) -> Series:
+        """Return the points that the paper says the curve goes through."""
         points = []
-        for measure, number in row.expected.items():
-            if number is None or number.beyond:
+        for metric, printed in row.expected.items():
+            if printed is None or printed.is_lower_bound:
                 continue
-            if isinstance(measure, RoundsTo):
-                points.append((number.value, measure.fraction))
-            elif isinstance(measure, AfterRounds | Final) and measure.metric == self.metric and not self.relative:
-                rounds = measure.rounds if isinstance(measure, AfterRounds) else int(row.runs[0].setting("rounds") or 0)
-                points.append((rounds, number.plain))
-        x, y = zip(*points, strict=True) if points else ((), ())
-        return Series(f"{row.name} (paper)", x, y, kind="points", dashed=True, color=place)
+            if isinstance(metric, RoundsTo):
+                points.append((printed.value, metric.fraction))
+            elif isinstance(metric, AfterRounds | Final) and metric.metric == self.metric and not self.relative:
+                rounds = metric.rounds if isinstance(metric, AfterRounds) else row.runs[0].count("rounds")
+                points.append((rounds, printed.as_fraction))
+        x, y = [x for x, _ in points], [y for _, y in points]
+        return Series(f"{row.name} (paper)", x, y, kind="points", dashed=True, color=color)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """A measure of each row, and the paper's number for it."""
+    """A metric of each row, in a chart for each group of rows."""
 
-    measure: Metric
-    y: str = ""  # what is measured, where its own words are not enough
-    group: Callable[[str], str] = lambda name: ""
+    metric: Metric
+    label: str = ""  # of the y axis; empty: the metric
+    group: NameOf = lambda name: ""
 
-    def __call__(self, found: ExhibitResults, populations: Populations) -> list[Chart]:
+    def __call__(self, results: ExhibitResults, populations: Populations) -> list[Chart]:
         charts = []
-        rows = [row for row in found.item.rows if self.measure in row.expected]
-        for title, some in _groups(rows, self.group).items():
-            values = [list(found.values(row, self.measure)) for row in some]
-            places = list(range(len(some)))
-            series = [_series("measured", places, values, 0, "bars")]
-            if not found.options.tag:
-                printed = [number.plain if (number := row.expected[self.measure]) else None for row in some]
-                series.append(Series("paper", places, printed, kind="points", dashed=True, color=1))
-            bound = found.centralized_baseline(some[0], 0)
-            level = [] if bound is None else [Mark("centralized", y=bound)]
-            x = Axis("", names=tuple(row.name for row in some))
-            y = Axis(self.y or str(found.options.measure(self.measure)), percent=True)
-            charts.append(chart(found, title, x, y, series, level, _evaluated(found, some, self.measure)))
+        rows = [row for row in results.exhibit.rows if self.metric in row.expected]
+        y = Axis(self.label or str(results.options.scale_metric(self.metric)), percent=True)
+        for title, group in _groups(rows, self.group).items():
+            x = Axis(names=tuple(row.name for row in group))
+            values = [results.values(row, self.metric) for row in group]
+            series = [_mean_series("measured", list(range(len(group))), values, 0, "bars")]
+            if not results.options.tag:
+                series.append(self._printed(group))
+            level, note = results.centralized_baseline(group[0], 0), _gap_note(results, group, self.metric)
+            charts.append(make_chart(results, title, x, y, series, level, note))
         return charts
+
+    def _printed(self, rows: list[ExhibitRow]) -> Series:
+        printed = [number.as_fraction if (number := row.expected[self.metric]) else None for row in rows]
+        return Series("paper", list(range(len(rows))), printed, kind="points", dashed=True, color=1)
 
 
 @dataclass(frozen=True)
-class Against:
-    """Relative accuracy against something that differs from row to row, a line for each family of rows."""
+class RelativeAgainst:
+    """The relative accuracy against a property of each row: a line for each family of rows."""
 
-    measure: Relative
-    x: str
-    family: Callable[[str], tuple[str, str]]  # of a row's name: its chart and its line
-    at: Callable[[ExhibitResults, ExhibitRow], float]
+    metric: Relative
+    label: str  # of the x axis
+    group: NameOf  # chart of a row
+    line: NameOf  # line of a row
+    x: Callable[[ExhibitResults, ExhibitRow], float | None]
     log: bool = False
 
-    def __call__(self, found: ExhibitResults, populations: Populations) -> list[Chart]:
+    def __call__(self, results: ExhibitResults, populations: Populations) -> list[Chart]:
         charts = []
-        rows = [row for row in found.item.rows if self.measure in row.expected]
-        for title, some in _groups(rows, lambda name: self.family(name)[0]).items():
-            series = []
-            for place, (name, line) in enumerate(_groups(some, lambda name: self.family(name)[1]).items()):
-                points = [(self.at(found, row), list(found.values(row, self.measure))) for row in line]
-                known = sorted((x, values) for x, values in points if values and math.isfinite(x))
-                series.append(_series(name, [x for x, _ in known], [v for _, v in known], place))
-            level = [Mark("centralized", y=1.0)]
-            y = Axis("relative accuracy", percent=True)
-            late = _evaluated(found, some, self.measure)
-            charts.append(chart(found, title, Axis(self.x, log=self.log), y, series, level, late))
+        rows = [row for row in results.exhibit.rows if self.metric in row.expected]
+        x, y = Axis(self.label, log=self.log), Axis("relative accuracy", percent=True)
+        for title, group in _groups(rows, self.group).items():
+            lines = _groups(group, self.line).items()
+            series = [self._line(results, name, members, color) for color, (name, members) in enumerate(lines)]
+            note = _gap_note(results, group, self.metric)
+            charts.append(make_chart(results, title, x, y, series, 1.0, note))
         return charts
 
+    def _line(self, results: ExhibitResults, name: str, rows: list[ExhibitRow], color: int) -> Series:
+        candidates = ((self.x(results, row), results.values(row, self.metric)) for row in rows)
+        points = sorted((x, values) for x, values in candidates if x is not None and values)
+        return _mean_series(name, [x for x, _ in points], [values for _, values in points], color)
 
-def per_class(found: ExhibitResults, populations: Populations) -> list[Chart]:
+
+def class_scores(results: ExhibitResults, populations: Populations) -> list[Chart]:
     """FLAIR's figure 4: AP against how common a class is, from scratch and fine-tuned."""
-    charts = []
-    for kind, some in _groups(found.item.rows, lambda name: name.rpartition("-")[2]).items():
-        series = []
-        for place, row in enumerate(some):
-            for outcome in found.outcomes(row, Final("macro_ap"))[:1]:
-                labels = [label for label, count in outcome.class_counts.items() if count]
-                counts = [outcome.class_counts[label] for label in labels]
-                ap = [outcome.class_scores[label] for label in labels]
-                series.append(Series(row.name, counts, ap, kind="points", color=place, labels=labels))
-                if not found.options.tag:
-                    numbers = [row.expected.get(ClassMetric(label)) for label in labels]
-                    printed = [number.plain if number else None for number in numbers]
-                    name = f"{row.name} (paper)"
-                    series.append(Series(name, counts, printed, (), (), "points", True, place, labels))
-        title = {"R": "from scratch", "F": "fine-tuned"}[kind]
-        x = Axis("test images with the class", log=True)
-        charts.append(chart(found, title, x, Axis("AP", percent=True), series))
-    return charts
+    x, y = Axis("test images with the class", log=True), Axis("AP", percent=True)
+    groups = _groups(results.exhibit.rows, _initialization).items()
+    return [
+        make_chart(results, title, x, y, [s for color, row in enumerate(rows) for s in _classes(results, row, color)])
+        for title, rows in groups
+    ]
 
 
-def per_user(found: ExhibitResults, populations: Populations) -> list[Chart]:
-    """FLAIR's figure 5, its violins as the share of users below each AP."""
+def _classes(results: ExhibitResults, row: ExhibitRow, color: int) -> list[Series]:
+    """Return the measured and printed AP of each class, of the first seed."""
+    if not (best_runs := results.best_runs(row, Final("macro_ap"))):
+        return []
+    outcome = best_runs[0].outcome
+    labels = [label for label, count in outcome.class_counts.items() if count]
+    x, y = [outcome.class_counts[label] for label in labels], [outcome.class_scores[label] for label in labels]
+    measured = Series(row.name, x, y, kind="points", color=color, labels=labels)
+    if results.options.tag:
+        return [measured]
+    expected = [row.expected.get(ClassMetric(label)) for label in labels]
+    printed = [number.as_fraction if number else None for number in expected]
+    return [measured, replace(measured, name=f"{row.name} (paper)", y=printed, dashed=True)]
+
+
+def user_scores(results: ExhibitResults, populations: Populations) -> list[Chart]:
+    """FLAIR's figure 5, its violins as the fraction of users below each AP, of the first seed."""
     series = []
-    for place, row in enumerate(found.item.rows):
-        for outcome in found.outcomes(row, Final("macro_ap"))[:1]:
-            scores = sorted(outcome.user_scores)
-            step = max(1, len(scores) // 500)
-            share = [(rank + 1) / len(scores) for rank in range(len(scores))]
-            series.append(Series(row.name, scores[::step], share[::step], color=place, dashed=row.name[-1] == "R"))
+    for color, row in enumerate(results.exhibit.rows):
+        for best in results.best_runs(row, Final("macro_ap"))[:1]:
+            scores = sorted(best.outcome.user_scores)
+            step = max(1, len(scores) // MAX_USER_POINTS)
+            fractions = [(rank + 1) / len(scores) for rank in range(len(scores))]
+            is_dashed = _initialization(row.name) == "from scratch"
+            series.append(Series(row.name, scores[::step], fractions[::step], color=color, dashed=is_dashed))
     x, y = Axis("AP of a user"), Axis("users with at most that AP", percent=True)
-    return [chart(found, "", x, y, series)]
+    return [make_chart(results, "", x, y, series)]
 
 
-def _groups(rows: Iterable[ExhibitRow], group: Callable[[str], str]) -> dict[str, list[ExhibitRow]]:
-    found: dict[str, list[ExhibitRow]] = {}
+def _has_measurement(chart: Chart) -> bool:
+    return any(y is not None for series in chart.series if "paper" not in series.name for y in series.y)
+
+
+def _groups(rows: Iterable[ExhibitRow], group: NameOf) -> dict[str, list[ExhibitRow]]:
+    groups: dict[str, list[ExhibitRow]] = {}
     for row in rows:
-        found.setdefault(group(row.name), []).append(row)
-    return found
+        groups.setdefault(group(row.name), []).append(row)
+    return groups
 
 
-def _evaluated(found: ExhibitResults, rows: Iterable[ExhibitRow], measure: Metric) -> str:
-    """What is said of rows that were not evaluated when they should have been."""
-    late = describe(one for row in rows for one in found.lags(row, measure))
-    return f"Some were {late}." if late else ""
+def _gap_note(results: ExhibitResults, rows: Iterable[ExhibitRow], metric: Metric) -> str:
+    """Return a sentence if rows were not evaluated at the paper's budget."""
+    gap = describe(chain.from_iterable(results.gaps(row, metric) for row in rows))
+    return f"Some were {gap}." if gap else ""
 
 
-def _points(outcome: RunOutcome, metric: str, relative: bool) -> dict[int, float]:
-    curve = outcome.curve(metric)
-    over = outcome.centralized_baseline if relative and outcome.centralized_baseline else 1.0
-    return dict(zip(curve.rounds_E.tolist(), (curve.values_E / over).tolist(), strict=True))
-
-
-def _series(
-    name: str, x: list[float] | list[int], values: list[list[float]], place: int, kind: Kind = "line"
+def _mean_series(
+    name: str, x: list[float] | list[int], values: list[list[float]], color: int, kind: Kind = "line"
 ) -> Series:
-    """Means over seeds, and a deviation to either side where there are several."""
-    means = [fmean(some) if some and math.isfinite(fmean(some)) else None for some in values]
-    spread: list[float] = [stdev(some) if len(some) > 1 else 0.0 for some in values]
-    low, high = ([None if m is None else m + sign * s for m, s in zip(means, spread, strict=True)] for sign in (-1, 1))
-    return Series(name, x, means, low if any(spread) else (), high if any(spread) else (), kind, color=place)
+    """Return means over seeds, with a band of one standard deviation if there are several."""
+    means = [fmean(seeds) if seeds and math.isfinite(fmean(seeds)) else None for seeds in values]
+    deviations = [stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
+    low, high = (
+        [None if mean is None else mean + sign * std for mean, std in zip(means, deviations, strict=True)]
+        for sign in (-1, 1)
+    )
+    has_band = any(deviations)
+    return Series(name, x, means, low if has_band else (), high if has_band else (), kind, color=color)
 
 
-def _without_relative(found: ExhibitResults) -> ExhibitResults:
-    """The rows that are curves."""
-    rows = tuple(row for row in found.item.rows if not any(isinstance(measure, Relative) for measure in row.expected))
-    return replace(found, item=replace(found.item, rows=rows))
+def _without_relative(results: ExhibitResults) -> ExhibitResults:
+    """Return the results of the rows that are learning curves."""
+    rows = (row for row in results.exhibit.rows if not any(isinstance(metric, Relative) for metric in row.expected))
+    return replace(results, exhibit=replace(results.exhibit, rows=tuple(rows)))
 
 
-def _emd(found: ExhibitResults, row: ExhibitRow) -> float:
-    """The mean EMD of the clients that the row's runs train on."""
-    return next((emd for run in row.runs if (emd := found.emd(run)) is not None), math.nan)
+def _mean_emd(metric: Relative) -> Callable[[ExhibitResults, ExhibitRow], float | None]:
+    """Return a function that gives the mean EMD of the clients that a row's runs train on."""
+    return lambda results, row: next((best.outcome.mean_emd for best in results.best_runs(row, metric)), None)
 
 
-def _rate(found: ExhibitResults, row: ExhibitRow) -> float:
+def _learning_rate(results: ExhibitResults, row: ExhibitRow) -> float:
     return 10 ** float(row.name.rpartition("^")[2])
 
 
-def _part(name: str, *places: int) -> str:
-    parts = name.split(", ")
-    return ", ".join(parts[place] for place in places if place < len(parts))
+def _initialization(name: str) -> str:
+    """Return how a FLAIR row such as "FL-R" or "PFL-F, cohort of 200" starts."""
+    return {"R": "from scratch", "F": "fine-tuned"}[name.partition(", ")[0][-1]]
 
 
+def _items(*indices: int) -> NameOf:
+    """Return a function that takes items of a row's name, which commas separate."""
+    return lambda name: ", ".join(item for index, item in enumerate(name.split(", ")) if index in indices)
+
+
+EMD_LABEL = "mean EMD of the clients"
 FIGURES: dict[str, Draw] = {
     "flair.table1": Bars(Final("macro_ap"), "per-class AP (C-AP)", lambda name: name.rpartition("-")[2] + " classes"),
-    "flair.figure2": lambda found, people: [quantity(found, people), *pixels(found, people)],
+    "flair.figure2": lambda results, data: [quantity_skew(results, data), *pixel_skews(results, data)],
     "flair.figure3": label_counts,
-    "flair.figure4": per_class,
-    "flair.figure5": per_user,
-    "flair.figure6": Curves("macro_ap", lambda name: {"R": "from scratch", "F": "fine-tuned"}[_part(name, 0)[-1]]),
-    "hsu2020.table1": Bars(Final("accuracy"), "centralised accuracy"),
-    "hsu2020.table2": Curves("accuracy", lambda name: _part(name, 0)),
+    "flair.figure4": class_scores,
+    "flair.figure5": user_scores,
+    "flair.figure6": Curves("macro_ap", _initialization),
+    "hsu2020.table1": Bars(Final("accuracy"), "centralized accuracy"),
+    "hsu2020.table2": Curves("accuracy", _items(0)),
     "hsu2020.table3": Curves("accuracy"),
-    "hsu2020.table4": Curves("accuracy", lambda name: _part(name, 2)),
-    "hsu2020.table5": Curves("accuracy", lambda name: _part(name, 1), relative=True),
-    "hsu2020.figure2": classes_of_clients,
-    "hsu2020.figure3": classes_of_clients,
-    "hsu2020.figure4": Against(
-        Relative(), "mean EMD of the clients", lambda name: (_part(name, 0), _part(name, 1, 2)), _emd
-    ),
+    "hsu2020.table4": Curves("accuracy", _items(2)),
+    "hsu2020.table5": Curves("accuracy", _items(1), relative=True),
+    "hsu2020.figure2": classes_per_client,
+    "hsu2020.figure3": classes_per_client,
+    "hsu2020.figure4": RelativeAgainst(Relative(), EMD_LABEL, _items(0), _items(1, 2), _mean_emd(Relative())),
     "hsu2020.figure5": Bars(
         AfterRounds("accuracy", 2500),
         group=lambda name: f"Landmarks, {name.split(', ')[-1]}" if name.endswith("layers") else "iNaturalist-User-120k",
     ),
-    "hsu2020.figure6": lambda found, people: [
-        *Curves("accuracy", lambda name: _part(name, 0))(_without_relative(found), people),
-        *Against(Relative(2500), "mean EMD of the clients", lambda name: ("partitions", _part(name, 1)), _emd)(
-            found, people
+    "hsu2020.figure6": lambda results, data: [
+        *Curves("accuracy", _items(0))(_without_relative(results), data),
+        *RelativeAgainst(Relative(2500), EMD_LABEL, lambda _: "partitions", _items(1), _mean_emd(Relative(2500)))(
+            results, data
         ),
     ],
-    "hsu2020.figure7": Curves("accuracy", lambda name: _part(name, 1)),
-    "hsu2020.figure8": Against(
-        Relative(), "effective learning rate", lambda name: (_part(name, 0, 1, 2), _part(name, 3)), _rate, log=True
+    "hsu2020.figure7": Curves("accuracy", _items(1)),
+    "hsu2020.figure8": RelativeAgainst(
+        Relative(), "effective learning rate", _items(0, 1, 2), _items(3), _learning_rate, log=True
     ),
-    "hsu2020.figure9": Curves("accuracy", lambda name: _part(name, 1), relative=True),
-    "hsu2020.figure10": classes_of_clients,
-    "fedper.figure2": Curves("user_mean", lambda name: _part(name, 0)),
-    "fedper.figure4": Curves("user_mean", lambda name: _part(name, 0)),
+    "hsu2020.figure9": Curves("accuracy", _items(1), relative=True),
+    "hsu2020.figure10": classes_per_client,
+    "fedper.figure2": Curves("user_mean", _items(0)),
+    "fedper.figure4": Curves("user_mean", _items(0)),
     "fedper.figure7": Curves("user_mean"),
     "fedper.figure8": Curves("user_mean"),
 }

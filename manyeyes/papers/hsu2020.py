@@ -1,140 +1,187 @@
 """Hsu, Qi and Brown 2020, "Federated Visual Classification with Real-World Data Distribution" (arXiv:2003.08082)."""
 
-from manyeyes.papers.exhibit import Exhibit
-from manyeyes.papers.hsu2020_rows import (
-    at_rounds,
-    figure2,
-    figure3,
-    figure4,
-    figure8,
-    figure10,
-    partitions,
-    table1,
-    table2,
-    table3,
-    table4,
-    table5,
-)
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
-OPEN = (
-    "The paper does not print the epochs of centralised training (100 here), its rate (on CIFAR 0.02, falling along a "
-    "cosine, here) nor whether CIFAR images are augmented. "
+from manyeyes.papers import hsu2020_runs as runs
+from manyeyes.papers.exhibit import (
+    DatasetRecipe,
+    ExhibitRow,
+    Expected,
+    PrintedValue,
+    RunRecipe,
+    make_exhibits,
+    printed_table,
+    quoted_numbers,
 )
-PRETRAINED = (
-    "Which GroupNorm weights it began with is not said: torchvision's are used, whose norms were trained as BatchNorm. "
-)
-SHARED = "All partitions of a dataset share its centralised accuracy."
-PAPER = "hsu2020"
+from manyeyes.papers.hsu2020_runs import ALPHAS, LANDMARKS, cifar, inaturalist
+from manyeyes.papers.metric import AfterRounds, Final, Multiple, Relative, RoundsTo, WithinBatches
+from manyeyes.papers.statistics import Statistic
+
+SPLITS = {"User-120k": "user_120k", "Geo-100": "geo_100", "Geo-1k": "geo_1k", "Geo-3k": "geo_3k", "Geo-30k": "geo_30k"}
+# Clients per round and local epochs, which figures 4 and 8 do not print; figure 8's last two rows differ in epochs.
+COHORTS = ((5, 1), (10, 1), (20, 1), (20, 5))
+LEARNING_RATES = [step / 2 for step in range(-6, 1)]  # exponents of the effective learning rate: 10^-3 to 10^0
+MOMENTA = LEARNING_RATES[1:]  # exponents of 1 - beta: 10^-2.5 to 10^0, without momentum
+
+ROUNDS = {"1k": 1000, "2.5k": 2500, "5k": 5000}
+BASELINES = 'Table 5: "different centralized learning accuracy (51.4% from scratch and 57.9% from pretrained)"'
+BATCHES = {"10k": 10_000, "25k": 25_000, "50k": 50_000}
 
 
-ITEMS = (
-    Exhibit(PAPER, "table1", "Datasets and their centralised accuracy", tuple(table1()), SHARED, OPEN + PRETRAINED),
-    Exhibit(
-        PAPER,
-        "table2",
-        "FedVC on iNaturalist, by rounds and by batches",
-        tuple(table2()),
-        "FedVC is better with both FedAvg and FedAvgM, the more so for the batches it takes.",
-        "Runs without FedVC on User-120k end with their 50k batches, whose rounds are not printed. " + PRETRAINED,
-    ),
-    Exhibit(
-        PAPER,
-        "table3",
-        "Benchmark on iNaturalist-User-120k",
-        tuple(table3()),
-        "FedAvgM with FedVC and 100 clients a round almost reaches centralised training (57.9 %).",
-        PRETRAINED,
-    ),
-    Exhibit(
-        PAPER,
-        "table4",
-        "Benchmark on Landmarks-User-160k, two layers or all trained",
-        tuple(table4()),
-        "FedAvgM with FedIR and 100 clients a round is 1.2 % below centralised training, and 0.5 % with two layers.",
-        "Section 6.2's E = 5 is taken to be for Landmarks; 6.3 implies E = 1 for iNaturalist. " + PRETRAINED,
-    ),
-    Exhibit(
-        PAPER,
-        "table5",
-        "Rounds to 10, 50 and 90 % relative accuracy on Geo-3k, pretrained and from scratch",
-        tuple(table5()),
-        "Pretraining needs orders of magnitude fewer rounds, and FedAvgM fewer than FedAvg.",
-        "Runs use FedVC, which the text does not say but the accuracies of table 2 do; rounds are counted by "
-        "evaluations, every round at first, then every twentieth of the rounds played, at most 10 apart (from scratch "
-        "100). The paper prints 6.9 where 420 / 60 is 7.0. " + PRETRAINED,
-    ),
-    Exhibit(
-        PAPER,
-        "figure2",
-        "iNaturalist: classes and examples of the clients of five partitions",
-        tuple(figure2()),
-        "The fewer examples a cell may hold, the more clients there are.",
-    ),
-    Exhibit(
-        PAPER,
-        "figure3",
-        "Landmarks-User-160k: classes and examples of its clients",
-        tuple(figure3()),
-        "Users hold at least 30 images of 5 or more landmarks.",
-    ),
-    Exhibit(
-        PAPER,
-        "figure4",
-        "Relative accuracy against non-identicalness on CIFAR, the best of a grid",
-        tuple(figure4()),
-        "Near 1 at the identical end, with a substantial drop around an EMD of 1.7 to 2.0; momentum helps much where "
-        "clients differ, and more clients a round help, with diminishing returns.",
-        "The report goals are not printed: 5, 10 and 20 here. CIFAR-100 has the three released partitions, of the "
-        "paper's eight. " + OPEN,
-    ),
-    Exhibit(
-        PAPER,
-        "figure5",
-        "FedAvg and FedAvgM with and without FedIR, at 2.5k rounds",
-        at_rounds((*table3(), *table4()), 2500),
-        "FedIR improves on FedAvg throughout on Landmarks, and less on iNaturalist.",
-        "The figure prints no numbers; those beside it are of tables 3 and 4, whose iNaturalist runs have FedVC.",
-    ),
-    Exhibit(
-        PAPER,
-        "figure6",
-        "Learning curves with and without FedVC, and relative accuracy over the partitions of iNaturalist",
-        (*table2(), *partitions()),
-        "FedVC is better and steadier; accuracy falls as EMD rises.",
-        "Numbers of the curves are those of table 2; the partitions' relative accuracies are not printed. "
-        + PRETRAINED,
-    ),
-    Exhibit(
-        PAPER,
-        "figure7",
-        "Learning curves on Landmarks-User-160k, two layers trained",
-        tuple(table4(("two",))),
-        "FedAvgM learns fastest, and FedIR adds most where few clients report.",
-        "Numbers are those of table 4. " + PRETRAINED,
-    ),
-    Exhibit(
-        PAPER,
-        "figure8",
-        "Relative accuracy of FedAvgM on CIFAR over effective learning rates",
-        tuple(figure8()),
-        "The more clients differ, the fewer rates work; 10^-2 works well in many cases, more clients a round widen the "
-        "range, and local epochs hardly move it.",
-        "Report goals and local epochs are not printed: K = 5, 10, 20 with E = 1 and K = 20 with E = 5 here. " + OPEN,
-    ),
-    Exhibit(
-        PAPER,
-        "figure9",
-        "Learning curves from ImageNet weights and from scratch",
-        tuple(table5()),
-        "With pretraining convergence takes orders of magnitude fewer rounds and ends higher.",
-        "Numbers are those of table 5. " + PRETRAINED,
-    ),
-    Exhibit(
-        PAPER,
-        "figure10",
-        "CIFAR-10 and CIFAR-100: classes of the clients for each alpha",
-        tuple(figure10()),
-        "The larger alpha, the more alike the clients.",
-        "The paper has eight alphas for CIFAR-100 too (appendix B.1), of which three were released: those are used.",
-    ),
+def table1() -> Iterator[ExhibitRow]:
+    recipes = {
+        "CIFAR-10": (runs.cifar_baseline(10), [cifar(10, ALPHAS[10][0])]),
+        "CIFAR-100": (runs.cifar_baseline(100), [cifar(100, ALPHAS[100][0])]),
+        "iNaturalist-Geo": (runs.inaturalist_baseline(), [inaturalist("geo_30k"), inaturalist("geo_100")]),
+        "iNaturalist-User-120k": (runs.inaturalist_baseline(), [inaturalist("user_120k")]),
+        "Landmarks-User-160k": (runs.landmarks_baseline("all"), [LANDMARKS]),
+    }
+    for row, clients, classes, examples, accuracy in printed_table("hsu2020", "table1")[1:]:
+        run, datasets = recipes[row]
+        source = f"Table 1, row {row}"
+        expected: Expected = {
+            Statistic("classes"): PrintedValue(int(classes), "classes", f"{source}, classes"),
+            Statistic("train images"): PrintedValue(int(examples), "images", f"{source}, examples"),
+            Final("accuracy"): PrintedValue(float(accuracy), "%", f"{source}, centralized accuracy"),
+        }
+        for dataset, text in zip(datasets, clients.split("-"), strict=True):
+            split = dataset.path.removeprefix("data/inaturalist_") if len(datasets) > 1 else ""
+            expected[Statistic("train users", path_suffix=split)] = PrintedValue(
+                int(text), "clients", f"{source}, clients"
+            )
+        yield ExhibitRow(row, (run,), expected, datasets=tuple(datasets))
+
+
+def table2() -> Iterator[ExhibitRow]:
+    baseline = runs.inaturalist_baseline()
+    for data, method, vc, cohort_size, *printed in printed_table("hsu2020", "table2")[1:]:
+        row = f"{data}, {_label(method, vc, 'no', cohort_size)}"
+        expected = _after_rounds(printed[:3], f"Table 2, row {row}")
+        for (column, batches), text in zip(BATCHES.items(), printed[3:], strict=True):
+            value = PrintedValue(float(text), "%", f"Table 2, row {row}, {column} batches")
+            expected[WithinBatches("accuracy", batches)] = value
+        run = runs.inaturalist_run(SPLITS[data], method, int(cohort_size), vc == "yes")
+        yield ExhibitRow(row, (run,), expected, baseline)
+    yield _centralized(baseline, "Centralized", 57.9, "Table 2, row Centralized")
+
+
+def table3() -> Iterator[ExhibitRow]:
+    baseline = runs.inaturalist_baseline()
+    for method, vc, ir, cohort_size, *printed in printed_table("hsu2020", "table3")[1:]:
+        row = _label(method, vc, ir, cohort_size)
+        run = runs.inaturalist_run("user_120k", method, int(cohort_size), vc == "yes", ir == "yes")
+        yield ExhibitRow(row, (run,), _after_rounds(printed, f"Table 3, row {row}"), baseline)
+    yield _centralized(baseline, "Centralized", 57.9, "Table 3, row Centralized")
+
+
+def table4(trained: tuple[str, ...] = ("two", "all")) -> Iterator[ExhibitRow]:
+    for method, ir, cohort_size, *printed in printed_table("hsu2020", "table4")[1:]:
+        for layers in trained:
+            row = f"{_label(method, 'no', ir, cohort_size)}, {layers} layers"
+            expected = _after_rounds(printed[:3] if layers == "two" else printed[3:], f"Table 4, row {row}")
+            run = runs.landmarks_run(layers, method, ir == "yes", int(cohort_size))
+            yield ExhibitRow(row, (run,), expected, runs.landmarks_baseline(layers))
+    for layers in trained:
+        row, value = f"Centralized, {layers} layers", 40.27 if layers == "two" else 67.05
+        yield _centralized(runs.landmarks_baseline(layers), row, value, f"Table 4, row {row}")
+
+
+def table5() -> Iterator[ExhibitRow]:
+    for method, start, cohort_size, *printed in printed_table("hsu2020", "table5")[1:]:
+        row = f"{method}, {start}, K={cohort_size}"
+        expected: Expected = {}
+        for fraction, text in zip((0.1, 0.5, 0.9), printed, strict=True):
+            source = f"Table 5, row {row}, {fraction:.0%}"
+            rounds, _, multiple = text.strip(">)").replace("k", "000").partition("(")
+            expected[RoundsTo(fraction)] = PrintedValue(int(rounds), "rounds", source, is_lower_bound=text[0] == ">")
+            if multiple:
+                expected[Multiple(fraction)] = PrintedValue(float(multiple), "times", source)
+        run = runs.geo_3k_run(start, method, int(cohort_size))
+        yield ExhibitRow(row, (run,), expected, runs.inaturalist_baseline(start))
+    for start, value in (("scratch", 51.4), ("pretrained", 57.9)):
+        expected = {Final("accuracy"): PrintedValue(value, "%", BASELINES)}
+        yield ExhibitRow(f"Centralized, {start}", (runs.inaturalist_baseline(start),), expected)
+
+
+def at_rounds(rows: tuple[ExhibitRow, ...], rounds: int) -> tuple[ExhibitRow, ...]:
+    """Return rows of a table with only what it prints after a number of rounds."""
+    metric = AfterRounds("accuracy", rounds)
+    return tuple(replace(row, expected={metric: row.expected[metric]}) for row in rows if metric in row.expected)
+
+
+def partitions() -> Iterator[ExhibitRow]:
+    """Figure 6c: every partition of iNaturalist, after 2.5k rounds."""
+    for (data, split), method, vc in product(SPLITS.items(), ("FedAvg", "FedAvgM"), ("no", "yes")):
+        rounds = 0 if data in ("Geo-3k", "User-120k") else 2500
+        run = runs.inaturalist_run(split, method, 10, vc == "yes", rounds=rounds)
+        row = f"{data}, {_label(method, vc, 'no', '10')}, relative"
+        yield ExhibitRow(row, (run,), {Relative(2500): None}, runs.inaturalist_baseline())
+
+
+def datasets(figure: str, described: dict[str, DatasetRecipe]) -> Iterator[ExhibitRow]:
+    """Yield a row for each dataset, with the numbers that the text states about it."""
+    for row, dataset in described.items():
+        expected: Expected = {Statistic("train users"): None} | quoted_numbers("hsu2020", figure, row)
+        yield ExhibitRow(row, expected=expected, datasets=(dataset,))
+
+
+def figure4() -> Iterator[ExhibitRow]:
+    """Yield a row for each partition, with the grid whose best run counts."""
+    methods = {"FedAvg": MOMENTA[-1:], "FedAvgM": MOMENTA[:-1]}
+    for classes, method, (cohort_size, epochs) in product(ALPHAS, methods, COHORTS[:3]):
+        for alpha in ALPHAS[classes]:
+            grid = product(LEARNING_RATES, methods[method])
+            recipes = tuple(runs.cifar_run(classes, alpha, cohort_size, epochs, *point) for point in grid)
+            row = f"CIFAR-{classes}, {method}, K={cohort_size}, alpha={alpha:g}"
+            yield ExhibitRow(row, recipes, {Relative(): None}, runs.cifar_baseline(classes))
+
+
+def figure8() -> Iterator[ExhibitRow]:
+    """Yield a row for each partition and effective learning rate, with the momenta of which the best counts."""
+    for classes, (cohort_size, epochs) in product(ALPHAS, COHORTS):
+        for alpha, rate in product(ALPHAS[classes], LEARNING_RATES):
+            recipes = tuple(runs.cifar_run(classes, alpha, cohort_size, epochs, rate, beta) for beta in MOMENTA)
+            row = f"CIFAR-{classes}, K={cohort_size}, E={epochs}, alpha={alpha:g}, eta_eff=10^{rate:g}"
+            yield ExhibitRow(row, recipes, {Relative(): None}, runs.cifar_baseline(classes))
+
+
+def _label(method: str, vc: str, ir: str, cohort_size: str) -> str:
+    """Return the name of a method in a row."""
+    return f"{method}{' + FedVC' if vc == 'yes' else ''}{' + FedIR' if ir == 'yes' else ''}, K={cohort_size}"
+
+
+def _after_rounds(printed: list[str], source: str) -> Expected:
+    """Return accuracies after 1k, 2.5k and 5k rounds."""
+    return {
+        AfterRounds("accuracy", rounds): PrintedValue(float(text), "%", f"{source}, {column}")
+        for (column, rounds), text in zip(ROUNDS.items(), printed, strict=True)
+    }
+
+
+def _centralized(run: RunRecipe, row: str, value: float, source: str) -> ExhibitRow:
+    return ExhibitRow(row, (run,), {Final("accuracy"): PrintedValue(value, "%", source)})
+
+
+INATURALIST = {data: inaturalist(split) for data, split in SPLITS.items()}
+CIFAR = {f"CIFAR-{n}, alpha={alpha:g}": cifar(n, alpha) for n, alphas in ALPHAS.items() for alpha in alphas}
+EXHIBITS = make_exhibits(
+    "hsu2020",
+    {
+        "table1": table1(),
+        "table2": table2(),
+        "table3": table3(),
+        "table4": table4(),
+        "table5": table5(),
+        "figure2": datasets("figure2", INATURALIST),
+        "figure3": datasets("figure3", {"Landmarks-User-160k": LANDMARKS}),
+        "figure4": figure4(),
+        "figure5": at_rounds((*table3(), *table4()), 2500),
+        "figure6": (*table2(), *partitions()),
+        "figure7": table4(("two",)),
+        "figure8": figure8(),
+        "figure9": table5(),
+        "figure10": datasets("figure10", CIFAR),
+    },
 )

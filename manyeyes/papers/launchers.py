@@ -1,4 +1,4 @@
-"""Jobs of `manyeyes run` given to one of Hydra's launchers: joblib's processes here, or a cluster by submitit."""
+"""Runs submitted to one of Hydra's launchers: joblib's processes on this machine, or a cluster through submitit."""
 
 from pathlib import Path
 from typing import Any
@@ -7,53 +7,49 @@ from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
+from manyeyes.config.compose import hydra_context
 from manyeyes.config.launchers import wait_for_all_jobs
 from manyeyes.config.run import run_one
 
-KNOWN = ("joblib", "submitit_local", "submitit_slurm")
+LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")
 
 
 class LauncherError(Exception):
-    """The launcher has given up, as when a process of its own was killed: some jobs may not have ended, or begun."""
+    """The launcher itself failed, as when one of its processes was killed: some jobs may not have ended, or started."""
 
 
-def launch(launcher: str, options: list[str], jobs: list[list[str]], place: Path) -> list[str]:
-    """What went wrong with each job, given as words of `manyeyes run`; empty where all went well.
-
-    Within a context of Hydra; what the launcher itself writes goes into `place`.
-    """
-    words = [f"hydra/launcher={launcher}", f"hydra.sweep.dir={place}/${{now:%Y-%m-%d_%H-%M-%S}}", *options]
-    try:
-        config = compose("config", overrides=words, return_hydra_config=True)
-    except HydraException as error:
-        hint = "pip install 'manyeyes[cluster]'" if launcher in KNOWN else f"choose {', '.join(KNOWN)}"
-        raise ValueError(f"there is no launcher {launcher!r} here, or it has no such setting: {hint}") from error
-    from hydra._internal.callbacks import Callbacks
-
-    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
-    made = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
-    try:
-        with wait_for_all_jobs(launcher):
-            returned = made.launch(jobs, initial_job_idx=0)
-    except Exception as error:
-        raise LauncherError(f"{launcher}: {error}".partition("\n")[0]) from error
-    return [_reason(one) for one in returned]
+def launch(launcher: str, options: list[str], jobs: list[list[str]], log_dir: Path) -> list[str]:
+    """Run jobs, each given as overrides of `manyeyes run`, and return an error message for each; empty for success."""
+    overrides = [f"hydra/launcher={launcher}", f"hydra.sweep.dir={log_dir}/${{now:%Y-%m-%d_%H-%M-%S}}", *options]
+    with hydra_context():
+        try:
+            config = compose("config", overrides=overrides, return_hydra_config=True)
+        except HydraException as error:
+            fix = "pip install 'manyeyes[cluster]'" if launcher in LAUNCHERS else f"choose {', '.join(LAUNCHERS)}"
+            raise ValueError(f"launcher={launcher} is not available, or has no such setting: {fix}.") from error
+        context = HydraContext(GlobalHydra.instance().config_loader(), callbacks=Callback())  # type: ignore[arg-type]
+        plugin = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=run_job, config=config)
+        try:
+            with wait_for_all_jobs(launcher):
+                results = plugin.launch(jobs, initial_job_idx=0)
+        except Exception as error:
+            raise LauncherError(f"{launcher}: {error}".partition("\n")[0]) from error
+    return [_error_message(result) for result in results]
 
 
-def task(config: DictConfig) -> str:
-    """One job, in whichever process the launcher runs it."""
+def run_job(config: DictConfig) -> str:
+    """Run one job, in a process of the launcher, and return its error message."""
     failures: list[Exception] = []
     run_one(config, failures)
     return str(failures[0]) if failures else ""
 
 
-def _reason(returned: Any) -> str:
+def _error_message(result: Any) -> str:
     try:
-        return str(returned.return_value)
-    except ValueError as error:
-        return str(error)
+        return str(result.return_value)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

@@ -1,8 +1,7 @@
-"""The metrics of the papers, of a finished run: relative accuracy, accuracy at a budget, rounds to a target, ..."""
+"""The metrics that the papers print, computed from a finished run: relative accuracy, rounds to a target, ..."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,44 +11,46 @@ import numpy as np
 
 from manyeyes.metrics import Curve, relative_accuracy
 from manyeyes.training.result import curve
-from manyeyes.training.run_files import Event
-from manyeyes.training.run_folder import read_events
+from manyeyes.training.run_files import METRICS_FILE, PER_CLASS_FILE, PER_USER_FILE, Event
+from manyeyes.training.run_record import RunRecord, read_run
 
-LEAST = 20  # rounds, or batches of a budget, that are left however small a run is made
-FIRST = 0.1  # the relative accuracy whose rounds are the unit of table 5's multiples (Hsu et al. 2020)
+MIN_BUDGET = 20  # rounds or batches that are left of a budget, however much a run is scaled down
+UNIT_FRACTION = 0.1  # the relative accuracy whose rounds are the unit of table 5's multiples (Hsu et al. 2020)
 
 
 @dataclass(frozen=True, eq=False)
 class RunOutcome:
-    """What a run left behind, and the accuracy of the centralised run that it is compared with."""
+    """What a metric is computed from: the events and scores of a run, and the accuracy of its centralized baseline."""
 
     events: list[Event]
-    class_scores: Mapping[str, float] = field(default_factory=dict)  # AP, or accuracy where labels are single
-    class_counts: Mapping[str, int] = field(default_factory=dict)  # evaluated examples that have the class
-    user_scores: tuple[float, ...] = ()  # the same of each user
+    class_scores: Mapping[str, float] = field(default_factory=dict)  # AP, or accuracy for single labels
+    class_counts: Mapping[str, int] = field(default_factory=dict)  # evaluated examples with the class
+    user_scores: tuple[float, ...] = ()
+    mean_emd: float | None = None  # of the training clients' label distributions
     centralized_baseline: float | None = None
 
     @staticmethod
-    def from_folder(folder: Path, bound: float | None = None) -> RunOutcome:
-        """From a run folder."""
-        classes = _table(folder / "per_class.csv")
-        try:
-            return RunOutcome(
-                read_events(folder / "metrics.jsonl"),
-                {row[0]: float(row[2]) for row in classes},
-                {row[0]: int(row[1]) for row in classes},
-                tuple(float(row[2]) for row in _table(folder / "per_user.csv")),
-                bound,
-            )
-        except (ValueError, IndexError, OSError) as error:
-            raise ValueError(f"{folder} is damaged ({error}): remove it, and it is run anew") from error
+    def from_folder(folder: Path) -> RunOutcome:
+        return RunOutcome.from_record(read_run(folder))
+
+    @staticmethod
+    def from_record(record: RunRecord) -> RunOutcome:
+        """Return the outcome of a run; a run whose metrics are damaged raises ValueError."""
+        files = (METRICS_FILE, PER_CLASS_FILE, PER_USER_FILE)
+        if problems := [problem for problem in record.problems if any(file in problem for file in files)]:
+            raise ValueError(f"{record.folder} is damaged ({'; '.join(problems)}): remove it to run it again.")
+        classes = [list(row.values()) for row in record.class_rows]
+        users = [list(row.values()) for row in record.user_rows]
+        return RunOutcome(
+            record.events,
+            {label: float(score) for label, _, score, *_ in classes},
+            {label: int(count) for label, count, *_ in classes},
+            tuple(float(score) for _, _, score, *_ in users),
+            record.dataset_stats.get("splits", {}).get("train", {}).get("mean_emd"),
+        )
 
     def curve(self, metric: str) -> Curve:
         return curve(self.events, metric)
-
-    def with_baseline(self, bound: float | None) -> RunOutcome:
-        """The same, compared with that centralised accuracy."""
-        return replace(self, centralized_baseline=bound)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Final:
 
 @dataclass(frozen=True)
 class AfterRounds:
-    """A metric after so many rounds."""
+    """A metric after a number of rounds."""
 
     metric: str
     rounds: int
@@ -81,7 +82,7 @@ class AfterRounds:
 
 @dataclass(frozen=True)
 class WithinBatches:
-    """A metric when the largest clients of the rounds so far have taken so many batches."""
+    """A metric when the largest clients of all rounds so far have trained on a number of batches."""
 
     metric: str
     batches: int
@@ -95,7 +96,7 @@ class WithinBatches:
 
 @dataclass(frozen=True)
 class Relative:
-    """Acc_federated / Acc_centralised, after so many rounds or (0) the last."""
+    """The relative accuracy, Acc_federated / Acc_centralized, after a number of rounds or (0) the last round."""
 
     rounds: int = 0
 
@@ -103,18 +104,14 @@ class Relative:
         return "relative accuracy" + (f" after {self.rounds:,} rounds" if self.rounds else "")
 
     def compute(self, outcome: RunOutcome) -> float | None:
-        reached = AfterRounds("accuracy", self.rounds) if self.rounds else Final("accuracy")
-        value = reached.compute(outcome)
-        return (
-            None
-            if value is None or outcome.centralized_baseline is None
-            else relative_accuracy(value, outcome.centralized_baseline)
-        )
+        metric = AfterRounds("accuracy", self.rounds) if self.rounds else Final("accuracy")
+        accuracy, baseline = metric.compute(outcome), outcome.centralized_baseline
+        return None if accuracy is None or baseline is None else relative_accuracy(accuracy, baseline)
 
 
 @dataclass(frozen=True)
 class RoundsTo:
-    """Rounds until the relative accuracy first reaches a share; infinite where it never does."""
+    """The rounds until the relative accuracy first reaches a fraction; infinite if it never does."""
 
     fraction: float
 
@@ -130,21 +127,21 @@ class RoundsTo:
 
 @dataclass(frozen=True)
 class Multiple:
-    """Rounds to a relative accuracy, as a multiple of those to 10 %."""
+    """The rounds to a relative accuracy as a multiple of the rounds to 10 %."""
 
     fraction: float
 
     def __str__(self) -> str:
-        return f"rounds to {self.fraction:.0%}, over those to {FIRST:.0%}"
+        return f"rounds to {self.fraction:.0%}, over those to {UNIT_FRACTION:.0%}"
 
     def compute(self, outcome: RunOutcome) -> float | None:
-        rounds, first = RoundsTo(self.fraction).compute(outcome), RoundsTo(FIRST).compute(outcome)
-        return rounds / first if rounds is not None and first and math.isfinite(rounds) else None
+        rounds, unit = RoundsTo(self.fraction).compute(outcome), RoundsTo(UNIT_FRACTION).compute(outcome)
+        return rounds / unit if rounds is not None and unit and math.isfinite(rounds) else None
 
 
 @dataclass(frozen=True)
 class ClassMetric:
-    """The AP of one class; none where nothing that was evaluated has it."""
+    """The AP of one class; None if no evaluated example has the class."""
 
     label: str
 
@@ -157,23 +154,23 @@ class ClassMetric:
 
 @dataclass(frozen=True)
 class Frequency:
-    """How the AP of a class goes with how common it is: correlation of AP with the logarithm of the count."""
+    """The correlation of the classes' AP with the logarithm of their counts."""
 
     def __str__(self) -> str:
         return "correlation of a class's AP and log count"
 
     def compute(self, outcome: RunOutcome) -> float | None:
-        seen = [label for label, count in outcome.class_counts.items() if count]
-        scores = [outcome.class_scores[label] for label in seen]
-        counts = np.log10([outcome.class_counts[label] for label in seen])
-        if len(seen) < 2 or np.ptp(scores) == 0 or np.ptp(counts) == 0:
+        labels = [label for label, count in outcome.class_counts.items() if count]
+        scores = [outcome.class_scores[label] for label in labels]
+        log_counts = np.log10([outcome.class_counts[label] for label in labels])
+        if len(labels) < 2 or np.ptp(scores) == 0 or np.ptp(log_counts) == 0:
             return None
-        return float(np.corrcoef(scores, counts)[0, 1])
+        return float(np.corrcoef(scores, log_counts)[0, 1])
 
 
 @dataclass(frozen=True)
 class UserQuantile:
-    """A quantile of the users' own scores."""
+    """A quantile of the users' scores."""
 
     percent: int
 
@@ -187,21 +184,15 @@ class UserQuantile:
 Metric = Final | AfterRounds | WithinBatches | Relative | RoundsTo | Multiple | ClassMetric | Frequency | UserQuantile
 
 
-def scaled(measure: Metric, factor: float) -> Metric:
-    """The same measure of a run whose rounds were multiplied by the factor: its budget is multiplied too."""
-    named = {name: getattr(measure, name, 0) for name in ("rounds", "batches")}
-    budgets = {name: shrunk(count, factor, LEAST) for name, count in named.items() if count}
-    return replace(measure, **budgets)  # type: ignore[arg-type]  # those that have one
+def scale_budget(metric: Metric, factor: float) -> Metric:
+    """Return the metric for a run whose rounds were multiplied by a factor: its budget is multiplied too."""
+    if isinstance(metric, AfterRounds | Relative):
+        return replace(metric, rounds=shrink(metric.rounds, factor, MIN_BUDGET))
+    if isinstance(metric, WithinBatches):
+        return replace(metric, batches=shrink(metric.batches, factor, MIN_BUDGET))
+    return metric
 
 
-def shrunk(count: int, factor: float, least: int) -> int:
-    """So many times the factor; at least `least`, or as many as there were."""
-    return max(min(least, count), round(count * factor))
-
-
-def _table(path: Path) -> list[list[str]]:
-    """The rows of a CSV without its head; none where a run wrote no such table."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.reader(file))[1:]
+def shrink(count: int, factor: float, minimum: int) -> int:
+    """Return a count times a factor, but at least the minimum, or the count itself if that is smaller."""
+    return max(min(minimum, count), round(count * factor))

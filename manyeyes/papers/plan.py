@@ -1,22 +1,24 @@
-"""What has to be run for a table or figure, where it is kept, and how far it has come."""
+"""Which runs a table or figure needs, in which folders they are, and how far each one is."""
 
+import fnmatch
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import yaml
-from yaml import CSafeLoader
 
 from manyeyes.config.compose import quote_override
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
-from manyeyes.papers.metric import AfterRounds, Metric, Relative, scaled
-from manyeyes.papers.scaling import cut, on_synthetic_data, scale
+from manyeyes.papers.metric import AfterRounds, Metric, Relative, scale_budget
+from manyeyes.papers.scaling import cut, on_synthetic_data, scale, with_settings
 from manyeyes.training.run_files import (
     CHECKPOINT_FILE,
+    CONFIG_FILE,
     DIVERGED_FILE,
     METRICS_FILE,
     Status,
@@ -24,66 +26,85 @@ from manyeyes.training.run_files import (
     read_status,
 )
 
-# What a run may have of its own.
-OWN = ("engine", "track", "evaluate_every", "evaluate_early", "checkpoint_seconds", "data.path")
+USER_SETTINGS = (  # of `manyeyes run`: how a run is computed, evaluated and recorded; all others are the paper's
+    "engine", "trackers", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds",
+    "client_state_cache_mib",
+)  # fmt: skip
+SYNTHETIC_TAG = "on synthetic data"
+FOLDER_TAG = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(on_synthetic_data)?")
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """How a person wants an item reproduced; the defaults are the paper's."""
+    """How an exhibit is reproduced; the defaults are the paper's."""
 
     scale: float = 1.0
     synthetic: bool = False
-    rounds: int = 0  # at most so many; 0: as many as the paper
+    rounds: int = 0  # maximum; 0: as in the paper
     seeds: int = 0  # 0: as many as the paper
-    rows: tuple[str, ...] = ()  # names, or parts of names, of the rows that are wanted; none: all
-    grid_filter: tuple[str, ...] = ()  # how the names of the wanted runs of a row end, with *, ? and [...]; none: all
+    rows: tuple[str, ...] = ()  # names of rows, or parts of names; empty: all
+    grid_filter: tuple[str, ...] = ()  # patterns for the end of the names of a grid's runs; empty: all
     folder: Path = Path("runs")
-    data: Path | None = None  # the folder of the stores, or the one store; None: where the recipes have them
-    extra: tuple[str, ...] = ()  # settings of the machine and of evaluation, for each run
+    data: Path | None = None  # the folder of prepared datasets, or the one dataset; None: as in the recipes
+    extra: tuple[str, ...] = ()  # USER_SETTINGS for each run
 
     def __post_init__(self) -> None:
         for name in ("rounds", "seeds"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1, or 0 for the paper's")
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1, or 0 for the paper's value.")
 
     @property
     def tag(self) -> str:
-        """What is said wherever a result is not of the paper's own runs."""
-        said = [f"scaled by {self.scale:g}"] if self.scale != 1 else []
-        said += [f"cut at {self.rounds} rounds"] if self.rounds else []
-        return ", ".join([*said, "on stand-ins"] if self.synthetic else said)
+        """How the runs differ from the paper's; empty if they do not."""
+        scaled = f"scaled by {self.scale:g}" if self.scale != 1 else ""
+        shorter = f"cut at {self.rounds} rounds" if self.rounds else ""
+        return ", ".join(filter(None, [scaled, shorter, SYNTHETIC_TAG if self.synthetic else ""]))
+
+    @property
+    def folder_tag(self) -> str:
+        return self.tag.replace(",", "").replace(" ", "_")
+
+    @staticmethod
+    def from_folder_tag(tag: str, folder: Path) -> "ReproduceOptions | None":
+        """Return the options that have a folder tag; None if the text is not a folder tag."""
+        if not (match := FOLDER_TAG.fullmatch(tag)):
+            return None
+        scale, rounds, synthetic = match.groups()
+        return ReproduceOptions(float(scale or 1), bool(synthetic), int(rounds or 0), folder=folder)
 
     @property
     def disclaimer(self) -> str:
-        """Why nothing is compared; empty where it is."""
+        """Why nothing is compared; empty if the runs are the paper's."""
         return f"These runs are {self.tag}, not the paper's: nothing is compared." if self.tag else ""
 
     @property
-    def overrides(self) -> tuple[str, ...]:
-        """The words of the command that ask for this."""
-        given = [*(f"row={row}" for row in self.rows), *(f"grid={name}" for name in self.grid_filter)]
-        given += [f"scale={self.scale:g}"] if self.scale != 1 else []
-        given += ["stand_in=true"] if self.synthetic else []
-        given += [f"{name}={getattr(self, name)}" for name in ("rounds", "seeds") if getattr(self, name)]
-        return (*given, *([f"data={self.data}"] if self.data else []), *self.extra)
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of `manyeyes reproduce` that give these options."""
+        options = {"scale": f"{self.scale:g}" if self.scale != 1 else "", "synthetic": "true" if self.synthetic else ""}
+        options |= {"rounds": self.rounds or "", "seeds": self.seeds or "", "data": self.data or ""}
+        filters = [*(f"rows={row}" for row in self.rows), *(f"grid_filter={name}" for name in self.grid_filter)]
+        return (*filters, *(f"{name}={value}" for name, value in options.items() if value), *self.extra)
 
     def apply(self, run: RunRecipe) -> RunRecipe:
-        return _placed(
-            cut(scale(on_synthetic_data(run) if self.synthetic else run, self.scale), self.rounds), self.data
-        )
+        """Return the run as it is trained with these options."""
+        run = on_synthetic_data(run) if self.synthetic else run
+        run = cut(scale(run, self.scale), self.rounds)
+        if self.data is None or run.dataset is None:
+            return run
+        path = str(self.data if is_dataset(self.data) else self.data / Path(run.dataset.path).name)
+        return replace(with_settings(run, {"data.path": path}), dataset=replace(run.dataset, path=path))
 
-    def measure(self, measure: Metric) -> Metric:
-        """What is measured in place of what the paper measured; of a run that is cut, at its end at the latest."""
-        smaller = scaled(measure, self.scale)
-        if isinstance(smaller, AfterRounds | Relative) and smaller.rounds > self.rounds > 0:
-            return replace(smaller, rounds=self.rounds)
-        return smaller
+    def scale_metric(self, metric: Metric) -> Metric:
+        """Return what is measured instead of the paper's metric; the end of a run that is cut is the latest budget."""
+        scaled = scale_budget(metric, self.scale)
+        if isinstance(scaled, AfterRounds | Relative) and scaled.rounds > self.rounds > 0:
+            return replace(scaled, rounds=self.rounds)
+        return scaled
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training, with one seed."""
+    """One training run with one seed."""
 
     run: RunRecipe
     seed: int
@@ -94,135 +115,131 @@ class PlannedRun:
         return (*self.run.settings, f"seed={self.seed}")
 
     def overrides(self, extra: Sequence[str] = ()) -> list[str]:
-        """What follows `manyeyes run`."""
+        """Return the arguments of `manyeyes run`."""
         return [*map(quote_override, self.settings), *extra, quote_override(f"folder={self.folder}")]
 
     @property
     def mismatch(self) -> str:
-        """How the run that is kept here differs from this one, as one of an earlier version may; else nothing."""
-        kept = self.folder / "config.yaml"
-        has = _settings(kept, kept.stat().st_mtime_ns) if kept.exists() else {}
-        for word in self.settings:
-            name, _, value = word.partition("=")
-            found = has.get(f"{name}.name", has.get(name))  # algorithm=fedavg chooses algorithm.name
-            if found is not None and not name.startswith(OWN) and not _same(found, value):
-                return f"this run was made with {name}={found} and not {value}: remove it, and it is run anew"
+        """How the run in the folder differs from this one, such as one of an earlier version; empty if it does not."""
+        config = self.folder / CONFIG_FILE
+        recorded = _read_config(config, config.stat().st_mtime_ns) if config.exists() else {}
+        for override in self.settings:
+            name, _, value = override.partition("=")
+            found = _lookup(recorded, name)
+            if found is not None and not name.startswith((*USER_SETTINGS, "data.path")) and not _is_equal(found, value):
+                return f"{name} of this run is {found}, not {value}: remove it to run it again."
         return ""
 
     @property
     def status(self) -> Status | Literal["other"]:
         """The status of the run in the folder; "other" if that run has other settings."""
-        return "other" if self.mismatch else read_status(self.folder, planned_rounds=self.wanted)[0]
+        return "other" if self.mismatch else read_status(self.folder, planned_rounds=self.planned_rounds)[0]
 
     @property
     def can_resume(self) -> bool:
         return (self.folder / CHECKPOINT_FILE).exists()
 
     @property
-    def wanted(self) -> int:
-        """How many rounds it has in all."""
-        return int(self.run.setting("rounds") or 0)
+    def planned_rounds(self) -> int:
+        return self.run.count("rounds")
 
     @property
     def rounds(self) -> int:
-        """How many rounds have been played."""
-        return int(last["round"]) if (last := read_last_event(self.folder / METRICS_FILE)) else 0
+        """The number of rounds that were trained so far."""
+        return int(event["round"]) if (event := read_last_event(self.folder / METRICS_FILE)) else 0
 
     def reset(self) -> None:
-        """Make it one that can begin anew."""
+        """Let a run that has diverged start again from its beginning."""
         for name in (DIVERGED_FILE, CHECKPOINT_FILE):
             (self.folder / name).unlink(missing_ok=True)
 
 
-def select_rows(item: Exhibit, how: ReproduceOptions) -> Exhibit:
-    """The item with the rows that were asked for, by their names or else by a part of them, and their runs."""
-    names = [row.name for row in item.rows]
-    found = {part: [part] if part in names else [name for name in names if part in name] for part in how.rows}
-    if unknown := [part for part in how.rows if not found[part]]:
-        raise ValueError(f"{item.key} has no row like {' or '.join(unknown)}: it has {'; '.join(names[:8])}; ...")
-    asked = {name for some in found.values() for name in some}
-    rows = tuple(row for row in item.rows if not how.rows or row.name in asked)
-    if how.grid_filter:
-        known = [run.name for row in rows if len(row.runs) > 1 for run in row.runs]
-        if unknown := [name for name in how.grid_filter if not any(_ends_like(run, name) for run in known)]:
-            some = f"it has {', '.join(known[:3])}, ..." if known else "its rows have one run each"
-            raise ValueError(f"{item.key} has no run like {' or '.join(unknown)}: {some}")
-        rows = tuple(replace(row, runs=runs) for row in rows if (runs := _of_grid(row, how.grid_filter)))
-    if how.data and (how.data.is_file() or (how.data / "meta.json").exists()):
-        paths = sorted({store.path for store in replace(item, rows=rows).stores})
-        if len(paths) > 1:
-            raise ValueError(f"data is one store and {item.key} needs {len(paths)}: give the folder that has them all")
-    return replace(item, rows=rows)
+def select_rows(exhibit: Exhibit, options: ReproduceOptions) -> Exhibit:
+    """Return the exhibit with the selected rows, and of their grids the selected runs."""
+    names = [row.name for row in exhibit.rows]
+    selected = {name for part in options.rows for name in _matching(part, names)} if options.rows else set(names)
+    if unknown := [part for part in options.rows if not _matching(part, names)]:
+        raise ValueError(f"{exhibit.key} has no row like {' or '.join(unknown)}: it has {'; '.join(names[:8])}; ...")
+    exhibit = replace(exhibit, rows=tuple(row for row in exhibit.rows if row.name in selected))
+    if options.grid_filter:
+        exhibit = _filter_grids(exhibit, options.grid_filter)
+    num_datasets = len({dataset.path for dataset in exhibit.datasets})
+    if options.data and is_dataset(options.data) and num_datasets > 1:
+        reason = f"is one dataset and {exhibit.key} needs {num_datasets}"
+        raise ValueError(f"data={options.data} {reason}: give the folder with all of them.")
+    return exhibit
 
 
-def seeds(item: Exhibit, how: ReproduceOptions) -> range:
-    return range(how.seeds or item.seeds)
+def _matching(part: str, names: list[str]) -> list[str]:
+    return [part] if part in names else [name for name in names if part in name]
 
 
-def job(item: Exhibit, how: ReproduceOptions, run: RunRecipe, seed: int) -> PlannedRun:
-    """Runs of a paper are kept by their names, so that its tables and figures share them."""
-    marked = how.tag.replace(" ", "_").replace(",", "")
-    return PlannedRun(
-        how.apply(run), seed, Path(how.folder, item.paper, *([marked] if marked else []), run.name, str(seed))
+def _filter_grids(exhibit: Exhibit, patterns: tuple[str, ...]) -> Exhibit:
+    """Return the exhibit with the runs of grids whose names end like a pattern, and without rows that have none."""
+    names = [run.name for row in exhibit.rows if len(row.runs) > 1 for run in row.runs]
+    matches = {pattern: fnmatch.filter(names, f"*{pattern}") for pattern in patterns}
+    if unknown := [pattern for pattern in patterns if not matches[pattern]]:
+        known = f"it has {', '.join(names[:3])}, ..." if names else "its rows have one run each"
+        raise ValueError(f"{exhibit.key} has no run like {' or '.join(unknown)}: {known}.")
+    selected = set(chain.from_iterable(matches.values()))
+    rows = (
+        replace(row, runs=tuple(run for run in row.runs if len(row.runs) == 1 or run.name in selected))
+        for row in exhibit.rows
     )
+    return replace(exhibit, rows=tuple(row for row in rows if row.runs or row.datasets))
 
 
-def jobs(item: Exhibit, how: ReproduceOptions) -> Iterator[PlannedRun]:
-    """Every training that the item needs, bounds first, one seed after the other."""
-    for seed in seeds(item, how):
-        for run in item.runs:
-            yield job(item, how, run, seed)
+def is_dataset(path: Path) -> bool:
+    """Return whether a path is one prepared dataset, and not a folder of several."""
+    return path.is_file() or (path / "meta.json").exists()
 
 
-def dataset_run(row: ExhibitRow, store: DatasetRecipe, how: ReproduceOptions) -> RunRecipe:
-    """The dataset that a row shows, as the settings that would train on it."""
-    task = (f"data.task={store.task}",) if store.task else ()
-    return how.apply(RunRecipe(row.name, (f"data={store.options[0]}", f"data.path={store.path}", *task), store))
+def seeds(exhibit: Exhibit, options: ReproduceOptions) -> range:
+    return range(options.seeds or exhibit.num_seeds)
 
 
-def _of_grid(row: ExhibitRow, patterns: tuple[str, ...]) -> tuple[RunRecipe, ...]:
-    """The runs that are wanted of a row; a row with a single run has no grid."""
-    if len(row.runs) < 2:
-        return row.runs
-    return tuple(run for run in row.runs if any(_ends_like(run.name, pattern) for pattern in patterns))
+def planned_run(exhibit: Exhibit, options: ReproduceOptions, run: RunRecipe, seed: int) -> PlannedRun:
+    """Return a run in its folder, which the run's name decides: the tables and figures of a paper share their runs."""
+    folder = Path(options.folder, exhibit.paper, options.folder_tag, run.name, str(seed))
+    return PlannedRun(options.apply(run), seed, folder)
 
 
-def _ends_like(name: str, pattern: str) -> bool:
-    return fnmatch(name, f"*{pattern}")
+def planned_runs(exhibit: Exhibit, options: ReproduceOptions) -> Iterator[PlannedRun]:
+    """Yield every run that the exhibit needs, centralized baselines first, one seed after the other."""
+    for seed in seeds(exhibit, options):
+        for run in exhibit.runs:
+            yield planned_run(exhibit, options, run, seed)
 
 
-def _placed(run: RunRecipe, data: Path | None) -> RunRecipe:
-    """The run with its store where the person has it."""
-    if data is None or run.store is None:
-        return run
-    alone = data.is_file() or (data / "meta.json").exists()
-    path = str(data if alone else data / Path(run.store.path).name)
-    words = tuple(f"data.path={path}" if word.startswith("data.path=") else word for word in run.settings)
-    return replace(run, settings=words, store=replace(run.store, path=path))
+def dataset_run(row: ExhibitRow, dataset: DatasetRecipe, options: ReproduceOptions) -> RunRecipe:
+    """Return a dataset that a row describes, as a run that would train on it."""
+    task = (f"data.task={dataset.task}",) if dataset.task else ()
+    settings = (f"data={dataset.arguments[0]}", f"data.path={dataset.path}", *task)
+    return options.apply(RunRecipe(row.name, settings, dataset))
 
 
 @lru_cache(maxsize=4096)
-def _settings(path: Path, changed: int) -> dict[str, str]:
-    """Those of a run by their full names; none of a file that is damaged."""
+def _read_config(path: Path, modified_ns: int) -> dict[str, Any]:
+    """Return the settings of a run; empty if the file is damaged."""
     try:
-        nested = yaml.load(path.read_bytes(), CSafeLoader)
+        settings = yaml.load(path.read_bytes(), yaml.CSafeLoader)
     except (yaml.YAMLError, OSError):
         return {}
-    flat: dict[str, str] = {}
-    stack = [("", nested)]
-    while stack:
-        prefix, node = stack.pop()
-        if isinstance(node, dict):
-            stack += [(f"{prefix}.{name}" if prefix else str(name), value) for name, value in node.items()]
-        else:
-            flat[prefix] = str(node)
-    return flat
+    return settings if isinstance(settings, dict) else {}
 
 
-def _same(found: str, asked: str) -> bool:
-    """Whether two words mean the same value, numbers and lists of them in whichever form."""
-    one, other = (yaml.load(text, CSafeLoader) for text in (found.replace("'", ""), asked))
+def _lookup(settings: Any, name: str) -> str | None:
+    """Return a nested setting by its full name, of a group the choice; None if it is not there."""
+    for key in name.split("."):
+        settings = settings.get(key) if isinstance(settings, dict) else None
+    value = settings.get("name") if isinstance(settings, dict) else settings
+    return None if value is None else str(value)
+
+
+def _is_equal(recorded: str, requested: str) -> bool:
+    """Return whether two texts have the same value; numbers and lists of numbers may be written differently."""
+    values = [yaml.load(text, yaml.CSafeLoader) for text in (recorded.replace("'", ""), requested)]
     try:
-        return bool(np.array_equal(np.array(one, float), np.array(other, float)))
+        return bool(np.array_equal(*(np.array(value, float) for value in values)))
     except (ValueError, TypeError):
-        return str(one) == str(other)
+        return str(values[0]) == str(values[1])

@@ -1,107 +1,101 @@
-"""What the papers print, beside given runs: of the items whose runs they are, or of one that a person names."""
+"""Sections of a report with what the papers print, next to the runs of the report."""
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from manyeyes.papers import ITEMS, Exhibit, item
-from manyeyes.papers.comparison import ExhibitResults, compare
+from manyeyes.papers import EXHIBITS, Exhibit, get_exhibit
+from manyeyes.papers.comparison import ExhibitResults, compare, header
 from manyeyes.papers.metric import Metric, RunOutcome
 from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import describe, evaluation_gap
-from manyeyes.report.page import Section
+from manyeyes.report.page import Block, Section
 from manyeyes.report.table import Table
 from manyeyes.training.run_record import RunRecord
 
-MARK = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(on_stand-ins)?")
-HEAD = ["row", "measure", "paper", "measured", "difference", "within"]
+NOT_REPRODUCED = (
+    "These runs were not made by manyeyes reproduce, so their settings may not be the paper's: you have to judge which "
+    "row a run corresponds to."
+)
 
 
 def paper_sections(runs: list[RunRecord], key: str | None = None) -> list[Section]:
-    """A section for each table or figure; none where no paper has these runs and none was named."""
-    wanted = None if key is None else item(key)
-    homes = [home for run in runs if (home := _home(run.folder.resolve()))]
+    """Return a section for each table or figure that the runs belong to, or for the one that the user chose."""
+    exhibits = list(EXHIBITS.values()) if key is None else [get_exhibit(key)]
+    sections = [
+        section
+        for (paper, options), run_names in _group_runs(runs).items()
+        for exhibit in exhibits
+        if exhibit.paper == paper
+        for section in _comparison(exhibit, options, run_names)
+    ]
+    return sections if sections or key is None else [_next_to_printed(exhibits[0], runs)]
+
+
+def _group_runs(runs: list[RunRecord]) -> dict[tuple[str, ReproduceOptions], set[str]]:
+    """Return the names of the runs that `manyeyes reproduce` made, by paper and options."""
     names: dict[tuple[str, ReproduceOptions], set[str]] = {}
-    for paper, how, name in homes:
-        known = next((k for k in names if k[0] == paper and replace(k[1], seeds=0) == replace(how, seeds=0)), None)
-        if known is not None and known[1].seeds < how.seeds:
-            names[(paper, how)] = names.pop(known)
-            known = (paper, how)
-        names.setdefault(known or (paper, how), set()).add(name)
-    sections: list[Section] = []
-    for (paper, how), some in names.items():
-        for one in [wanted] if wanted else ITEMS.values():
-            if one.paper == paper:
-                sections += _compared(one, how, some)
-    if wanted and not sections:
-        sections = [_own(wanted, runs)]
-    return sections
+    num_seeds: dict[tuple[str, ReproduceOptions], int] = {}
+    for run in runs:
+        folder = run.folder.resolve()
+        if (origin := _origin(folder)) is not None:
+            names.setdefault(origin, set()).add(folder.parent.name)
+            num_seeds[origin] = max(num_seeds.get(origin, 0), int(folder.name) + 1)
+    return {
+        (paper, replace(options, seeds=num_seeds[paper, options])): run_names
+        for (paper, options), run_names in names.items()
+    }
 
 
-def _home(folder: Path) -> tuple[str, ReproduceOptions, str] | None:
-    """Of a run that `manyeyes reproduce` made: its paper, how it was asked for, and the run's name."""
-    papers = {one.paper for one in ITEMS.values()}
-    parents = folder.parents
-    if not folder.name.isdigit() or len(parents) < 4:
+def _origin(folder: Path) -> tuple[str, ReproduceOptions] | None:
+    """Return paper and options of a run in the folder PAPER/[TAG/]NAME/SEED; None if it is not such a folder."""
+    papers = {exhibit.paper for exhibit in EXHIBITS.values()}
+    if not folder.name.isdigit() or len(folder.parents) < 4:
         return None
-    for root, mark in ((parents[1], ""), (parents[2], parents[1].name)):
-        found = MARK.fullmatch(mark)
-        if root.name in papers and found:
-            scale, rounds, stand_in = found.groups()
-            seeds = int(folder.name) + 1
-            how = ReproduceOptions(float(scale or 1), bool(stand_in), int(rounds or 0), seeds, folder=root.parent)
-            return root.name, how, parents[0].name
+    for paper, tag in ((folder.parents[1], ""), (folder.parents[2], folder.parents[1].name)):
+        options = ReproduceOptions.from_folder_tag(tag, paper.parent)
+        if paper.name in papers and options is not None:
+            return paper.name, options
     return None
 
 
-def _compared(one: Exhibit, how: ReproduceOptions, names: set[str]) -> Iterable[Section]:
-    """The rows of an item that the runs belong to."""
-    rows = tuple(row for row in one.rows if names & {run.name for run in row.runs})
-    if not rows:
-        return
+def _comparison(exhibit: Exhibit, options: ReproduceOptions, run_names: set[str]) -> Iterator[Section]:
+    """Yield the comparison of the exhibit's rows that the runs belong to, if anything was measured."""
+    rows = tuple(row for row in exhibit.rows if run_names & {run.name for run in row.runs})
     try:
-        lines = [
-            cells for line in compare(ExhibitResults(replace(one, rows=rows), how), {}) if (cells := line.cells())[3]
-        ]
-    except (ValueError, OSError):  # a run whose files do not have what the item is about
+        numbers = compare(ExhibitResults(replace(exhibit, rows=rows), options), {})
+    except (ValueError, OSError):  # a run whose files do not have what the exhibit is about
         return
-    if lines:
-        said = [how.disclaimer] if how.disclaimer else []
-        head = [*HEAD[:3], f"measured ({how.tag})", *HEAD[4:]] if how.tag else HEAD
-        table = Table(f"{one.key}: {one.title}", head, [list(cells) for cells in lines], is_prose=True)
-        yield Section(f"Paper: {one.key}", [one.claim, *said, table])
+    if cells := [number.cells() for number in numbers if number.describe()]:
+        table = Table(f"{exhibit.key}: {exhibit.title}", header(options.tag), cells, is_prose=True)
+        yield Section(f"Paper: {exhibit.key}", [*filter(None, [exhibit.claim, options.disclaimer]), table])
 
 
-def _own(one: Exhibit, runs: list[RunRecord]) -> Section:
-    """What the paper prints, and the same measures of runs that are the person's own."""
-    printed = [
-        [row.name, str(measure), str(number)]
-        for row in one.rows
-        for measure, number in row.expected.items()
-        if number is not None
+def _next_to_printed(exhibit: Exhibit, runs: list[RunRecord]) -> Section:
+    """Return what the paper prints, and the same metrics of the user's own runs."""
+    numbers = [(row.name, metric, printed) for row in exhibit.rows for metric, printed in row.expected.items()]
+    printed_rows = [[row, str(metric), str(printed)] for row, metric, printed in numbers if printed is not None]
+    title = f"{exhibit.key}: {exhibit.title}, as printed"
+    content: list[str | Block] = [
+        exhibit.claim,
+        NOT_REPRODUCED,
+        Table(title, header("")[:3], printed_rows, is_prose=True),
     ]
-    content: list[Any] = [
-        one.claim,
-        "These runs were not made by manyeyes reproduce, so their settings may not be the paper's: which row a run "
-        "answers to is the reader's to say.",
-        Table(f"{one.key}: {one.title}, as printed", HEAD[:3], printed, is_prose=True),
-    ]
-    measures = dict.fromkeys(m for row in one.rows for m in row.expected if not isinstance(m, Statistic))
-    rows = [[str(measure), *(_measured(measure, run) for run in runs)] for measure in measures]
-    rows = [cells for cells in rows if any(cells[1:])]
-    if rows:
-        content.append(Table("The same of these runs", ["", *(run.name for run in runs)], rows, is_prose=True))
-    return Section(f"Paper: {one.key}", content)
+    metrics = dict.fromkeys(metric for _, metric, _ in numbers if not isinstance(metric, Statistic))
+    measured_rows = [[str(metric), *(_measure(metric, run) for run in runs)] for metric in metrics]
+    if measured_rows := [row for row in measured_rows if any(row[1:])]:
+        names = [run.name for run in runs]
+        content.append(Table("The same metrics of these runs", ["", *names], measured_rows, is_prose=True))
+    return Section(f"Paper: {exhibit.key}", content)
 
 
-def _measured(measure: Metric, run: RunRecord) -> str:
+def _measure(metric: Metric, run: RunRecord) -> str:
+    """Return a metric of a run, and how far from the paper's budget it was evaluated; empty if the run lacks it."""
     try:
-        outcome = RunOutcome.from_folder(run.folder)
-        value = measure.compute(outcome) if run.events else None
-        late = describe([evaluation_gap(measure, outcome)]) if value is not None else ""
-    except (ValueError, OSError):
+        outcome = RunOutcome.from_record(run)
+        value = metric.compute(outcome)
+        gap = describe([evaluation_gap(metric, outcome)])
+    except ValueError:
         return ""
-    return "" if value is None else f"{value:.4g} ({late})" if late else f"{value:.4g}"
+    return "" if value is None else f"{value:.4g} ({gap})" if gap else f"{value:.4g}"

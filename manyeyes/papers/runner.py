@@ -1,4 +1,4 @@
-"""Running what an item needs: here one after the other, in processes side by side, or by one of Hydra's launchers."""
+"""Train the runs of an exhibit: one after the other, in parallel processes, or with one of Hydra's launchers."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -8,175 +8,178 @@ from functools import partial
 from pathlib import Path
 
 from manyeyes.config.build import build_run_config
-from manyeyes.config.compose import compose_config, hydra_context, quote_override
+from manyeyes.config.compose import compose_config, quote_override
 from manyeyes.config.errors import format_error, is_config_error, is_out_of_memory
 from manyeyes.config.run import RESUME_OVERRIDES, train_from
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.multiprocess.worker import cores
-from manyeyes.papers.estimate import estimate, seconds_a_round
+from manyeyes.papers.estimate import DONE, estimate, seconds_per_round
 from manyeyes.papers.exhibit import DatasetRecipe
 from manyeyes.papers.launchers import LauncherError, launch
 from manyeyes.papers.plan import PlannedRun
 from manyeyes.training.processes import Train, run_parallel
 
-EXPECTED = (ValueError, DivergenceError, OSError)  # failures that say in a sentence what to do
-LEFT = ("empty", "running", "stale", "stopped", "failed")  # states of a run that is still to be done
-LOOK = 0.5  # seconds between looks at the first rounds
+EXPECTED_ERRORS = (ValueError, DivergenceError, OSError)  # whose messages say what to do
+POLL_SECONDS = 0.5  # between looks at the first rounds
+MIN_TIMED_ROUNDS = 5
+
+Log = Callable[[str], None]
+Failures = dict[Path, str]  # a sentence for each run folder
 
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """How runs are run; `extra` are settings of the machine for each."""
+    """How runs are trained on this machine, or on a cluster."""
 
-    extra: tuple[str, ...] = ()
-    parallel: int = 1  # processes side by side
-    launcher: str = ""  # one of Hydra's: joblib, submitit_local, submitit_slurm, ...
-    again: bool = False  # try what has diverged once more, from its beginning
+    extra: tuple[str, ...] = ()  # settings for each run
+    parallel: int = 1  # processes
+    launcher: str = ""  # of Hydra: joblib, submitit_local, submitit_slurm, ...
+    launcher_settings: tuple[str, ...] = ()  # launcher.NAME=VALUE
+    retry_diverged: bool = False  # train runs that have diverged again, from their beginning
 
     def __post_init__(self) -> None:
         if self.parallel < 1:
-            raise ValueError(f"parallel is {self.parallel}: it must be at least 1")
-        if self.parallel > 1 and self.launcher and self.launcher != "joblib":
-            raise ValueError(f"parallel is for this machine: give {self.launcher} its own launcher.* settings")
+            raise ValueError(f"parallel is {self.parallel}: it must be at least 1.")
+        if self.parallel > 1 and self.launcher not in ("", "joblib"):
+            raise ValueError(f"parallel={self.parallel} is for this machine: set launcher.* for {self.launcher}.")
+        if self.launcher_settings and not self.launcher:
+            raise ValueError("launcher.* needs a launcher: choose one with launcher=joblib or another.")
 
 
-def run_all(jobs: list[PlannedRun], means: RunnerOptions, say: Callable[[str], None]) -> list[str]:
-    """Run what is missing; returns a sentence for each run that failed, and says which have diverged."""
-    for job in jobs:
-        if means.again and job.status == "diverged":
-            job.reset()
-    todo = [job for job in jobs if job.status in LEFT]
-    failures = {job.folder: reason for job in todo if (reason := missing_dataset(job.run.store))}
-    todo = [job for job in todo if job.folder not in failures]
-    if todo:
-        _check(todo[0], means)
-        say(estimate(jobs, means.parallel))
-        with _first_rounds(jobs, todo, means, say):
-            failures |= _how(means)(todo, means, say)
-    for job in jobs:
-        if job.status == "finished":  # though the launcher may have complained, or another command was quicker
-            failures.pop(job.folder, None)
-        elif job.status == "diverged":
-            failures.pop(job.folder, None)
-            say(f"{job.folder} has diverged, and is not tried again without again=true")
-        elif job in todo:
-            failures.setdefault(job.folder, "it did not come to its end")
-    return [_named(folder, reason) for folder, reason in failures.items()]
-
-
-def _named(folder: Path, reason: str) -> str:
-    return reason if reason.startswith(f"{folder} ") else f"{folder}: {reason}"
-
-
-def missing_dataset(store: DatasetRecipe | None) -> str:
-    """What to do about a dataset that is not there; empty where it is."""
-    if store is None or Path(store.path).exists():
-        return ""
-    return f"{store.path} is not there; make it with: {store.prepare}"
-
-
-def error_message(error: Exception) -> str:
-    if is_config_error(error) or is_out_of_memory(error):
-        return format_error(error)
-    return str(error) if isinstance(error, EXPECTED) else f"{type(error).__name__}: {error}"
-
-
-def _check(job: PlannedRun, means: RunnerOptions) -> None:
-    """Refuse at once what a person has set for all runs and no run can have."""
-    ours = [word for word in means.extra if not word.startswith("launcher.")]
-    build_run_config(compose_config([*map(quote_override, job.settings), *ours]))
-
-
-Failures = dict[Path, str]
-
-
-def _how(means: RunnerOptions) -> Callable[[list[PlannedRun], RunnerOptions, Callable[[str], None]], Failures]:
-    if means.launcher:
-        return _launched
-    return _one_by_one if means.parallel == 1 else _side_by_side
-
-
-def _one_by_one(todo: list[PlannedRun], means: RunnerOptions, say: Callable[[str], None]) -> Failures:
-    failures = {}
-    for number, job in enumerate(todo, 1):
-        if job.status not in LEFT:
-            continue  # another command has done it meanwhile
-        say(f"{number} of {len(todo)}: {job.folder}")
-        try:
-            config = compose_config([*map(quote_override, job.settings), *means.extra])
-            train_from(config, job.folder, resume=job.can_resume)
-        except Exception as error:  # a night of runs does not end with one of them
-            failures[job.folder] = error_message(error)
-    return failures
-
-
-def _side_by_side(todo: list[PlannedRun], means: RunnerOptions, say: Callable[[str], None]) -> Failures:
-    """Each in a process of its own, with its share of the cores."""
-    share = (f"engine.workers={max(1, cores() // means.parallel)}",)
-
-    def one(number: int, job: PlannedRun, train: Train) -> str:
-        if job.status not in LEFT:
-            return ""  # another command has done it meanwhile
-        say(f"{number} of {len(todo)}: {job.folder}")
-        return train(commanded(job, (*share, *means.extra)))
-
-    told = run_parallel([partial(one, number, job) for number, job in enumerate(todo, 1)], means.parallel)
-    return {job.folder: reason for job, reason in zip(todo, told, strict=True) if reason}
-
-
-def _launched(todo: list[PlannedRun], means: RunnerOptions, say: Callable[[str], None]) -> Failures:
-    ours = [word for word in means.extra if not word.startswith("launcher.")]
-    options = [f"hydra.{word}" for word in means.extra if word.startswith("launcher.")]
-    options += [f"hydra.launcher.n_jobs={means.parallel}"] if means.parallel > 1 else []
-    place = todo[0].folder.parent.parent / ".launched"
-    failures: Failures = {}
-    batches = [todo]
-    while batches:
-        batch = batches.pop(0)
-        say(f"{means.launcher} gets {len(batch)} of {len(todo)} runs")
-        try:
-            with hydra_context():
-                told = launch(means.launcher, options, [commanded(job, ours) for job in batch], place)
-        except LauncherError as error:
-            told = [str(error)] * len(batch)
-            begun = [job for job in batch if job.folder.exists()]
-            if means.launcher == "joblib" and begun and len(batch) > 1:  # one was killed, and with it all processes
-                rest = [job for job in batch if job not in begun]
-                batches = [*([rest] if rest else []), *batches, *([job] for job in begun if job.status in LEFT)]
-        failures |= {job.folder: reason for job, reason in zip(batch, told, strict=True) if reason}
-    return failures
-
-
-def commanded(job: PlannedRun, extra: Sequence[str]) -> list[str]:
-    """The words of `manyeyes run` that begin the job or go on with it."""
-    if not job.can_resume:
-        return job.overrides(extra)
+def run_all(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> list[str]:
+    """Train the runs that have not finished; return a sentence for each failed one, and log which have diverged."""
+    if options.retry_diverged:
+        for run in filter(_has_diverged, runs):
+            run.reset()
+    remaining = [run for run in runs if run.status not in DONE]
+    failures = {run.folder: missing_dataset(run.run.dataset) for run in remaining}
+    if trainable := [run for run in remaining if not failures[run.folder]]:
+        failures |= _train_runs(runs, trainable, options, log)
+    for run in filter(_has_diverged, runs):
+        log(f"{run.folder} has diverged; to train it again, set retry_diverged=true")
     return [
-        quote_override(f"resume={job.folder}"),
-        *(word for word in extra if word.partition("=")[0].partition(".")[0] in RESUME_OVERRIDES),
+        reason if reason.startswith(f"{folder} ") else f"{folder}: {reason}"
+        for folder, reason in failures.items()
+        if reason
     ]
 
 
-@contextmanager
-def _first_rounds(
-    jobs: list[PlannedRun], todo: list[PlannedRun], means: RunnerOptions, say: Callable[[str], None]
-) -> Iterator[None]:
-    """Once some rounds of a first run are played, say how long all will take, unless that was known before."""
-    over = threading.Event()
+def _has_diverged(run: PlannedRun) -> bool:
+    return run.status == "diverged"
 
-    def look() -> None:
-        while not over.wait(LOOK):
-            if any(seconds_a_round(job.folder) is not None and job.rounds > 5 for job in todo):
-                say(estimate(jobs, means.parallel))
+
+def missing_dataset(dataset: DatasetRecipe | None) -> str:
+    """Return how to prepare a dataset that does not exist; empty if it exists."""
+    if dataset is None or Path(dataset.path).exists():
+        return ""
+    return f"no prepared dataset at {dataset.path}. Create it with: {dataset.prepare_command}"
+
+
+def error_message(error: Exception) -> str:
+    """Return one sentence; an unexpected error is given with its type."""
+    if is_config_error(error) or is_out_of_memory(error):
+        return format_error(error)
+    return str(error) if isinstance(error, EXPECTED_ERRORS) else f"{type(error).__name__}: {error}"
+
+
+def run_overrides(run: PlannedRun, extra: Sequence[str]) -> list[str]:
+    """Return the arguments of `manyeyes run` that start the run, or resume it."""
+    if not run.can_resume:
+        return run.overrides(extra)
+    changes = [override for override in extra if override.partition("=")[0].partition(".")[0] in RESUME_OVERRIDES]
+    return [quote_override(f"resume={run.folder}"), *changes]
+
+
+def _train_runs(runs: list[PlannedRun], trainable: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
+    build_run_config(compose_config([*map(quote_override, trainable[0].settings), *options.extra]))  # or ValueError
+    log(estimate(runs, options.parallel))
+    train = _launch if options.launcher else _run_in_processes if options.parallel > 1 else _run_here
+    with _estimate_after_first_rounds(runs, trainable, options, log):
+        errors = train(trainable, options, log)
+    # Only the folder tells what has finished: the launcher may have failed, or another command trained a run.
+    unfinished = [run.folder for run in trainable if run.status not in DONE]
+    return {folder: errors.get(folder, "the run did not finish") for folder in unfinished}
+
+
+def _run_here(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
+    failures = {}
+    for number, run in enumerate(runs, 1):
+        if run.status in DONE:
+            continue  # another command trained it in the meantime
+        log(f"{number} of {len(runs)}: {run.folder}")
+        try:
+            config = compose_config([*map(quote_override, run.settings), *options.extra])
+            train_from(config, run.folder, resume=run.can_resume)
+        except Exception as error:  # one failure must not end a night of runs
+            failures[run.folder] = error_message(error)
+    return failures
+
+
+def _run_in_processes(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
+    """Train each run in its own process, with an equal number of cores."""
+    extra = (f"engine.workers={max(1, cores() // options.parallel)}", *options.extra)
+
+    def train_one(number: int, run: PlannedRun, train: Train) -> str:
+        if run.status in DONE:
+            return ""  # another command trained it in the meantime
+        log(f"{number} of {len(runs)}: {run.folder}")
+        return train(run_overrides(run, extra))
+
+    errors = run_parallel([partial(train_one, number, run) for number, run in enumerate(runs, 1)], options.parallel)
+    return _failures(runs, errors)
+
+
+def _launch(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
+    settings = [f"hydra.{setting}" for setting in options.launcher_settings]
+    settings += [f"hydra.launcher.n_jobs={options.parallel}"] if options.parallel > 1 else []
+    failures: Failures = {}
+    batches = [runs]
+    while batches:
+        batch = batches.pop(0)
+        log(f"{options.launcher} gets {len(batch)} of {len(runs)} runs")
+        jobs = [run_overrides(run, options.extra) for run in batch]
+        try:
+            errors = launch(options.launcher, settings, jobs, runs[0].folder.parent.parent / ".launched")
+        except LauncherError as error:
+            errors = [str(error)] * len(batch)
+            others, started = _split_after_crash(batch, options.launcher)
+            batches = [*others, *batches, *started]
+        failures |= _failures(batch, errors)
+    return failures
+
+
+def _split_after_crash(batch: list[PlannedRun], launcher: str) -> tuple[list[list[PlannedRun]], list[list[PlannedRun]]]:
+    """Return what to launch again: joblib ends all runs when a process is killed, so those that had started run alone."""
+    started = [run for run in batch if run.folder.exists()]
+    if launcher != "joblib" or not started or len(batch) == 1:
+        return [], []
+    others = [run for run in batch if run not in started]
+    return [others] if others else [], [[run] for run in started if run.status not in DONE]
+
+
+def _failures(runs: list[PlannedRun], errors: list[str]) -> Failures:
+    return {run.folder: error for run, error in zip(runs, errors, strict=True) if error}
+
+
+@contextmanager
+def _estimate_after_first_rounds(
+    runs: list[PlannedRun], trainable: list[PlannedRun], options: RunnerOptions, log: Log
+) -> Iterator[None]:
+    """Log the time that all runs need after the first rounds of the first run, unless it was known before."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(POLL_SECONDS):
+            if any(seconds_per_round(run.folder) is not None and run.rounds > MIN_TIMED_ROUNDS for run in trainable):
+                log(estimate(runs, options.parallel))
                 return
 
-    known = any(seconds_a_round(job.folder) is not None for job in jobs)
-    watcher = threading.Thread(target=look, daemon=True)
-    if not known:
+    watcher = threading.Thread(target=watch, daemon=True)
+    if all(seconds_per_round(run.folder) is None for run in runs):
         watcher.start()
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         if watcher.is_alive():
             watcher.join()

@@ -1,127 +1,140 @@
-"""Smaller, and without a download: what a recipe becomes on one machine, and the sentence that says so."""
+"""Runs that are smaller or on synthetic images, each with a sentence that says how it differs from the paper's."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe
-from manyeyes.papers.metric import LEAST, shrunk
+from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe, parse_table
+from manyeyes.papers.metric import MIN_BUDGET, shrink
 
-# What is multiplied by the factor or its root, what it is called, and the least that something can be learnt from.
-BY_FACTOR = {
-    "rounds": ("rounds", LEAST),
-    "max_local_batches": ("", LEAST),
+# What is multiplied by the factor or by its root: its name in sentences (empty: not mentioned), and its minimum.
+SCALED_BY_FACTOR = {
+    "rounds": ("rounds", MIN_BUDGET),
+    "max_local_batches": ("", MIN_BUDGET),
     "evaluate_every": ("", 1),
-    "algorithm.cohort_size": ("clients a round", 5),
-    "sampler.cohort_size": ("clients a round", 5),
+    "algorithm.cohort_size": ("clients per round", 5),
+    "sampler.cohort_size": ("clients per round", 5),
     "data.users": ("users", 20),
 }
-BY_ROOT = {
-    "data.images_per_user": ("photos a user", 12),
+SCALED_BY_ROOT = {
+    "data.images_per_user": ("images per user", 12),
     "data.size": ("", 32),
-    "preprocess.crop": ("pixels a side", 32),
+    "preprocess.crop": ("pixels per side", 32),
     "algorithm.virtual_client_size": ("examples of a virtual client", 16),
 }
-EPOCHS = ("rounds", "evaluate_every")  # what counts epochs where training is centralised
-# How each dataset is imitated: with its numbers of users and photos, and of classes where the world has so many (136).
-# Where a paper tests on images of nobody, every sixth photo of each user is for testing, so that there are more photos;
-# FLAIR's users are split 80/10/10. 0 photos: heavy-tailed.
-WORLDS = {
-    "flair": "users=51414 images_per_user=0 size=256 coarse=17 fine=1628 alpha=3 class_imbalance=1",
-    "cifar10": "users=100 images_per_user=600 size=32 coarse=10 fine=10 class_imbalance=0 split=per_user",
-    "cifar10 classes": "users=10 images_per_user=6000 size=32 coarse=10 fine=10 class_imbalance=0 split=per_user",
-    "cifar100": "users=100 images_per_user=600 size=32 coarse=100 fine=100 class_imbalance=0 split=per_user",
-    "inaturalist user_120k": "users=9275 images_per_user=0 size=256 coarse=100 fine=100 alpha=0.3 class_imbalance=0 split=per_user",
-    "inaturalist geo_100": "users=3606 images_per_user=40 size=256 coarse=100 fine=100 alpha=0.3 class_imbalance=0 split=per_user",
-    "inaturalist geo_1k": "users=368 images_per_user=392 size=256 coarse=100 fine=100 alpha=0.5 class_imbalance=0 split=per_user",
-    "inaturalist geo_3k": "users=135 images_per_user=1069 size=256 coarse=100 fine=100 alpha=0.7 class_imbalance=0 split=per_user",
-    "inaturalist geo_30k": "users=11 images_per_user=13124 size=256 coarse=100 fine=100 alpha=1 class_imbalance=0 split=per_user",
-    "landmarks": "users=1262 images_per_user=156 size=224 coarse=100 fine=100 alpha=0.1 class_imbalance=0 split=per_user",
-    "flickr_aes": "users=30 images_per_user=140 size=224 split=per_user",
-}
+EPOCH_SETTINGS = ("rounds", "evaluate_every")  # which count epochs in centralized training
+MIN_IMAGE_SIZE = 32  # pixels per side
+TRAIN_FRACTION = 0.8  # of FLAIR's users
+# The synthetic images that replace each dataset, or one way of splitting it: its numbers of users, images per user and
+# classes (as far as 136 are enough). If a paper tests on images that no user has, every sixth image of each user is for
+# testing, so there are more images; FLAIR's users are split 80/10/10. 0 images per user: a heavy-tailed distribution.
+SYNTHETIC = """
+dataset      kind       users  images_per_user  size  coarse  fine  alpha  class_imbalance  split
+flair        -          51414  0                256   17      1628  3      1                -
+cifar10      -          100    600              32    10      10    -      0                per_user
+cifar10      classes    10     6000             32    10      10    -      0                per_user
+cifar100     -          100    600              32    100     100   -      0                per_user
+inaturalist  user_120k  9275   0                256   100     100   0.3    0                per_user
+inaturalist  geo_100    3606   40               256   100     100   0.3    0                per_user
+inaturalist  geo_1k     368    392              256   100     100   0.5    0                per_user
+inaturalist  geo_3k     135    1069             256   100     100   0.7    0                per_user
+inaturalist  geo_30k    11     13124            256   100     100   1      0                per_user
+landmarks    -          1262   156              224   100     100   0.1    0                per_user
+flickr_aes   -          30     140              224   -       -     -      -                per_user
+"""
+SYNTHETIC_SENTENCE = "Synthetic images replace "
 
 
 def scale(run: RunRecipe, factor: float) -> RunRecipe:
-    """The run, smaller: rounds and clients times the factor, photos of each client and pixels times its root.
+    """Return a smaller run: rounds and clients times the factor, images per client and pixels times its root.
 
-    The rounds of a centralised run, which are epochs, are times the root too: what it trains on is already smaller.
-    Learning rates, batches and epochs stay, and so does the ratio of the cohort whose noise is simulated to the cohort,
-    as long as there are so many users.
+    The rounds of a centralized run, which are epochs, are multiplied by the root too: its dataset is already smaller.
+    Learning rates, batch sizes and local epochs stay. The cohort whose noise is simulated keeps its ratio to the
+    cohort, as long as there are enough users.
     """
     if not 0 < factor <= 1:
-        raise ValueError(f"scale is {factor}: give a number above 0 and up to 1")
-    old = dict(word.split("=", 1) for word in run.settings)
-    new, said = dict(old), []
-    for share, names in ((factor, BY_FACTOR), (math.sqrt(factor), BY_ROOT)):
-        for name, (called, least) in names.items():
-            before, pooled = int(old.get(name, 0)), old.get("algorithm") == "centralized"
-            after = _smaller(before, math.sqrt(factor) if pooled and name in EPOCHS else share, least)
-            if after != before:
-                new[name] = str(after)
-                said += [f"{called} {before} to {after}"] if called else []
-    if "privacy.noise_cohort_size" in old:
-        ratio = int(old["privacy.noise_cohort_size"]) / int(old["sampler.cohort_size"])
-        everyone = int(new.get("data.users", 0)) * 8 // 10 or math.inf  # of a stand-in's users, who train
-        new["privacy.noise_cohort_size"] = str(min(round(ratio * int(new["sampler.cohort_size"])), everyone))
-    store = None if run.store is None else _smaller_store(run.store, math.sqrt(factor))
-    if store is not None:
-        new["data.path"] = store.path
-    if not said:
+        raise ValueError(f"scale is {factor}: it must be above 0 and at most 1.")
+    root, is_centralized = math.sqrt(factor), run.setting("algorithm") == "centralized"
+    shrunk, changes = {}, []
+    for name, (title, minimum) in (SCALED_BY_FACTOR | SCALED_BY_ROOT).items():
+        uses_root = name in SCALED_BY_ROOT or (is_centralized and name in EPOCH_SETTINGS)
+        before = run.count(name)
+        after = shrink(before, root if uses_root else factor, minimum)
+        if after != before:
+            shrunk[name] = after
+            changes += [f"{title} {before} to {after}"] if title else []
+    if not changes:
         return run
-    settings = tuple(f"{name}={value}" for name, value in new.items())
-    changes = (*run.changes, f"Scaled by {factor:g}: {', '.join(said)}.")
-    return replace(run, settings=settings, store=store, changes=changes)
+    small = with_settings(run, shrunk)
+    if noise_cohort_size := run.count("privacy.noise_cohort_size"):
+        ratio = noise_cohort_size / run.count("sampler.cohort_size")
+        num_clients = int(TRAIN_FRACTION * small.count("data.users")) or math.inf
+        noise_cohort_size = min(round(ratio * small.count("sampler.cohort_size")), num_clients)
+        small = with_settings(small, {"privacy.noise_cohort_size": noise_cohort_size})
+    if run.dataset is not None:
+        dataset = _scale_dataset(run.dataset, root)
+        small = replace(with_settings(small, {"data.path": dataset.path}), dataset=dataset)
+    return replace(small, changes=(*run.changes, f"Scaled by {factor:g}: {', '.join(changes)}."))
 
 
 def on_synthetic_data(run: RunRecipe) -> RunRecipe:
-    """The run on a procedural world of the same kind: labels, users, photos a user, size of images and split.
+    """Return the run on synthetic images with the same kind of labels, users, images per user, image size and split.
 
-    Pretrained weights are left out, and with them frozen statistics, which mean nothing without.
+    Pretrained weights are left out, and with them frozen batch statistics, which mean nothing without them.
     """
-    settings = dict(word.split("=", 1) for word in run.settings)
-    dataset, path, task = (settings.pop(name, "") for name in ("data", "data.path", "data.task"))
-    few, _ = settings.pop("data.repartition.classes_per_client", ""), settings.pop("data.repartition.num_clients", "")
-    options = _options(run.store)
-    kind = "classes" if few else options.get("split", "")
-    world = WORLDS.get(f"{dataset} {kind}") or WORLDS[dataset]
-    made = {"data": "synthetic", "data.task": task or ("rating" if dataset == "flickr_aes" else "single")}
-    made |= {f"data.{name}": value for name, value in (word.split("=") for word in world.split())}
-    if few:
-        made["data.alpha"] = str(int(few) / 10)
+    settings = dict(override.split("=", 1) for override in run.settings)
+    name, path, task = (settings.pop(key, "") for key in ("data", "data.path", "data.task"))
+    classes_per_client = settings.pop("partitioner.classes_per_client", "")
+    for key in ("partitioner", "partitioner.num_clients"):
+        settings.pop(key, "")
+    arguments = run.dataset.arguments if run.dataset is not None else ()
+    options = {option.removeprefix("--"): value for option, value in pairwise(arguments) if option.startswith("--")}
+    data = {"data": "synthetic", "data.task": task or ("rating" if name == "flickr_aes" else "single")}
+    data |= _synthetic_options(name, "classes" if classes_per_client else options.get("split", "-"))
+    if classes_per_client:
+        data["data.alpha"] = str(int(classes_per_client) / 10)
     elif "alpha" in options:
-        made["data.alpha"] = str(max(0.001, float(options["alpha"])))
-    sentence = f"Stand-in: {path} is replaced by a procedural world"
+        data["data.alpha"] = str(max(0.001, float(options["alpha"])))
+    sentence = f"{SYNTHETIC_SENTENCE}{path}"
     if settings.pop("model.pretrained", ""):
         settings["model.norm"] = "group"
-        sentence += ", and pretrained weights by random ones"
-    words = tuple(f"{name}={value}" for name, value in (made | settings).items())
-    return replace(run, settings=words, store=None, changes=(*run.changes, sentence + "."))
+        sentence += ", and random weights the pretrained ones"
+    overrides = tuple(f"{name}={value}" for name, value in (data | settings).items())
+    return replace(run, settings=overrides, dataset=None, changes=(*run.changes, f"{sentence}."))
 
 
-def cut(run: RunRecipe, rounds: int) -> RunRecipe:
-    """The run with at most so many rounds (of a centralised one, epochs), or (0) with its own."""
-    before = int(run.setting("rounds") or 0)
-    if not rounds or before <= rounds:
+def cut(run: RunRecipe, max_rounds: int) -> RunRecipe:
+    """Return the run with at most this many rounds (epochs of a centralized run); 0: with all of its rounds."""
+    rounds = run.count("rounds")
+    if not max_rounds or rounds <= max_rounds:
         return run
-    words = tuple(f"rounds={rounds}" if word.startswith("rounds=") else word for word in run.settings)
-    return replace(run, settings=words, changes=(*run.changes, f"Cut at {rounds} rounds of {before}."))
+    changes = (*run.changes, f"Cut at {max_rounds} rounds of {rounds}.")
+    return replace(with_settings(run, {"rounds": max_rounds}), changes=changes)
 
 
-def _smaller(count: int, share: float, least: int) -> int:
-    return shrunk(count, share, least) if count else 0
+def with_settings(run: RunRecipe, values: Mapping[str, object]) -> RunRecipe:
+    """Return the run with other values of settings that it has."""
+    pairs = (override.split("=", 1) for override in run.settings)
+    return replace(run, settings=tuple(f"{name}={values.get(name, value)}" for name, value in pairs))
 
 
-def _smaller_store(store: DatasetRecipe, share: float) -> DatasetRecipe:
-    """The store in smaller pixels, under a name of its own; as it is where its images are."""
-    if "--size" not in store.options:
-        return store
-    place = store.options.index("--size") + 1
-    side = _smaller(int(store.options[place]), share, 32)
-    words = (*store.options[:place], str(side), *store.options[place + 1 :])
-    return store if words == store.options else replace(store, path=f"{store.path}_{side}px", options=words)
+def _scale_dataset(dataset: DatasetRecipe, root: float) -> DatasetRecipe:
+    """Return the dataset with smaller images, in a folder of its own; unchanged if its images cannot be smaller."""
+    if "--size" not in dataset.arguments:
+        return dataset
+    index = dataset.arguments.index("--size") + 1
+    size = str(shrink(int(dataset.arguments[index]), root, MIN_IMAGE_SIZE))
+    arguments = (*dataset.arguments[:index], size, *dataset.arguments[index + 1 :])
+    return (
+        dataset
+        if arguments == dataset.arguments
+        else replace(dataset, path=f"{dataset.path}_{size}px", arguments=arguments)
+    )
 
 
-def _options(store: DatasetRecipe | None) -> dict[str, str]:
-    """The options that a store is prepared with."""
-    words = () if store is None else store.options
-    return {word.removeprefix("--"): value for word, value in pairwise(words) if word[:2] == "--"}
+def _synthetic_options(name: str, kind: str) -> dict[str, str]:
+    header, *rows = parse_table(SYNTHETIC)
+    values = {(row[0], row[1]): row for row in rows}
+    row = values.get((name, kind)) or values[name, "-"]
+    return {f"data.{key}": value for key, value in zip(header[2:], row[2:], strict=True) if value != "-"}

@@ -1,88 +1,64 @@
-"""The numbers that the papers print of their data, counted in a population."""
+"""The numbers that the papers print about their datasets, counted in a population."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from manyeyes.core.population import Population
+from manyeyes.core.population import Ints, Population
 from manyeyes.metrics import mean_emd
+from manyeyes.training.dataset_stats import split_stats
 
-RARE = 0.001  # of the users: FLAIR's section 4.2
-FULL = 10  # test images of a landmark (Hsu et al. 2020, section 4.2)
-
-
-def half_holders(population: Population) -> float:
-    """The least share of the users who together hold half of the images."""
-    held = np.cumsum(np.sort(population.num_examples)[::-1])
-    return float((np.searchsorted(held, len(population) / 2) + 1) / len(population.num_examples))
+RARE_FRACTION = 0.001  # of the users: FLAIR's section 4.2
+FULL_TEST_IMAGES = 10  # of a landmark (Hsu et al. 2020, section 4.2)
 
 
-def holders(population: Population) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """How many users have each label [C]."""
-    classes = len(population.classes)
-    example, label = population.labels.nonzero()
-    pairs = np.unique(population.owners(example) * classes + label)
-    return np.bincount(pairs % classes, minlength=classes)
+def users_with_class(population: Population) -> Ints:
+    """Return how many users have each class [C]."""
+    return split_stats("", population).holders_C
+
+
+def users_with_half(population: Population) -> float:
+    """Return the smallest fraction of the users who together have half of the images."""
+    images_U = np.sort(population.num_examples)[::-1].cumsum()
+    return float((np.searchsorted(images_U, len(population) / 2) + 1) / len(images_U))
 
 
 COUNTS: dict[str, Callable[[Population], float]] = {
-    "users": lambda people: len(people.user_ids),
+    "users": lambda population: len(population.user_ids),
     "images": len,
-    "classes": lambda people: len(people.classes),
-    "train users": lambda people: len(people.split("train").user_ids),
-    "train images": lambda people: len(people.split("train")),
-    "val images": lambda people: len(people.split("val")),
-    "test images": lambda people: len(people.split("test")),
-    "fewest train images of a user": lambda people: int(people.split("train").num_examples.min()),
-    "most train images of a user": lambda people: int(people.split("train").num_examples.max()),
-    "users with half of the images": half_holders,
-    "classes of fewer than 0.1 % of users": lambda people: int((holders(people) < RARE * len(people.user_ids)).sum()),
-    "classes with 10 test images": lambda people: int((people.split("test").class_counts == FULL).sum()),
-    "mean EMD": lambda people: mean_emd(people.split("train").histograms()),
+    "classes": lambda population: len(population.classes),
+    "train users": lambda population: len(population.split("train").user_ids),
+    "train images": lambda population: len(population.split("train")),
+    "val images": lambda population: len(population.split("val")),
+    "test images": lambda population: len(population.split("test")),
+    "min train images per user": lambda population: population.split("train").num_examples.min(),
+    "max train images per user": lambda population: population.split("train").num_examples.max(),
+    "users with half of the images": users_with_half,
+    "classes of fewer than 0.1 % of users": lambda population: (
+        users_with_class(population) < RARE_FRACTION * len(population.user_ids)
+    ).sum(),
+    "classes with 10 test images": lambda population: (population.split("test").class_counts == FULL_TEST_IMAGES).sum(),
+    "mean EMD": lambda population: mean_emd(population.split("train").histograms()),
+}
+LABEL_COUNTS: dict[str, Callable[[Population, int], float]] = {
+    "images with": lambda population, label: population.class_counts[label],
+    "users with": lambda population, label: users_with_class(population)[label] / len(population.user_ids),
 }
 
 
 @dataclass(frozen=True)
-class Count:
-    """One of `COUNTS`, of the row's dataset or (where it has several) of the one whose path ends so."""
+class Statistic:
+    """One of `COUNTS`, or with a label one of `LABEL_COUNTS`, of the dataset that a row describes."""
 
     name: str
-    store: str = ""
+    label: str = ""
+    path_suffix: str = ""  # of the dataset, if the row describes several
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.store})" if self.store else self.name
+        return f"{self.name} {self.label or (self.path_suffix and f'({self.path_suffix})')}".rstrip()
 
     def compute(self, population: Population) -> float:
+        if self.label:
+            return float(LABEL_COUNTS[self.name](population, population.classes.index(self.label)))
         return float(COUNTS[self.name](population))
-
-
-@dataclass(frozen=True)
-class LabelImages:
-    """How many images have a label."""
-
-    label: str
-    store: str = ""
-
-    def __str__(self) -> str:
-        return f"images with {self.label}"
-
-    def compute(self, population: Population) -> float:
-        return float(population.class_counts[population.classes.index(self.label)])
-
-
-@dataclass(frozen=True)
-class LabelUsers:
-    """The share of users who have a label."""
-
-    label: str
-    store: str = ""
-
-    def __str__(self) -> str:
-        return f"users with {self.label}"
-
-    def compute(self, population: Population) -> float:
-        return float(holders(population)[population.classes.index(self.label)] / len(population.user_ids))
-
-
-Statistic = Count | LabelImages | LabelUsers

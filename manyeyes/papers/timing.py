@@ -1,4 +1,4 @@
-"""When a measure was really taken: a run is not evaluated after every round, and a paper's budget may fall between."""
+"""How far the evaluation that counts is from the round that is meant: a run is not evaluated after every round."""
 
 import math
 from collections.abc import Iterable
@@ -6,96 +6,107 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from manyeyes.papers.metric import FIRST, AfterRounds, Metric, Multiple, Relative, RoundsTo, RunOutcome, WithinBatches
+from manyeyes.metrics import Curve
+from manyeyes.papers.metric import (
+    UNIT_FRACTION,
+    AfterRounds,
+    Metric,
+    Multiple,
+    Relative,
+    RoundsTo,
+    RunOutcome,
+    WithinBatches,
+)
 
-NEAR = 0.1  # of the rounds that were meant: what is measured further away is not compared with the paper
+MAX_GAP_FRACTION = 0.1  # of the rounds that are meant: a number measured further away is not compared with the paper
 
 
 @dataclass(frozen=True)
 class BeforeBudget:
-    """The last evaluation within a budget, and the last round that is within it."""
+    """The last evaluation within a budget, and the last round within it."""
 
-    at: int
-    meant: int
+    evaluated: int
+    budget: int
 
     def __str__(self) -> str:
-        return f"measured at round {self.at:,} of {self.meant:,}"
+        return f"measured at round {self.evaluated:,} of {self.budget:,}"
 
     @property
     def rounds(self) -> int:
-        return self.meant - self.at
+        return self.budget - self.evaluated
 
     @property
-    def is_close(self) -> bool:
-        return self.rounds <= NEAR * self.meant
+    def fraction(self) -> float:
+        return self.rounds / self.budget
 
 
 @dataclass(frozen=True)
 class BetweenEvaluations:
-    """The first evaluation that reached a target, and the one before it, which had not."""
+    """The first evaluation that reached a target, and the one before it, which did not."""
 
     below: int
-    at: int
+    reached: int
 
     def __str__(self) -> str:
-        return f"reached between rounds {self.below:,} and {self.at:,}"
+        return f"reached between rounds {self.below:,} and {self.reached:,}"
 
     @property
     def rounds(self) -> int:
-        return self.at - self.below - 1
+        return self.reached - self.below - 1
 
     @property
-    def is_close(self) -> bool:
-        return self.rounds <= NEAR * self.at
+    def fraction(self) -> float:
+        return self.rounds / self.reached
 
 
 EvaluationGap = BeforeBudget | BetweenEvaluations
 
 
-def evaluation_gap(measure: Metric, outcome: RunOutcome) -> EvaluationGap | None:
-    """How far the evaluation that counts is from what is meant; None where it is that, or nothing was measured."""
-    found: EvaluationGap | None
-    if measure.compute(outcome) is None or measure == Multiple(FIRST):  # which is 1, whenever it was reached
+def evaluation_gap(metric: Metric, outcome: RunOutcome) -> EvaluationGap | None:
+    """Return the gap of a metric of a run; None if the evaluation is exact, or nothing was measured."""
+    gap: EvaluationGap | None = None
+    if metric.compute(outcome) is None:
         return None
-    if isinstance(measure, Multiple):  # as far as either of the two that it is of
-        both = [one for share in (measure.fraction, FIRST) if (one := _between(share, outcome)) is not None]
-        found = max(both, key=lambda one: one.rounds / one.at, default=None)
-    elif isinstance(measure, RoundsTo):
-        found = _between(measure.fraction, outcome)
-    elif isinstance(measure, AfterRounds | WithinBatches) or (isinstance(measure, Relative) and measure.rounds):
-        found = _early(measure, outcome)
-    else:
-        found = None
-    return found if found is not None and found.rounds else None
+    if isinstance(metric, Multiple):  # the larger gap of the two numbers that it is computed from
+        fractions = (metric.fraction, UNIT_FRACTION) if metric.fraction != UNIT_FRACTION else ()
+        gaps = filter(None, (_target_gap(fraction, outcome) for fraction in fractions))
+        gap = max(gaps, key=lambda gap: gap.fraction, default=None)
+    elif isinstance(metric, RoundsTo):
+        gap = _target_gap(metric.fraction, outcome)
+    elif isinstance(metric, WithinBatches):
+        curve = outcome.curve(metric.metric)
+        last_round = int(np.searchsorted(curve.cumulative_batches_R, metric.batches, side="right")) - 1
+        gap = _budget_gap(curve, last_round)
+    elif isinstance(metric, AfterRounds):
+        gap = _budget_gap(outcome.curve(metric.metric), metric.rounds)
+    elif isinstance(metric, Relative) and metric.rounds:
+        gap = _budget_gap(outcome.curve("accuracy"), metric.rounds)
+    return gap if gap is not None and gap.rounds else None
 
 
-def describe(lags: Iterable[EvaluationGap | None]) -> str:
-    """Of the seeds of a row: the one way in which they all are, or the farthest."""
-    some = [one for one in lags if one is not None]
-    if not some:
+def describe(gaps: Iterable[EvaluationGap | None]) -> str:
+    """Return the gap that all seeds of a row share, or the largest one; empty if there is none."""
+    known = [gap for gap in gaps if gap is not None]
+    if not known:
         return ""
-    worst = max(some, key=lambda one: one.rounds)
-    what = "measured" if isinstance(worst, BeforeBudget) else "reached"
-    return str(worst) if len(set(some)) == 1 else f"{what} up to {worst.rounds:,} rounds before"
+    largest = max(known, key=lambda gap: gap.rounds)
+    verb = "measured" if isinstance(largest, BeforeBudget) else "reached"
+    return str(largest) if len(set(known)) == 1 else f"{verb} up to {largest.rounds:,} rounds before"
 
 
-def all_close(lags: Iterable[EvaluationGap | None]) -> bool:
-    return all(one is None or one.is_close for one in lags)
+def all_close(gaps: Iterable[EvaluationGap | None]) -> bool:
+    """Return whether every gap is small enough to compare the number with the paper's."""
+    return all(gap is None or gap.fraction <= MAX_GAP_FRACTION for gap in gaps)
 
 
-def _early(measure: AfterRounds | WithinBatches | Relative, outcome: RunOutcome) -> BeforeBudget:
-    curve = outcome.curve("accuracy" if isinstance(measure, Relative) else measure.metric)
-    if isinstance(measure, WithinBatches):
-        meant = int(np.searchsorted(curve.cumulative_batches_R, measure.batches, side="right")) - 1
-    else:
-        meant = measure.rounds
-    return BeforeBudget(int(curve.rounds_E[curve.rounds_E <= meant][-1]), meant)
+def _budget_gap(curve: Curve, last_round: int) -> BeforeBudget:
+    return BeforeBudget(int(curve.rounds_E[curve.rounds_E <= last_round][-1]), last_round)
 
 
-def _between(share: float, outcome: RunOutcome) -> BetweenEvaluations | None:
-    at = RoundsTo(share).compute(outcome)
-    if at is None or not math.isfinite(at):
+def _target_gap(fraction: float, outcome: RunOutcome) -> BetweenEvaluations | None:
+    reached = RoundsTo(fraction).compute(outcome)
+    if reached is None or not math.isfinite(reached):
         return None
-    earlier_E = outcome.curve("accuracy").rounds_E
-    earlier_E = earlier_E[earlier_E < at]
-    return BetweenEvaluations(int(earlier_E[-1]), int(at)) if len(earlier_E) else None
+    rounds_E = outcome.curve("accuracy").rounds_E
+    earlier_E = rounds_E[rounds_E < reached]
+    return BetweenEvaluations(int(earlier_E[-1]), int(reached)) if len(earlier_E) else None

@@ -1,4 +1,4 @@
-"""The papers' own text, where it is at hand."""
+"""The papers' own text, if it is available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 @pytest.fixture(scope="session")
 def text() -> Callable[[str], str]:
-    """A document that the project was started from, by its name."""
+    """Return a function that reads a document that the project was started from; tests skip without it."""
 
     def read(name: str) -> str:
         path = SHARED / name
@@ -26,11 +26,11 @@ def text() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def table(text: Callable[[str], str]) -> Callable[[str, str], list[list[str]]]:
-    """The lines of a table, as cells, by its document and how its caption begins."""
+    """Return a function that reads the cells of a table, by its document and the start of its caption."""
 
     def lines(name: str, caption: str) -> list[list[str]]:
-        _, found, below = text(name).partition(f"\n{caption}")
-        assert found, f"{name} has no {caption!r}"
+        _, separator, below = text(name).partition(f"\n{caption}")
+        assert separator, f"{name} has no {caption!r}"
         rows = below.split("\n\n")[1]
         return [[cell.strip() for cell in line.split("\t")] for line in rows.splitlines()]
 
@@ -39,10 +39,10 @@ def table(text: Callable[[str], str]) -> Callable[[str, str], list[list[str]]]:
 
 @pytest.fixture(scope="session")
 def says(text: Callable[[str], str]) -> Callable[[str, str, float], bool]:
-    """Whether a document has what a number quotes, and the quote the number."""
+    """Return a function that tells whether a document has a quote, and the quote the number."""
 
-    def check(name: str, where: str, value: float) -> bool:
-        quote = where.partition('"')[2].rstrip('"')
+    def check(name: str, source: str, value: float) -> bool:
+        quote = source.partition('"')[2].rstrip('"')
         plain = " ".join(text(name).replace("*", "").split())
         return quote in plain and f"{value:g}" in re.findall(r"\d+(?:\.\d+)?", quote.replace(",", ""))
 

@@ -1,4 +1,4 @@
-"""What is said of a measure whose run was not evaluated when the paper measured, by hand."""
+"""Metrics of runs that were not evaluated at the paper's budget, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from manyeyes.training.run_files import Event
 # Evaluated after 0, 4 and 8 rounds, of 3 batches each.
 SCORES = {0: 0.0, 4: 0.2, 8: 0.6}
 EVENTS: list[Event] = [
-    {"round": r} | ({"batches": 3} if r else {}) | ({"accuracy": SCORES[r]} if r in SCORES else {}) for r in range(9)
+    {"round": r} | ({"max_client_batches": 3} if r else {}) | ({"accuracy": SCORES[r]} if r in SCORES else {})
+    for r in range(9)
 ]
 OUTCOME = RunOutcome(EVENTS, centralized_baseline=1.0)
 
 
 @pytest.mark.parametrize(
-    ("measure", "late"),
+    ("metric", "gap"),
     [
         (AfterRounds("accuracy", 4), None),
         (AfterRounds("accuracy", 7), BeforeBudget(4, 7)),
@@ -30,27 +31,27 @@ OUTCOME = RunOutcome(EVENTS, centralized_baseline=1.0)
         (Relative(), None),
         (Final("accuracy"), None),
         (WithinBatches("accuracy", 12), None),
-        (WithinBatches("accuracy", 14), None),  # four rounds took 12, and a fifth would be too many
+        (WithinBatches("accuracy", 14), None),  # four rounds had 12, and a fifth would be too many
         (WithinBatches("accuracy", 23), BeforeBudget(4, 7)),
         (RoundsTo(0.5), BetweenEvaluations(4, 8)),
         (RoundsTo(0.9), None),  # it is never reached
-        (Multiple(0.5), BetweenEvaluations(0, 4)),  # in whose unit more is unknown
+        (Multiple(0.5), BetweenEvaluations(0, 4)),  # the gap of its unit is larger
         (Multiple(0.1), None),
     ],
 )
-def test_an_evaluation_that_is_not_when_it_should_be_is_found(measure: Metric, late: EvaluationGap | None) -> None:
-    assert evaluation_gap(measure, OUTCOME) == late
+def test_an_evaluation_at_another_round_is_a_gap(metric: Metric, gap: EvaluationGap | None) -> None:
+    assert evaluation_gap(metric, OUTCOME) == gap
 
 
-def test_what_is_reached_at_the_next_round_or_before_the_first_is_exact() -> None:
-    every = RunOutcome(
-        [{"round": 0, "accuracy": 0.1}, {"round": 1, "accuracy": 0.2, "batches": 1}], centralized_baseline=1
+def test_a_target_reached_one_round_later_or_before_the_first_has_no_gap() -> None:
+    outcome = RunOutcome(
+        [{"round": 0, "accuracy": 0.1}, {"round": 1, "accuracy": 0.2, "max_client_batches": 1}], centralized_baseline=1
     )
-    assert evaluation_gap(RoundsTo(0.2), every) is None
-    assert evaluation_gap(RoundsTo(0.1), every) is None
+    assert evaluation_gap(RoundsTo(0.2), outcome) is None
+    assert evaluation_gap(RoundsTo(0.1), outcome) is None
 
 
-def test_seeds_that_differ_are_told_by_the_farthest() -> None:
+def test_seeds_with_different_gaps_are_described_by_the_largest() -> None:
     assert describe([None, None]) == ""
     assert describe([BeforeBudget(1990, 2000)]) == "measured at round 1,990 of 2,000"
     assert describe([BeforeBudget(1990, 2000)] * 2) == "measured at round 1,990 of 2,000"
@@ -59,11 +60,11 @@ def test_seeds_that_differ_are_told_by_the_farthest() -> None:
     assert describe([BetweenEvaluations(410, 420), BetweenEvaluations(400, 410)]) == "reached up to 9 rounds before"
 
 
-def test_what_was_measured_a_tenth_of_the_rounds_away_is_not_compared() -> None:
+def test_a_number_measured_more_than_a_tenth_of_the_rounds_away_is_not_compared() -> None:
     line = ComparedNumber(
-        "one", AfterRounds("accuracy", 1000), PrintedValue(50, "%", ""), (0.505,), lags=(BeforeBudget(900, 1000),)
+        "one", AfterRounds("accuracy", 1000), PrintedValue(50, "%", ""), (0.505,), gaps=(BeforeBudget(900, 1000),)
     )
-    assert line.cells()[3:] == ("50.5 (measured at round 900 of 1,000)", "+0.5", "yes")
-    far = replace(line, lags=(BeforeBudget(899, 1000),), chosen="lr_1")
-    assert far.cells()[3:] == ("50.5 (lr_1; measured at round 899 of 1,000, too far to compare)", "", "")
-    assert replace(far, real=False).cells()[3] == "50.5 (lr_1; measured at round 899 of 1,000)", "nor is anything else"
+    assert line.cells()[3:] == ["50.5 (measured at round 900 of 1,000)", "+0.5", "yes"]
+    far = replace(line, gaps=(BeforeBudget(899, 1000),), best_run="lr_1")
+    assert far.cells()[3:] == ["50.5 (lr_1; measured at round 899 of 1,000, too far to compare)", "", ""]
+    assert replace(far, is_paper_run=False).cells()[3] == "50.5 (lr_1; measured at round 899 of 1,000)"

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from manyeyes.papers import ITEMS
+from manyeyes.papers import EXHIBITS
 from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, group_runs
@@ -278,7 +278,7 @@ def test_figures_have_all_values(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 def test_runs_of_reproduce_are_compared_with_the_paper(make_run: MakeRun, command: Callable[..., Any]) -> None:
-    row, options = ITEMS["flair.table1"].rows[0], ReproduceOptions(synthetic=True)
+    row, options = EXHIBITS["flair.table1"].rows[0], ReproduceOptions(synthetic=True)
     runs = f"runs/flair/{options.folder_tag}/{row.runs[0].name}"
     folder = make_run(f"{runs}/0", {}, [0.1, 0.25], metric="macro_ap")
     scores = {str(metric): 0.5 for metric in row.expected} | {"round": 2, "macro_ap": 0.25, "max_client_batches": 1}
@@ -305,7 +305,7 @@ def test_any_run_can_be_compared_with_a_paper(make_run: MakeRun, command: Callab
         (["nowhere"], "No folder nowhere"),
         (["hollow"], "hollow has no run"),
         (["mine", "--out", "hollow"], "hollow is a folder"),
-        (["mine", "--paper", "hsu2020.table99"], "there is no 'hsu2020.table99' in the papers"),
+        (["mine", "--paper", "hsu2020.table99"], "Unknown table or figure 'hsu2020.table99'"),
         ([], "required: RUN"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The metrics of the papers, by hand."""
+"""The metrics of the papers, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from manyeyes.papers.metric import (
     RunOutcome,
     UserQuantile,
     WithinBatches,
-    scaled,
+    scale_budget,
 )
 from manyeyes.training.run_files import Event
 
-# Accuracy 0.1, 0.2, 0.5, 0.4 after 0, 1, 2, 3 rounds, whose largest clients took 3, 4, 5 batches.
+# Accuracy 0.1, 0.2, 0.5, 0.4 after 0, 1, 2, 3 rounds, whose largest clients trained on 3, 4, 5 batches.
 EVENTS: list[Event] = [
     {"round": 0, "accuracy": 0.1},
-    {"round": 1, "accuracy": 0.2, "batches": 3},
-    {"round": 2, "accuracy": 0.5, "batches": 4},
-    {"round": 3, "accuracy": 0.4, "batches": 5},
+    {"round": 1, "accuracy": 0.2, "max_client_batches": 3},
+    {"round": 2, "accuracy": 0.5, "max_client_batches": 4},
+    {"round": 3, "accuracy": 0.4, "max_client_batches": 5},
 ]
 OUTCOME = RunOutcome(EVENTS, centralized_baseline=0.5)
 
@@ -47,16 +47,18 @@ def test_accuracy_at_batches_counts_those_of_the_largest_client(batches: int, va
     assert WithinBatches("accuracy", batches).compute(OUTCOME) == value
 
 
-def test_relative_accuracy_is_over_the_centralised_one() -> None:
+def test_relative_accuracy_is_a_fraction_of_the_centralized_one() -> None:
     assert Relative().compute(OUTCOME) == pytest.approx(0.8)
     assert Relative(1).compute(OUTCOME) == pytest.approx(0.4)
     assert Relative(4).compute(OUTCOME) is None
-    assert Relative().compute(replace(OUTCOME, bound=None)) is None
+    assert Relative().compute(replace(OUTCOME, centralized_baseline=None)) is None
 
 
-@pytest.mark.parametrize(("share", "rounds"), [(0.1, 0), (0.3, 1), (0.9, 2), (1.0, 2), (1.1, math.inf)])
-def test_rounds_to_a_relative_accuracy_are_those_before_it_is_first_reached(share: float, rounds: int | None) -> None:
-    assert RoundsTo(share).compute(OUTCOME) == rounds
+@pytest.mark.parametrize(("fraction", "rounds"), [(0.1, 0), (0.3, 1), (0.9, 2), (1.0, 2), (1.1, math.inf)])
+def test_rounds_to_a_relative_accuracy_are_those_before_it_is_first_reached(
+    fraction: float, rounds: int | None
+) -> None:
+    assert RoundsTo(fraction).compute(OUTCOME) == rounds
 
 
 def test_a_multiple_is_of_the_rounds_to_ten_per_cent() -> None:
@@ -64,17 +66,17 @@ def test_a_multiple_is_of_the_rounds_to_ten_per_cent() -> None:
     assert RoundsTo(0.1).compute(later) == 1
     assert Multiple(0.9).compute(later) == 2
     assert Multiple(1.1).compute(later) is None
-    assert Multiple(0.9).compute(OUTCOME) is None  # reached before the first round: there is no unit
+    assert Multiple(0.9).compute(OUTCOME) is None  # reached before the first round: a multiple of 0 rounds
 
 
-def test_the_score_of_a_class_and_how_it_goes_with_its_count() -> None:
+def test_the_score_of_a_class_and_its_correlation_with_the_count() -> None:
     outcome = RunOutcome(
         [], {"cat": 0.2, "dog": 0.4, "emu": 0.6, "none": 0.0}, {"cat": 10, "dog": 100, "emu": 1000, "none": 0}
     )
     assert ClassMetric("dog").compute(outcome) == 0.4
     assert ClassMetric("fox").compute(outcome) is None
-    assert ClassMetric("none").compute(outcome) is None  # nothing that was evaluated has it: its AP is no 0
-    assert Frequency().compute(outcome) == pytest.approx(1)  # a class that nobody has is no point of the line
+    assert ClassMetric("none").compute(outcome) is None  # no evaluated example has the class: its AP is unknown, not 0
+    assert Frequency().compute(outcome) == pytest.approx(1)  # without the class that no example has
     assert Frequency().compute(RunOutcome([], {"cat": 0.2}, {"cat": 10})) is None
 
 
@@ -84,14 +86,14 @@ def test_quantiles_of_users() -> None:
     assert UserQuantile(50).compute(RunOutcome([])) is None
 
 
-def test_a_budget_shrinks_with_the_rounds_and_other_measures_do_not() -> None:
-    assert scaled(AfterRounds("accuracy", 5000), 0.01) == AfterRounds("accuracy", 50)
-    assert scaled(WithinBatches("accuracy", 25_000), 0.01) == WithinBatches("accuracy", 250)
-    assert scaled(AfterRounds("accuracy", 25), 0.1) == scaled(AfterRounds("accuracy", 1000), 0.0001)
-    assert scaled(Relative(2500), 0.0001) == Relative(20)
-    assert scaled(Relative(10), 0.0001) == Relative(10)
-    assert scaled(Relative(), 0.01) == Relative()
-    assert scaled(ClassMetric("dog"), 0.01) == ClassMetric("dog")
+def test_a_budget_is_scaled_with_the_rounds_and_other_metrics_are_not() -> None:
+    assert scale_budget(AfterRounds("accuracy", 5000), 0.01) == AfterRounds("accuracy", 50)
+    assert scale_budget(WithinBatches("accuracy", 25_000), 0.01) == WithinBatches("accuracy", 250)
+    assert scale_budget(AfterRounds("accuracy", 25), 0.1) == scale_budget(AfterRounds("accuracy", 1000), 0.0001)
+    assert scale_budget(Relative(2500), 0.0001) == Relative(20)
+    assert scale_budget(Relative(10), 0.0001) == Relative(10)
+    assert scale_budget(Relative(), 0.01) == Relative()
+    assert scale_budget(ClassMetric("dog"), 0.01) == ClassMetric("dog")
 
 
 def test_an_outcome_is_read_from_a_run_folder(tmp_path: Path) -> None:
@@ -100,8 +102,8 @@ def test_an_outcome_is_read_from_a_run_folder(tmp_path: Path) -> None:
         "class,examples,ap,precision,recall,f1\ncat,3,0.5,1,1,1\ndog,1,0.25,0,0,0\n"
     )
     (tmp_path / "per_user.csv").write_text("user,examples,ap\nann,2,0.75\n")
-    outcome = RunOutcome.from_folder(tmp_path, bound=0.9)
+    outcome = RunOutcome.from_folder(tmp_path)
     assert Final("macro_ap").compute(outcome) == 0.25
     assert outcome.class_scores == {"cat": 0.5, "dog": 0.25}
     assert outcome.class_counts == {"cat": 3, "dog": 1}
-    assert (outcome.user_scores, outcome.centralized_baseline) == ((0.75,), 0.9)
+    assert (outcome.user_scores, outcome.centralized_baseline) == ((0.75,), None)
