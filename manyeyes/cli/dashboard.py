@@ -1,4 +1,4 @@
-"""`manyeyes board`: serve the page until Ctrl-C."""
+"""`manyeyes dashboard`: serve a live page about runs until Ctrl-C."""
 
 import errno
 import re
@@ -16,68 +16,77 @@ from manyeyes.dashboard.auth import is_this_machine
 from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.server import application
 
+TOKEN = re.compile(r"[A-Za-z0-9_-]{8,}")
+NUM_PORTS = 2**16
 
-def main(words: list[str]) -> int:
-    """Say where the page is, and serve it."""
-    parser = Parser("manyeyes board", description="A page that follows the runs below a folder, live. It only reads.")
-    parser.add_argument(
-        "folder", metavar="DIR", type=Path, nargs="?", default=Path("runs"), help="where runs are (runs)"
-    )
-    parser.add_argument("--port", type=int, default=8765, help="0: one that is free (8765)")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="the address to listen at; beyond this machine with a token"
-    )
-    parser.add_argument("--token", help="what the address must carry, instead of a random one")
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    given = parser.parse_args(words)
-    if not given.folder.is_dir():
-        raise ValueError(f"{given.folder} is no folder: give the one that holds your runs")
-    if given.token is not None and not re.fullmatch(r"[A-Za-z0-9_-]{8,}", given.token):
-        raise ValueError("--token needs at least 8 letters, digits, - or _: leave it out for a random one")
-    token = given.token or (None if is_this_machine(given.host) else secrets.token_urlsafe(24))
-    listening = _listen(given.host, given.port)
-    with listening:
-        port = listening.getsockname()[1]
-        address = f"http://{_reachable(given.host)}:{port}/" + (f"?token={token}" if token else "")
-        index = RunIndex(given.folder)
-        app = application(index, str(given.folder), port, token)
-        Thread(target=index.changes, daemon=True).start()  # so that the runs are read when the page asks
-        print(f"runs in {given.folder}: {address}  (Ctrl-C ends it)", flush=True)
-        if given.open:
-            webbrowser.open(address)
+
+def main(argv: list[str]) -> int:
+    """Print the URL of the page, and serve it."""
+    args = _parser().parse_args(argv)
+    if not args.folder.is_dir():
+        raise ValueError(f"No folder {args.folder}: give the folder that has your runs.")
+    if args.token is not None and not TOKEN.fullmatch(args.token):
+        raise ValueError("--token needs at least 8 letters, digits, - or _: omit it for a random one.")
+    token = args.token or (None if is_this_machine(args.host) else secrets.token_urlsafe(24))
+    with _listen(args.host, args.port) as sock:
+        port = sock.getsockname()[1]
+        url = f"http://{_public_host(args.host)}:{port}/" + (f"?token={token}" if token else "")
+        index = RunIndex(args.folder)
+        app = application(index, str(args.folder), port, token)
+        Thread(target=index.changes, daemon=True).start()  # reads the runs before the page asks for them
+        print(f"Runs in {args.folder}: {url}  (Ctrl-C stops the dashboard)", flush=True)
+        if args.open:
+            webbrowser.open(url)
         config = uvicorn.Config(
             app, http="h11", ws="none", lifespan="off", log_level="error", access_log=False, timeout_graceful_shutdown=2
         )
         with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run([listening])
+            uvicorn.Server(config).run([sock])
     return 0
 
 
+def _parser() -> Parser:
+    parser = Parser(
+        "manyeyes dashboard", description="A live page that follows the runs below a folder. It only reads."
+    )
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, nargs="?", default=Path("runs"), help="folder of the runs (%(default)s)"
+    )
+    parser.add_argument("--port", type=int, default=8765, help="0: any free port (%(default)s)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; for other machines with a token (%(default)s)"
+    )
+    parser.add_argument("--token", help="token that the URL must contain, instead of a random one")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    return parser
+
+
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that waits at the address."""
-    if not 0 <= port < 2**16:
-        raise ValueError(f"--port is {port}: it must be from 0 to 65535")
+    """Return a socket that listens on the address."""
+    if not 0 <= port < NUM_PORTS:
+        raise ValueError(f"--port is {port}: it must be from 0 to {NUM_PORTS - 1}.")
+    wrong_host = ValueError(f"--host {host} is not an address of this machine: use 127.0.0.1 or 0.0.0.0.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
-        raise ValueError(f"--host {host} is no address of this machine: try 127.0.0.1 or 0.0.0.0") from None
-    listening = socket.socket(family, kind, protocol)
+        raise wrong_host from None
+    sock = socket.socket(family, kind, protocol)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(128)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(128)
     except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ValueError(f"port {port} is taken: choose another with --port (0: any that is free)") from None
-        if error.errno == errno.EACCES:
-            raise ValueError(f"port {port} is not ours to take: choose another with --port") from None
-        raise ValueError(f"--host {host} is no address of this machine: try 127.0.0.1 or 0.0.0.0") from None
-    return listening
+        sock.close()
+        messages = {errno.EADDRINUSE: "is in use", errno.EACCES: "needs more permissions"}
+        if error.errno not in messages:
+            raise wrong_host from None
+        message = f"Port {port} {messages[error.errno]}: choose another with --port (0: any free port)."
+        raise ValueError(message) from None
+    return sock
 
 
-def _reachable(host: str) -> str:
-    """The host as a browser elsewhere would write it."""
+def _public_host(host: str) -> str:
+    """Return the host as a browser on another machine would write it."""
     if host in ("0.0.0.0", "::", ""):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host

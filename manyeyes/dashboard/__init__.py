@@ -1,1 +1,1 @@
-"""The board: a page that follows runs while they go, over what they write into their folders."""
+"""The dashboard: a live page about the runs below a folder, from what they write."""

@@ -1,4 +1,4 @@
-"""Who may see the board: programs of this machine that mean it, or those who have its token."""
+"""Who may open the dashboard: programs of this machine or, with a token, those who have it."""
 
 import hmac
 import ipaddress
@@ -19,7 +19,7 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",  # an address may carry the token
+    "Referrer-Policy": "no-referrer",  # a URL may contain the token
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
@@ -27,10 +27,10 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class AuthMiddleware:
-    """Around the whole application: reading alone, from the right address, with the token where there is one.
+    """Lets only GET and HEAD requests through, with the token if there is one.
 
-    Without a token only names of this machine are answered to: a page elsewhere whose name is made to point here
-    (DNS rebinding) is not.
+    Without a token it answers only to host names of this machine: another site's name that points here (DNS rebinding)
+    is refused.
     """
 
     app: ASGIApp
@@ -41,57 +41,58 @@ class AuthMiddleware:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+        query_token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
 
-        async def with_headers(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                answer = MutableHeaders(scope=message)
+                response_headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    answer.setdefault(name, value)
-                if self.token is not None and self._is(given):
-                    answer.append("Set-Cookie", f"{self._cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict")
+                    response_headers.setdefault(name, value)
+                if self._is_token(query_token):
+                    cookie = f"{self._cookie_name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+                    response_headers.append("Set-Cookie", cookie)
             await send(message)
 
-        await (self._refusal(scope, headers, given) or self.app)(scope, receive, with_headers)
+        app = self._refusal(scope["method"], headers, query_token) or self.app
+        await app(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope, headers: Headers, given: str) -> PlainTextResponse | None:
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("the board only shows: GET and HEAD\n", 405, {"Allow": "GET, HEAD"})
+    def _refusal(self, method: str, headers: Headers, query_token: str) -> PlainTextResponse | None:
+        if method not in ("GET", "HEAD"):
+            return PlainTextResponse("The dashboard is read-only: use GET or HEAD.\n", 405, {"Allow": "GET, HEAD"})
         if self.token is None:
-            if not is_this_machine(_name(headers.get("host", ""))):
-                return PlainTextResponse("ask for the board as localhost or 127.0.0.1\n", 421)
-        elif not self._is(given) and not self._is(self._kept(headers)):
-            return PlainTextResponse("open the address with the token that `manyeyes board` printed\n", 401)
+            if not is_this_machine(_host_name(headers.get("host", ""))):
+                return PlainTextResponse("Open the dashboard as localhost or 127.0.0.1.\n", 421)
+        elif not self._is_token(query_token) and not self._is_token(self._cookie_token(headers)):
+            return PlainTextResponse("Open the URL with the token that `manyeyes dashboard` printed.\n", 401)
         return None
 
     @property
-    def _cookie(self) -> str:
-        return f"manyeyes_board_{self.port}"  # cookies do not tell ports apart
+    def _cookie_name(self) -> str:
+        return f"manyeyes_dashboard_{self.port}"  # a browser sends a cookie to every port
 
-    def _kept(self, headers: Headers) -> str:
+    def _cookie_token(self, headers: Headers) -> str:
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie_name)
         except CookieError:
             return ""
-        return found.value if found else ""
+        return cookie.value if cookie else ""
 
-    def _is(self, given: str) -> bool:
-        assert self.token is not None
-        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
-
-
-def _name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] or host
+    def _is_token(self, text: str) -> bool:
+        return self.token is not None and hmac.compare_digest(text.encode(errors="replace"), self.token.encode())
 
 
-def is_this_machine(name: str) -> bool:
-    """Whether a name means this machine whoever answers for names."""
-    if name.lower() == "localhost":
+def is_this_machine(host: str) -> bool:
+    """Return whether a host name always means this machine, whatever a name server says."""
+    if host.lower() == "localhost":
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _host_name(header: str) -> str:
+    """Return the name in a Host header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] or header

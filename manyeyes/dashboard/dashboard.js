@@ -1,64 +1,64 @@
-/* The board: asks what has changed, and shows it. */
+/* The dashboard: requests what has changed, and shows it. */
 import * as compare from "./compare.js";
 import * as list from "./list.js";
-import {address, board, choose, restore, sorted, take} from "./store.js";
-import {by, write} from "./words.js";
+import {address, applyChanges, restore, select, sorted, view} from "./store.js";
+import {byId, write} from "./format.js";
 
-const OFTEN = 1000, SELDOM = 4000, LONGEST = 15000; // milliseconds between questions: while runs go on, else, and at most
-const AT_FIRST = 5; // runs that are chosen when nobody has chosen
-let failures = 0, timer = 0, first = true, asking = false;
+const RUNNING_DELAY = 1000, IDLE_DELAY = 4000, MAX_DELAY = 15000; // milliseconds between requests: while runs train, else, after failures
+const NUM_SELECTED_FIRST = 5; // running runs that are selected if the address names none
+let failures = 0, timer = 0, isFirst = true, isRequesting = false;
 
-const told = restore(location.hash.slice(1));
-if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", "./" + location.hash); // the cookie has it now
+const hasSelection = restore(location.hash.slice(1));
+if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", "./" + location.hash); // the cookie has it
 
 function changed() {
   history.replaceState(null, "", "#" + address());
   list.draw();
-  compare.refresh(new Set()).catch(trouble);
+  compare.refresh(new Set()).catch(showError);
 }
 
-/* Nothing was chosen: the runs that go on, or else the newest. */
-function chooseSome() {
-  const all = sorted([...board.runs.values()]), running = all.filter((run) => run.state === "running");
-  for (const run of (running.length ? running.slice(0, AT_FIRST) : all.slice(0, 1))) choose(run.id, true);
+/* Select the running runs, or the newest. */
+function selectFirst() {
+  const all = sorted([...view.runs.values()]), running = all.filter((run) => run.status === "running");
+  for (const run of (running.length ? running.slice(0, NUM_SELECTED_FIRST) : all.slice(0, 1))) select(run.id, true);
 }
 
-async function ask() {
+async function update() {
   clearTimeout(timer);
-  if (asking) return;
-  asking = true;
-  let wait = SELDOM;
+  if (isRequesting) return;
+  isRequesting = true;
+  let delay = IDLE_DELAY;
   try {
-    const answer = await fetch("api/runs?since=" + encodeURIComponent(board.version), {signal: AbortSignal.timeout(60000)});
-    if (!answer.ok) throw new Error((await answer.text()).trim());
-    const news = await answer.json(), ids = take(news);
+    const response = await fetch("api/runs?since=" + encodeURIComponent(view.version), {signal: AbortSignal.timeout(60000)});
+    if (!response.ok) throw new Error((await response.text()).trim());
+    const changes = await response.json(), ids = applyChanges(changes);
     failures = 0;
-    if (news.settings) list.settings();
-    if (first && !told) chooseSome();
+    if (changes.settings) list.settings();
+    if (isFirst && !hasSelection) selectFirst();
     list.refresh(ids);
     await compare.refresh(ids);
-    const running = [...board.runs.values()].filter((run) => run.state === "running").length;
-    write(by("place"), "in " + board.folder);
-    write(by("live"), running ? `Live: ${running} running` : "Live: nothing is running");
-    by("live").className = running ? "live on" : "live";
-    document.title = (running ? `(${running}) ` : "") + "Runs in " + board.folder;
+    const running = [...view.runs.values()].filter((run) => run.status === "running").length;
+    write(byId("folder"), "in " + view.folder);
+    write(byId("live"), running ? `Live: ${running} running` : "Live: no run is running");
+    byId("live").className = running ? "live on" : "live";
+    document.title = (running ? `(${running}) ` : "") + "Runs in " + view.folder;
     document.body.dataset.ready = "1";
-    if (running) wait = OFTEN;
-    first = false;
+    if (running) delay = RUNNING_DELAY;
+    isFirst = false;
   } catch (error) {
-    trouble(error);
-    wait = Math.min(LONGEST, OFTEN * 2 ** ++failures);
+    showError(error);
+    delay = Math.min(MAX_DELAY, RUNNING_DELAY * 2 ** ++failures);
   }
-  asking = false;
-  if (!document.hidden) timer = setTimeout(ask, wait);
+  isRequesting = false;
+  if (!document.hidden) timer = setTimeout(update, delay);
 }
 
-function trouble(error) {
-  by("live").className = "live off";
-  write(by("live"), error instanceof TypeError || error.name === "TimeoutError" ? "The board does not answer; trying again" : error.message);
+function showError(error) {
+  byId("live").className = "live off";
+  write(byId("live"), error instanceof TypeError || error.name === "TimeoutError" ? "The dashboard does not respond; trying again" : error.message);
 }
 
-document.addEventListener("visibilitychange", () => { if (document.hidden) clearTimeout(timer); else ask(); });
+document.addEventListener("visibilitychange", () => { if (document.hidden) clearTimeout(timer); else update(); });
 list.start(changed);
 compare.start(changed);
-ask();
+update();

@@ -1,18 +1,18 @@
-/* Elements, and numbers and times in words. Whatever comes from a run is text, and never markup. */
+/* Elements, and numbers and times as text. Everything that comes from a run is text, never markup. */
 
-export function make(kind, attributes = {}, ...children) {
-  const made = document.createElement(kind);
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children);
-  return made;
+  element.append(...children);
+  return element;
 }
 
-export const by = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
-/* Text is written only where it is another: a selection in the page stays, and nothing is announced twice. */
+/* Write text only if it changes: a selection stays, and nothing is announced twice. */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -23,12 +23,12 @@ export function number(value, digits = 4) {
   return Number(value.toPrecision(digits)).toLocaleString("en", {maximumFractionDigits: 6});
 }
 
-const SHARES = /(^|_)(accuracy|ap|f1|precision|recall)$|^(adapted_)?user_(mean|weighted_mean|q\d+|worst_decile)$/;
-export const isShare = (metric) => SHARES.test(metric || "");
+const FRACTIONS = /(^|_)(accuracy|ap|f1|precision|recall|ece)$|^(personalized_)?user_(mean|weighted_mean|q\d+|worst_decile)$/;
+export const isFraction = (metric) => FRACTIONS.test(metric || "");
 
 export function score(metric, value) {
   if (value === null || value === undefined) return "";
-  return isShare(metric) ? (100 * value).toFixed(1) + " %" : number(value);
+  return isFraction(metric) ? (100 * value).toFixed(1) + " %" : number(value);
 }
 
 export function duration(seconds) {
@@ -44,8 +44,8 @@ export function duration(seconds) {
 
 export const ago = (seconds) => (seconds < 5 ? "just now" : duration(seconds) + " ago");
 
-/* "train_loss" as a heading. */
+/* Return "train_loss" as a heading. */
 export function title(name) {
-  const words = name.replaceAll("_", " ").replace(/\bap\b/, "AP").replace(/\bf1\b/, "F1");
-  return words.charAt(0).toUpperCase() + words.slice(1);
+  const text = name.replaceAll("_", " ").replace(/\bap\b/, "AP").replace(/\bf1\b/, "F1");
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }

@@ -1,4 +1,4 @@
-"""The index: every run below a folder, in memory; looking again costs what has changed since."""
+"""The index of the runs below a folder; a refresh reads only what has changed."""
 
 import os
 import secrets
@@ -9,17 +9,18 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from manyeyes.dashboard.live_run import CONFIG, FIELDS, METRICS, LiveRun
-from manyeyes.dashboard.settings import differing
-from manyeyes.dashboard.status import locked
+from manyeyes.dashboard.live_run import LiveRun, RunRow
+from manyeyes.dashboard.settings import compact_settings
+from manyeyes.training.run_files import locked_inodes
+from manyeyes.training.run_record import RUN_FILES
 
-UNSURE = 2 * 10**9  # ns after a change in which another may have left the same time
-REFRESH_SECONDS = 0.4  # seconds between two looks, however many pages ask
+TIME_RESOLUTION_NS = 2 * 10**9  # after a change, in which another one may leave the same time
+REFRESH_SECONDS = 0.4  # at least, between two refreshes, however many pages ask
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder held when it was last looked into; links are not looked at."""
+    """The content of a folder when it was last read, without links."""
 
     time: int
     files: frozenset[str]
@@ -27,90 +28,90 @@ class Folder:
 
 
 class RunIndex:
-    """Runs by their ids; a version counts the changes, so that a page asks only for what it has not seen."""
+    """Runs by their ids, with a version that counts changes: a page asks only for what it does not have."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, refresh_seconds: float = REFRESH_SECONDS) -> None:
         self.root = str(root.resolve())
         self.runs: dict[str, LiveRun] = {}
         self.version = 0
-        self._epoch = secrets.token_hex(4)  # versions of another process mean nothing to this one
+        self._epoch = secrets.token_hex(4)  # tells versions of this process from those of an earlier one
         self._folders: dict[str, Folder] = {}
-        self._paths: dict[str, LiveRun] = {}
-        self._gone: dict[str, int] = {}
-        self._settings = 0  # the version in which a setting last changed
-        self._looked = 0.0
+        self._runs_by_path: dict[str, LiveRun] = {}
+        self._removed: dict[str, int] = {}  # ids, and the versions of their removal
+        self._settings_version = 0  # in which a setting last changed
+        self._refresh_seconds, self._refreshed = refresh_seconds, float("-inf")
         self._lock = Lock()
 
     def changes(self, since: str = "") -> dict[str, Any]:
-        """What has changed since a version, or everything."""
+        """Return what has changed since a version, or everything."""
         with self._lock:
-            if time.monotonic() - self._looked > REFRESH_SECONDS:
+            if time.monotonic() - self._refreshed > self._refresh_seconds:
                 self.refresh()
-                self._looked = time.monotonic()
+                self._refreshed = time.monotonic()
             epoch, _, number = since.partition(".")
-            known = int(number) if epoch == self._epoch and number.isdecimal() and len(number) < 16 else -1
-            found: dict[str, Any] = {
+            is_known = epoch == self._epoch and number.isdecimal() and len(number) < 16
+            known = int(number) if is_known else -1
+            changes: dict[str, Any] = {
                 "version": f"{self._epoch}.{self.version}",
                 "now": time.time(),
-                "fields": FIELDS,
-                "whole": known < 0,
-                "runs": [run.facts for run in self.runs.values() if run.version > known],
-                "gone": [run for run, version in self._gone.items() if version > known >= 0],
+                "fields": RunRow._fields,
+                "is_full": not is_known,
+                "runs": [run.row for run in self.runs.values() if run.version > known],
+                "removed": [run_id for run_id, version in self._removed.items() if is_known and version > known],
             }
-            if self._settings > known:
-                found["settings"] = differing({run.id: run.settings for run in self.runs.values()})
-            return found
+            if self._settings_version > known:
+                changes["settings"] = compact_settings({run.id: run.settings for run in self.runs.values()})
+            return changes
 
     def refresh(self) -> None:
-        """Walk over the folders; only those that have changed are looked into, and only new lines are read."""
-        locks = cache(locked)  # asked for once, if at all
-        there, changed, number = set(), False, self.version + 1
-        for path, names in self._walk():
-            files = self._folders[path].files
-            if METRICS not in files and not {CONFIG, "environment.json"} <= files:
+        """Read folders that have changed, and lines that were added."""
+        inodes = cache(locked_inodes)  # read once, if at all
+        next_version, is_changed, paths = self.version + 1, False, set()
+        for path, has_changed_files in self._walk():
+            if self._folders[path].files.isdisjoint(RUN_FILES):
                 continue
-            run = self._paths.get(path) or self._add(path)
-            there.add(path)
-            before = run.facts
-            if run.refresh(names if before else files, locks):
-                self._settings, changed = number, True
-            if run.facts != before:
-                run.version, changed = number, True
-        for path in self._paths.keys() - there:
-            run = self._paths.pop(path)
+            paths.add(path)
+            run = self._runs_by_path.get(path) or self._add(path)
+            old_row = run.row
+            if run.refresh(has_changed_files or old_row is None, inodes):
+                self._settings_version, is_changed = next_version, True
+            if run.row != old_row:
+                run.version, is_changed = next_version, True
+        for path in self._runs_by_path.keys() - paths:
+            run = self._runs_by_path.pop(path)
             del self.runs[run.id]
-            self._gone[run.id] = self._settings = number
-            changed = True
-        self.version += changed
+            self._removed[run.id] = self._settings_version = next_version
+            is_changed = True
+        self.version += is_changed
 
     def _add(self, path: str) -> LiveRun:
         name = os.path.relpath(path, self.root) if path != self.root else os.path.basename(path)
-        run = self._paths[path] = LiveRun(path, name)
+        run = self._runs_by_path[path] = LiveRun(path, name)
         self.runs[run.id] = run
-        self._gone.pop(run.id, None)
+        self._removed.pop(run.id, None)
         return run
 
-    def _walk(self) -> list[tuple[str, frozenset[str] | None]]:
-        """All folders, each with its files if they may be others than last time."""
-        found, left, known = [], [self.root], self._folders
+    def _walk(self) -> list[tuple[str, bool]]:
+        """Return all folders, and whether their files may have changed since the last time."""
+        folders, stack, known = [], [self.root], self._folders
         self._folders = {}
-        while left:
-            path = left.pop()
+        while stack:
+            path = stack.pop()
             try:
-                now = os.stat(path, follow_symlinks=False).st_mtime_ns
+                modified = os.stat(path, follow_symlinks=False).st_mtime_ns
                 folder = known.get(path)
-                changed = folder is None or folder.time != now
-                if folder is None or changed:
-                    folder = _look(path, now)
-            except OSError:  # it has gone, or is not ours to read
+                has_changed = folder is None or folder.time != modified
+                if folder is None or has_changed:
+                    folder = _read_folder(path, modified)
+            except OSError:  # it was removed, or may not be read
                 continue
             self._folders[path] = folder
-            found.append((path, folder.files if changed else None))
-            left += reversed(folder.folders)
-        return found
+            folders.append((path, has_changed))
+            stack += reversed(folder.folders)
+        return folders
 
 
-def _look(path: str, now: int) -> Folder:
+def _read_folder(path: str, modified: int) -> Folder:
     files, folders = set(), []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -120,5 +121,5 @@ def _look(path: str, now: int) -> Folder:
                 files.add(entry.name)
             elif not entry.name.startswith("."):
                 folders.append(entry.path)
-    sure = time.time_ns() - now > UNSURE
-    return Folder(now if sure else -1, frozenset(files), tuple(sorted(folders)))
+    is_certain = time.time_ns() - modified > TIME_RESOLUTION_NS
+    return Folder(modified if is_certain else -1, frozenset(files), tuple(sorted(folders)))

@@ -1,171 +1,229 @@
-"""One run as the board sees it: a row of facts, kept up to date with what its folder gets."""
+"""A run as the dashboard shows it, updated from what is added to its folder."""
 
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
-from manyeyes.dashboard.settings import Settings, read_settings, shown
-from manyeyes.dashboard.status import RunSignals, end_reason, held, run_status
+from manyeyes.dashboard.settings import Settings, read_settings, safe_text
 from manyeyes.io.tail import TailReader
-from manyeyes.training.run_files import finite_numbers, parse_event
-
-METRICS, CONFIG, MODEL, LOCK = "metrics.jsonl", "config.yaml", "model.safetensors", ".lock"
-HEADLINES = ("macro_ap", "accuracy")  # the score of a run, whichever it has
-WINDOWS = (2**14, 2**17, 2**20, None)  # how far back from its end a file is searched for a score
-RECENT = 20  # rounds that speed is taken over
-FIELDS = (
-    *("id", "name", "state", "note", "round", "rounds", "metric", "value", "loss"),
-    *("speed", "left", "epsilon", "budget", "left_out", "changed"),
+from manyeyes.training.run_files import (
+    CONFIG_FILE,
+    HEADLINE_METRICS,
+    LOCK_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    NANOSECONDS,
+    TAIL_BYTES,
+    Event,
+    RunSignals,
+    Status,
+    finite_numbers,
+    is_final_model,
+    is_locked,
+    parse_event,
+    read_failure,
+    run_status,
 )
-Stamp = tuple[int, int]  # size and time of a file
+
+NUM_RECENT_EVENTS = 20  # that the speed is measured over
+NUM_OBSERVATIONS = 60  # of when the run was at which round
+MIN_OBSERVED_ROUNDS, MIN_OBSERVED_SECONDS = 3, 5  # before they replace the seconds that the run recorded
+GROWING_SECONDS = 10.0  # since the last line, in which a run without a lock is taken for one of another machine
+OVER_SECONDS = 60.0  # without a change, after which a run that has ended is not looked at again
 
 
-@dataclass
-class LiveRun:
-    """A run's folder, what was read of it, and what it comes to."""
+class RunRow(NamedTuple):
+    """What the list of runs shows of one run."""
 
-    path: str
+    id: str
     name: str
-    settings: Settings = field(default_factory=dict)
-    facts: tuple[Any, ...] = ()  # as in FIELDS
-    version: int = 0  # of the index, when the facts last changed
-    _over: bool = False
-    _file: TailReader | None = None
-    _metrics: Stamp = (0, 0)
-    _config: Stamp = (0, 0)
-    _model: int = 0
-    _ended: tuple[str, str] | None = None
-    _recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    _scored: dict[str, float] = field(default_factory=dict)
-    _seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=60))  # when it was at which round
-    _held: bool = False
-    _elsewhere: bool = False
+    status: Status
+    note: str  # explains the status
+    round: int
+    rounds: int | None  # planned
+    metric: str | None  # that the score is of
+    score: float | None
+    loss: float | None
+    images_per_second: float | None
+    seconds_left: float | None
+    epsilon: float | None
+    epsilon_budget: float | None
+    num_rejected: int  # clients of the recent rounds
+    updated: int  # seconds since the epoch
 
-    def __post_init__(self) -> None:
-        self.id = blake2b(os.fsencode(self.path), digest_size=8).hexdigest()
-        self.name = shown(os.fsencode(self.name).decode(errors="replace"))
+
+class RecentEvents:
+    """The last events and the last scores of a metrics file, which is read from its end."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.events: deque[Event] = deque(maxlen=NUM_RECENT_EVENTS)
+        self.scores: dict[str, float] = {}
+        self._reader: TailReader | None = None
 
     @property
-    def metrics(self) -> str:
-        return os.path.join(self.path, METRICS)
+    def round(self) -> int:
+        return int(self.events[-1]["round"]) if self.events else 0
 
-    def refresh(self, names: frozenset[str] | None, locks: Callable[[], frozenset[int] | None]) -> bool:
-        """Look again, and at all files where `names` says that the folder has changed; is a setting another now?"""
-        other = names is not None and self._look(names)
-        grown = self._read()
-        if self._over and not grown and names is None:
-            return other
-        before, self._held = self._held, held(os.path.join(self.path, LOCK), locks())
-        if grown and self.facts:
-            self._elsewhere = not self._held and not before
-        self.facts = self._facts()
-        return other
+    def refresh(self) -> bool:
+        """Read the lines that were added; return whether reading started over."""
+        is_reset, lines = self._reader.read() if self._reader else (True, [])
+        if is_reset:
+            self._read_from_end()
+        else:
+            self._add(lines)
+        return is_reset
 
-    def _look(self, names: frozenset[str]) -> bool:
-        self._model = _stamp(os.path.join(self.path, MODEL))[1] if MODEL in names else 0
-        self._ended = end_reason(self.path, names)
-        config = os.path.join(self.path, CONFIG)
-        stamp = _stamp(config)
-        if stamp == self._config:
-            return False
-        self._config, self.settings = stamp, read_settings(config)
-        return True
-
-    def _read(self) -> bool:
-        """Take in the lines that were appended, if any were."""
-        stamp = _stamp(self.metrics)
-        if stamp == self._metrics:
-            return False
-        self._metrics = stamp
-        try:
-            anew, lines = self._file.read() if self._file else (True, [])
-            if anew:
-                self._begin()
-            else:
-                self._take(lines)
-        except OSError:  # it has gone, and the folder will follow
-            self._file = None
-        if self._recent:
-            self._seen.append((stamp[1] / 1e9, self._recent[-1]["round"]))
-        return True
-
-    def _begin(self) -> None:
-        """Read from the end, as far back as there is a score."""
-        self._scored = {}
-        self._seen.clear()
-        for window in WINDOWS:
-            self._recent.clear()
-            self._file = TailReader(self.metrics, window)
-            lines = self._file.read()[1]
-            while window is None and (more := self._file.read()[1]):
+    def _read_from_end(self) -> None:
+        """Read as much of the end of the file as it takes to find a score."""
+        self.scores = {}
+        for window in TAIL_BYTES:
+            self.events.clear()
+            self._reader = TailReader(self.path, window)
+            lines = self._reader.read()[1]
+            while window is None and (more := self._reader.read()[1]):
                 lines += more
-            self._take(lines)
-            if self._scored or self._file.is_complete:
+            self._add(lines)
+            if self.scores or self._reader.is_complete:
                 return
 
-    def _take(self, lines: list[bytes]) -> None:
-        """The last rounds of these lines, and the last score."""
-        last: list[dict[str, Any]] = []
-        scored: dict[str, float] = {}
-        for line in reversed(lines):
-            found = parse_event(line) if len(last) < RECENT or not scored else None
-            if found is None:
-                continue
-            if len(last) < RECENT:
-                last.append(found)
-            scored = scored or {name: value for name, value in finite_numbers(found) if name in HEADLINES}
-        self._recent.extend(reversed(last))
-        self._scored = scored or self._scored
+    def _add(self, lines: list[bytes]) -> None:
+        recent: list[Event] = []
+        scores: dict[str, float] = {}
+        for event in filter(None, map(parse_event, reversed(lines))):
+            if len(recent) < NUM_RECENT_EVENTS:
+                recent.append(event)
+            scores = scores or {name: value for name, value in finite_numbers(event) if name in HEADLINE_METRICS}
+            if scores and len(recent) == NUM_RECENT_EVENTS:
+                break
+        self.events.extend(reversed(recent))
+        self.scores = scores or self.scores
 
-    def _facts(self) -> tuple[Any, ...]:
-        recent = [dict(finite_numbers(each)) for each in self._recent]
+
+class LiveRun:
+    """A run folder, and what was read of it so far."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self.path = path
+        self.metrics_path = os.path.join(path, METRICS_FILE)
+        self.id = blake2b(os.fsencode(path), digest_size=8).hexdigest()
+        self.name = safe_text(os.fsencode(name).decode(errors="replace"))
+        self.settings: Settings = {}
+        self.row: RunRow | None = None
+        self.version = 0  # of the index, when the row last changed
+        self._recent = RecentEvents(self.metrics_path)
+        self._metrics_stamp = self._config_stamp = (0, 0)
+        self._model_time = 0
+        self._failure: tuple[Status, str] | None = None
+        self._observations: deque[tuple[float, int]] = deque(maxlen=NUM_OBSERVATIONS)  # times and rounds
+        self._is_locked = self._is_growing = self._is_over = False
+
+    def refresh(self, has_changed_files: bool, locked_inodes: Callable[[], frozenset[int] | None]) -> bool:
+        """Update the row; return whether a setting has changed. `has_changed_files`: since the last time."""
+        has_changed_settings = has_changed_files and self._read_files()
+        has_grown = self._read_metrics()
+        if self._is_over and not has_grown and not has_changed_files:
+            return has_changed_settings
+        was_locked, self._is_locked = self._is_locked, is_locked(os.path.join(self.path, LOCK_FILE), locked_inodes())
+        if has_grown and self.row:
+            self._is_growing = not self._is_locked and not was_locked
+        self.row = self._make_row()
+        return has_changed_settings
+
+    def _read_files(self) -> bool:
+        """Read everything but the metrics; return whether a setting has changed."""
+        self._model_time = _stamp(os.path.join(self.path, MODEL_FILE))[1]
+        self._failure = read_failure(self.path)
+        config_path = os.path.join(self.path, CONFIG_FILE)
+        stamp = _stamp(config_path)
+        if stamp == self._config_stamp:
+            return False
+        self._config_stamp, self.settings = stamp, read_settings(config_path)
+        return True
+
+    def _read_metrics(self) -> bool:
+        """Read the lines that were added, and return whether there are any."""
+        stamp = _stamp(self.metrics_path)
+        if stamp == self._metrics_stamp:
+            return False
+        self._metrics_stamp = stamp
+        try:
+            if self._recent.refresh():
+                self._observations.clear()
+        except OSError:  # the file was removed; the folder will follow
+            self._recent = RecentEvents(self.metrics_path)
+        if self._recent.events:
+            self._observations.append((stamp[1] / NANOSECONDS, self._recent.round))
+        return True
+
+    def _make_row(self) -> RunRow:
+        recent = [dict(finite_numbers(event)) for event in self._recent.events]
         last = recent[-1] if recent else {}
-        round = self._recent[-1]["round"] if self._recent else 0
-        rounds = self._rounds()
-        images, seconds = (sum(each.get(name, 0) for each in recent) for name in ("images", "seconds"))
-        pace = self._pace(seconds / max(1, sum("seconds" in each for each in recent)))
-        stamp = self._metrics[1] or self._config[1]
-        whole = bool(self._model) and (self._model >= stamp or (rounds is not None and round >= rounds))
-        signs = RunSignals(self._held, self._elsewhere, time.time() - stamp / 1e9, pace, whole, self._ended)
-        kind, note = run_status(signs)
-        self._over = kind not in ("running", "stale") and signs.quiet > 60
-        metric = next((name for name in HEADLINES if name in self._scored), None)
-        private = self.settings.get("privacy.name", "none") != "none"
-        return (
-            *(self.id, self.name, kind, note, round, rounds, metric, self._scored.get(metric or "")),
-            last.get("train_loss"),
-            images / seconds if seconds else None,
-            pace * (rounds - round) if kind == "running" and rounds is not None and pace else None,
-            last.get("epsilon"),
-            _number(self.settings.get("privacy.epsilon")) if private else None,
-            sum(len(e["left_out"]) for e in self._recent if isinstance(e.get("left_out"), list)),
-            stamp // 10**9,
+        num_images, seconds = (sum(event.get(name, 0) for event in recent) for name in ("num_images", "seconds"))
+        seconds_per_round = self._seconds_per_round(seconds / max(1, sum("seconds" in event for event in recent)))
+        round, rounds = self._recent.round, _integer(self.settings.get("rounds"))
+        updated = self._metrics_stamp[1] or self._config_stamp[1]
+        status, note = self._status(updated, rounds, seconds_per_round)
+        metric = next((name for name in HEADLINE_METRICS if name in self._recent.scores), None)
+        return RunRow(
+            id=self.id,
+            name=self.name,
+            status=status,
+            note=safe_text(note),
+            round=round,
+            rounds=rounds,
+            metric=metric,
+            score=self._recent.scores[metric] if metric else None,
+            loss=last.get("train_loss"),
+            images_per_second=num_images / seconds if seconds else None,
+            seconds_left=seconds_per_round * (rounds - round) or None if status == "running" and rounds else None,
+            epsilon=last.get("epsilon"),
+            epsilon_budget=_number(self.settings.get("privacy.epsilon")),
+            num_rejected=sum(map(_num_rejected, self._recent.events)),
+            updated=int(updated / NANOSECONDS),
         )
 
-    def _rounds(self) -> int | None:
-        """How many it shall have; a run that was begun in Python tells it within a longer text."""
-        told = self.settings.get("rounds", "")
-        within = re.search(r"\brounds=(\d{1,15})\b", self.settings.get("settings", ""))
-        return int(told) if re.fullmatch(r"\d{1,15}", told) else int(within[1]) if within else None
+    def _status(self, updated: int, rounds: int | None, seconds_per_round: float) -> tuple[Status, str]:
+        events, silent_seconds = self._recent.events, time.time() - updated / NANOSECONDS
+        is_stopped_early = bool(self._model_time and events and events[-1].get("stop_reason") is not None)
+        signals = RunSignals(
+            has_events=bool(events),
+            is_complete=is_stopped_early or is_final_model(self._model_time, updated, self._recent.round, rounds),
+            failure=self._failure,
+            is_locked=self._is_locked,
+            is_growing=self._is_growing or silent_seconds < GROWING_SECONDS,
+            silent_seconds=silent_seconds,
+            seconds_per_round=seconds_per_round,
+        )
+        status, note = run_status(signals)
+        self._is_over = status not in ("running", "stale") and silent_seconds > OVER_SECONDS
+        return status, note
 
-    def _pace(self, measured: float) -> float:
-        """Seconds a round by the clock, evaluations included, once it was watched for a while; else as it measured."""
-        (first, began), (last, round) = (self._seen[0], self._seen[-1]) if self._seen else ((0.0, 0), (0.0, 0))
-        return (last - first) / (round - began) if round - began >= 3 and last - first >= 5 else measured
+    def _seconds_per_round(self, recorded: float) -> float:
+        """Return the observed time per round, which includes evaluations; until there is enough of it, the recorded."""
+        if not self._observations:
+            return recorded
+        (first_time, first_round), (last_time, last_round) = self._observations[0], self._observations[-1]
+        rounds, seconds = last_round - first_round, last_time - first_time
+        is_enough = rounds >= MIN_OBSERVED_ROUNDS and seconds >= MIN_OBSERVED_SECONDS
+        return seconds / rounds if is_enough else recorded
 
 
-def _stamp(path: str) -> Stamp:
-    """Size and time of a file; zeros where there is none."""
+def _stamp(path: str) -> tuple[int, int]:
+    """Return the size and the time of a file; zeros if it does not exist."""
     try:
-        about = os.stat(path, follow_symlinks=False)
+        status = os.stat(path, follow_symlinks=False)
     except OSError:
         return 0, 0
-    return about.st_size, about.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
+
+
+def _num_rejected(event: Event) -> int:
+    clients: Any = event.get("rejected_clients")
+    return len(clients) if isinstance(clients, list) else 0
 
 
 def _number(text: str | None) -> float | None:
@@ -173,3 +231,7 @@ def _number(text: str | None) -> float | None:
         return float(text or "") or None
     except ValueError:
         return None
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 16 else None

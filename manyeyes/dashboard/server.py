@@ -1,148 +1,144 @@
-"""What the board answers: its page, what has changed, curves, one run in full, and reports."""
+"""The dashboard's web server: the page, changes of the list, curves, one run in full, and reports."""
 
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass, field
+from importlib.resources import files
 from threading import Lock
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from manyeyes import report
 from manyeyes.dashboard.auth import AuthMiddleware
 from manyeyes.dashboard.curves import AXES, CurveCache
 from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.live_run import LiveRun
-from manyeyes.dashboard.settings import shown
+from manyeyes.dashboard.settings import safe_text
 from manyeyes.io.tail import read_small_file
-from manyeyes.report.page import page_style
+from manyeyes.report.chart import short_numbers
+from manyeyes.report.page import page_style, read_resource
+from manyeyes.training.run_files import ENVIRONMENT_FILE
 
-TOGETHER = 64  # runs in one answer
-# A report has its script and style within. It is put into a world of its own, where it can ask nothing of the board.
+MAX_REQUESTED = 64  # runs or curves in one response
+# A report contains its scripts and styles. The sandbox keeps it from sending requests to the dashboard.
 REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
 )
-HERE, THERE = Path(__file__).parent, Path(report.__file__).parent
-FILES = {
-    "/": (HERE / "page.html", "text/html"),
-    "/board.css": (HERE / "board.css", "text/css"),
-    **{
-        f"/{name}.js": (HERE / f"{name}.js", "text/javascript")
-        for name in ("board", "words", "store", "list", "compare")
-    },
-    "/charts.js": (THERE / "charts.js", "text/javascript"),
-    "/charts.css": (THERE / "charts.css", "text/css"),
-}
+PAGE_FILES = ("dashboard.css", "dashboard.js", "format.js", "store.js", "list.js", "compare.js")
+CHART_FILES = ("charts.js", "charts.css")
+MEDIA_TYPES = {"": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
 
-def application(index: RunIndex, name: str, port: int, token: str | None = None) -> Starlette:
-    """The board of these runs, which are in the folder `name`; with a token, for those alone who have it."""
-    shelf, one_report = CurveCache(), Lock()
+def application(index: RunIndex, folder: str, port: int, token: str | None = None) -> Starlette:
+    """Return the dashboard of the runs in a folder; with a token, only for those who have it."""
+    dashboard = Dashboard(index, folder)
+    package = files("manyeyes.dashboard")
+    texts = {"page.css": page_style()} | {name: read_resource(name) for name in CHART_FILES}
+    texts |= {name: package.joinpath(name).read_text(encoding="utf-8") for name in PAGE_FILES}
+    texts[""] = package.joinpath("page.html").read_text(encoding="utf-8")
+    endpoints: dict[str, Any] = {
+        **{f"/{name}": _file(text, name) for name, text in texts.items()},
+        "/api/runs": dashboard.runs,
+        "/api/curves": dashboard.curves,
+        "/api/run": dashboard.run,
+        "/report": dashboard.report,
+    }
+    routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+    auth = Middleware(AuthMiddleware, port=port, token=token)
+    return Starlette(routes=routes, middleware=[auth, Middleware(GZipMiddleware, compresslevel=1)])
 
-    def chosen(request: Request) -> list[LiveRun]:
-        """The runs that a request names by id, as far as they are there, and where they were when they were found."""
-        wanted = list(dict.fromkeys(request.query_params.getlist("run")))[:TOGETHER]
-        found = [index.runs.get(run) for run in wanted]
-        return [run for run in found if run is not None and os.path.realpath(run.path) == run.path]
 
-    def runs(request: Request) -> Response:
-        found = index.changes(request.query_params.get("since", ""))
-        return _json({"folder": shown(name), **found})
+@dataclass(frozen=True, eq=False)
+class Dashboard:
+    """Answers the requests for data; Starlette calls each in a thread."""
 
-    def curves(request: Request) -> Response:
+    index: RunIndex
+    folder: str
+    curve_cache: CurveCache = field(default_factory=CurveCache)
+    report_lock: Lock = field(default_factory=Lock)  # one at a time: a report takes much memory
+
+    def runs(self, request: Request) -> Response:
+        changes = self.index.changes(request.query_params.get("since", ""))
+        return _json({"folder": safe_text(self.folder), **changes})
+
+    def curves(self, request: Request) -> Response:
         x = request.query_params.get("x", "round")
         if x not in AXES:
-            return PlainTextResponse(f"x is one of {', '.join(AXES)}\n", 400)
-        names = request.query_params.getlist("y")[:TOGETHER]
+            return PlainTextResponse(f"Unknown axis: set x to one of {', '.join(AXES)}.\n", 400)
+        names = request.query_params.getlist("y")[:MAX_REQUESTED]
         answer: dict[str, Any] = {}
-        for run in chosen(request):
-            found = shelf.curves(run.metrics, x, names)
-            if found is not None:
-                lists = {name: [_short(at), _short(values)] for name, (at, values) in found[1].items()}
-                answer[run.id] = {"names": found[0], "curves": lists}
+        for run in self._requested(request):
+            columns = self.curve_cache.curves(run.metrics_path, x, names)
+            if columns is not None:
+                curves = {name: list(map(short_numbers, curve)) for name, curve in columns[1].items()}
+                answer[run.id] = {"names": columns[0], "curves": curves}
         return _json(answer)
 
-    def one(request: Request) -> Response:
-        found = chosen(request)
-        if len(found) != 1:
-            return PlainTextResponse("there is no such run\n", 404)
-        return _json({"settings": found[0].settings, "environment": _environment(found[0])})
+    def run(self, request: Request) -> Response:
+        runs = self._requested(request)
+        if len(runs) != 1:
+            return _no_run()
+        return _json({"settings": runs[0].settings, "environment": _environment(runs[0])})
 
-    def reports(request: Request) -> Response:
-        found = chosen(request)
-        if not found:
-            return PlainTextResponse("there is no such run\n", 404)
+    def report(self, request: Request) -> Response:
+        runs = self._requested(request)
+        if not runs:
+            return _no_run()
         try:
-            with one_report:  # at a time: they are large while they are made
-                page = report_page([run.path for run in found])
+            with self.report_lock:
+                page = report_page([run.path for run in runs])
         except (ValueError, OSError) as error:
-            return PlainTextResponse(f"no report can be made: {error}\n", 422)
+            return PlainTextResponse(f"The report cannot be made: {error}\n", 422)
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
-    answers = {"/api/runs": runs, "/api/curves": curves, "/api/run": one, "/report": reports}
-    routes = [Route(path, _fixed(file.read_bytes(), kind)) for path, (file, kind) in FILES.items()]
-    routes.append(
-        Route("/page.css", _fixed(page_style().encode(), "text/css"))
-    )  # what reports look like, and the board too
-    routes += [Route(path, _in_a_thread(answer)) for path, answer in answers.items()]
-    guard = Middleware(AuthMiddleware, port=port, token=token)
-    return Starlette(routes=routes, middleware=[guard, Middleware(GZipMiddleware, compresslevel=1)])
+    def _requested(self, request: Request) -> list[LiveRun]:
+        """Return the runs that a request names by id, if their folders have not been replaced by links."""
+        ids = list(dict.fromkeys(request.query_params.getlist("run")))[:MAX_REQUESTED]
+        runs = [self.index.runs[run_id] for run_id in ids if run_id in self.index.runs]
+        return [run for run in runs if os.path.realpath(run.path) == run.path]
 
 
 def report_page(folders: list[str]) -> str:
-    """The page that `manyeyes report` makes of these runs; only of plain files, as links could lead elsewhere."""
-    from manyeyes.report.report import default_title, html, sections  # only now: they load torch
+    """Return the page of `manyeyes report`; a link in a folder is an error, as it could lead anywhere."""
+    from manyeyes.report.report import default_title, html, sections  # slow to import
     from manyeyes.training.run_record import find_runs
 
     for folder in folders:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False) and not entry.is_file(follow_symlinks=False):
-                    raise ValueError(f"{shown(entry.name)} is a link or no file: take it out of the run's folder")
+                    raise ValueError(f"{safe_text(entry.name)} is not a regular file: remove it from the run folder.")
     runs = find_runs(folders)
     return html(runs, default_title(runs), sections(runs))
 
 
-def _in_a_thread(answer: Callable[[Request], Response]) -> Callable[[Request], Any]:
-    """Files are waited for beside the loop that answers."""
-
-    async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(answer, request)
-
-    return endpoint
+def _file(text: str, name: str) -> Callable[[Request], Response]:
+    """Return an endpoint; each request gets a response of its own, whose headers the middleware changes."""
+    return lambda request: Response(text, media_type=MEDIA_TYPES[os.path.splitext(name)[1]])
 
 
-def _fixed(content: bytes, kind: str) -> Callable[[Request], Any]:
-    async def endpoint(request: Request) -> Response:
-        return Response(content, media_type=f"{kind}; charset=utf-8")
-
-    return endpoint
+def _json(content: Any) -> Response:
+    return Response(json.dumps(content, separators=(",", ":"), allow_nan=False), media_type="application/json")
 
 
-def _json(found: Any) -> Response:
-    return Response(json.dumps(found, separators=(",", ":"), allow_nan=False), media_type="application/json")
-
-
-def _short(values: Any) -> list[float]:
-    """Six digits are more than a screen shows."""
-    return [float(f"{value:.6g}") if value % 1 else int(value) for value in values.tolist()]
+def _no_run() -> Response:
+    return PlainTextResponse("Unknown run: it may have been removed.\n", 404)
 
 
 def _environment(run: LiveRun) -> dict[str, str]:
-    """Command, versions and machine, as the run wrote them down."""
+    """Return the command, versions and machine of a run."""
     try:
-        found = json.loads(read_small_file(os.path.join(run.path, "environment.json")))
-        words = " ".join(map(str, found.pop("command", [])))
-        packages = ", ".join(f"{name} {version}" for name, version in found.pop("packages", {}).items())
+        environment = json.loads(read_small_file(os.path.join(run.path, ENVIRONMENT_FILE)))
+        command = " ".join(map(str, environment.pop("command", [])))
+        packages = ", ".join(f"{name} {version}" for name, version in environment.pop("packages", {}).items())
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}
-    rest = {name: value for name, value in found.items() if isinstance(value, str | int)}
-    return {name: shown(str(value)) for name, value in {"command": words, "packages": packages, **rest}.items()}
+    texts = {name: str(value) for name, value in environment.items() if isinstance(value, str | int)}
+    return {name: safe_text(text) for name, text in {"command": command, "packages": packages, **texts}.items()}

@@ -1,179 +1,183 @@
-/* What the board knows: the runs, their settings, which of them are looked at, and how. */
+/* The state of the page: the runs, their settings, which are selected, and how they are shown. */
 
-export const STATES = ["running", "stale", "finished", "stopped", "diverged", "failed"];
-const NOTHING = {common: {}, values: {}, rows: {}};
-export const MOST = 24; // runs chosen at once
+export const STATUSES = ["running", "stale", "finished", "stopped", "diverged", "failed", "empty"];
+const NO_SETTINGS = {common: {}, values: {}, rows: {}};
+export const MAX_SELECTED = 24; // runs
 
-export const board = {
-  runs: new Map(), version: "", folder: "", late: 0, // seconds that this clock is behind the server's
-  settings: NOTHING, names: [], columns: new Map(),
-  chosen: new Map(), // id -> number of its colour
-  text: "", states: new Set(), filters: [], sort: "newest", down: true, axis: "round", log: false, drawn: null,
+export const view = {
+  runs: new Map(), version: "", folder: "", clockOffset: 0, // seconds that this clock is behind the server's
+  settings: NO_SETTINGS, names: [], columns: new Map(),
+  selected: new Map(), // id -> color index
+  text: "", statuses: new Set(), filters: [], sort: "newest", isDescending: true, axis: "round", log: false, drawn: null,
 };
 
-/* Take in an answer of the server; returns the ids of the runs that are others now. */
-export function take(answer) {
-  const changed = new Set();
-  if (answer.whole) board.runs.clear();
-  for (const row of answer.runs) {
-    const run = Object.fromEntries(answer.fields.map((name, i) => [name, row[i]]));
-    board.runs.set(run.id, run);
-    changed.add(run.id);
+/* Apply a response of the server; returns the ids of the runs that have changed. */
+export function applyChanges(changes) {
+  const changedIds = new Set();
+  if (changes.is_full) view.runs.clear();
+  for (const row of changes.runs) {
+    const run = Object.fromEntries(changes.fields.map((name, i) => [name, row[i]]));
+    view.runs.set(run.id, run);
+    changedIds.add(run.id);
   }
-  for (const id of answer.gone) {
-    board.runs.delete(id);
-    board.chosen.delete(id);
-    changed.add(id);
+  for (const id of changes.removed) {
+    view.runs.delete(id);
+    view.selected.delete(id);
+    changedIds.add(id);
   }
-  if (answer.whole) for (const id of board.chosen.keys()) if (!board.runs.has(id)) board.chosen.delete(id);
-  if (answer.settings) {
-    board.settings = answer.settings;
-    board.names = Object.keys(answer.settings.values);
-    board.columns = new Map(board.names.map((name, i) => [name, i]));
+  if (changes.is_full) for (const id of view.selected.keys()) if (!view.runs.has(id)) view.selected.delete(id);
+  if (changes.settings) {
+    view.settings = changes.settings;
+    view.names = Object.keys(changes.settings.values);
+    view.columns = new Map(view.names.map((name, i) => [name, i]));
     haystacks.clear();
-    summary = null;
+    summaryNames = null;
   }
-  board.version = answer.version;
-  board.folder = answer.folder;
-  board.late = answer.now - Date.now() / 1000;
-  return changed;
+  view.version = changes.version;
+  view.folder = changes.folder;
+  view.clockOffset = changes.now - Date.now() / 1000;
+  return changedIds;
 }
 
-/* The value of a setting in a run; undefined where it has none. */
+/* The value of a setting in a run; undefined if it has none. */
 export function setting(id, name) {
-  if (name in board.settings.common) return board.settings.common[name];
-  const column = board.columns.get(name), row = board.settings.rows[id];
-  return column === undefined || !row || row[column] < 0 ? undefined : board.settings.values[name][row[column]];
+  if (name in view.settings.common) return view.settings.common[name];
+  const column = view.columns.get(name), row = view.settings.rows[id];
+  return column === undefined || !row ? undefined : view.settings.values[name][row[column]] ?? undefined;
 }
 
 /* "algorithm.lr" as lr, and "algorithm.name" as algorithm. */
 export const brief = (name) => name.replace(/\.name$/, "").split(".").pop();
-const inShort = (name, value) => (name.endsWith(".name") ? value : `${brief(name)}=${value}`);
+const assignment = (name, value) => (name.endsWith(".name") ? value : `${brief(name)}=${value}`);
 
-/* The settings that tell some runs apart: the algorithm, then each time the one that tells most of them from the others. */
-const MACHINE = /^(engine|track)\.|^checkpoint|^client_memory/;
-function apart(ids, names, most) {
-  const found = [], left = new Set(names.filter((name) => !MACHINE.test(name)));
-  let words = ids.map(() => ""), parts = 1;
-  while (found.length < most && parts < ids.length) {
+/* The settings that distinguish runs: the algorithm, then each time the setting that divides them into the most groups. */
+const MACHINE_SETTINGS = /^(engine|trackers|sources)\b|^checkpoint|^client_state/;
+function distinguishing(ids, names, maxNames) {
+  const chosen = [], left = new Set(names.filter((name) => !MACHINE_SETTINGS.test(name)));
+  let keys = ids.map(() => ""), numGroups = 1;
+  while (chosen.length < maxNames && numGroups < ids.length) {
     let best = null;
     for (const name of left) {
-      const next = ids.map((id, i) => words[i] + "\n" + setting(id, name)), count = new Set(next).size;
-      if (count > (best ? best.count : parts)) best = {name, next, count};
-      if (name === "algorithm.name" && !found.length && count > parts) { best = {name, next, count}; break; }
+      const next = ids.map((id, i) => keys[i] + "\n" + setting(id, name)), count = new Set(next).size;
+      if (count > (best ? best.count : numGroups)) best = {name, next, count};
+      if (name === "algorithm.name" && !chosen.length && count > numGroups) { best = {name, next, count}; break; }
     }
     if (!best) break;
-    found.push(best.name);
+    chosen.push(best.name);
     left.delete(best.name);
-    [words, parts] = [best.next, best.count];
+    [keys, numGroups] = [best.next, best.count];
   }
-  return found;
+  return chosen;
 }
 
-/* What tells a run from the others, for the list. */
-let summary = null;
-export function telling(id) {
-  summary = summary || apart([...board.runs.keys()], board.names, 4);
-  const has = summary.filter((name) => setting(id, name));
-  return has.map((name) => inShort(name, setting(id, name))).join(" · ");
+/* The settings that distinguish a run from the others, as text. */
+let summaryNames = null;
+export function summary(id) {
+  summaryNames = summaryNames || distinguishing([...view.runs.keys()], view.names, 4);
+  return summaryNames.filter((name) => setting(id, name)).map((name) => assignment(name, setting(id, name))).join(" · ");
 }
 
-/* Everything that a text may be found in; of a term with "=" the left must be the end of a name, the right of a value the beginning. */
+/* The texts that are searched. A term with "=" matches the end of a name and the beginning of a value. */
 const haystacks = new Map();
-const written = (pairs) => pairs.filter(([, value]) => value !== undefined).map(([name, value]) => [`.${name}`.toLowerCase(), `=${value}`.toLowerCase()]);
+const searchable = (pairs) => pairs.filter(([, value]) => value !== undefined).map(([name, value]) => [`.${name}`.toLowerCase(), `=${value}`.toLowerCase()]);
 function haystack(run) {
-  if (!haystacks.has(run.id)) haystacks.set(run.id, written(board.names.map((name) => [name, setting(run.id, name)])));
+  if (!haystacks.has(run.id)) haystacks.set(run.id, searchable(view.names.map((name) => [name, setting(run.id, name)])));
   return haystacks.get(run.id);
 }
 
 function finder(term) {
-  const place = term.indexOf("="), left = "." + term.slice(0, place).replace(/^\./, ""), right = term.slice(place);
-  const fits = ([name, value]) => (place < 0 ? (name + value).includes(term) : name.endsWith(left) && value.startsWith(right));
-  const all = written(Object.entries(board.settings.common)).some(fits); // what every run has is looked at once
-  return (run) => all || run.name.toLowerCase().includes(term) || haystack(run).some(fits);
+  const index = term.indexOf("="), left = "." + term.slice(0, index).replace(/^\./, ""), right = term.slice(index);
+  const matches = ([name, value]) => (index < 0 ? (name + value).includes(term) : name.endsWith(left) && value.startsWith(right));
+  const all = searchable(Object.entries(view.settings.common)).some(matches); // searched once for all runs
+  return (run) => all || run.name.toLowerCase().includes(term) || haystack(run).some(matches);
 }
 
-/* The runs that pass the text and the settings, whatever state they are in. */
+/* The runs that match the text and the settings, whatever their status. */
 export function matching() {
-  const finders = board.text.toLowerCase().split(/\s+/).filter(Boolean).map(finder);
-  const wanted = new Map(); // several values of one setting: any of them
-  for (const [name, value] of board.filters) wanted.set(name, [...(wanted.get(name) || []), value]);
-  return [...board.runs.values()].filter((run) =>
-    [...wanted].every(([name, values]) => values.includes(setting(run.id, name))) && finders.every((finds) => finds(run)));
+  const finders = view.text.toLowerCase().split(/\s+/).filter(Boolean).map(finder);
+  const allowed = new Map(); // by setting; several values: any of them
+  for (const [name, value] of view.filters) allowed.set(name, [...(allowed.get(name) || []), value]);
+  return [...view.runs.values()].filter((run) =>
+    [...allowed].every(([name, values]) => values.includes(setting(run.id, name))) && finders.every((find) => find(run)));
 }
 
 const last = (value) => (value === null || value === undefined ? -Infinity : value);
 export const ORDERS = {
-  newest: ["Newest", (a, b) => (b.state === "running") - (a.state === "running") || (a.state === "running" ? 0 : b.changed - a.changed)],
+  newest: ["Newest", (a, b) => (b.status === "running") - (a.status === "running") || (a.status === "running" ? 0 : b.updated - a.updated)],
   name: ["Name", (a, b) => 0],
-  state: ["State", (a, b) => STATES.indexOf(a.state) - STATES.indexOf(b.state)],
+  status: ["Status", (a, b) => STATUSES.indexOf(a.status) - STATUSES.indexOf(b.status)],
   progress: ["Progress", (a, b) => last(b.rounds ? b.round / b.rounds : null) - last(a.rounds ? a.round / a.rounds : null)],
-  left: ["Time left", (a, b) => last(b.left) - last(a.left)],
-  score: ["Score", (a, b) => last(b.value) - last(a.value)],
+  left: ["Time left", (a, b) => last(b.seconds_left) - last(a.seconds_left)],
+  score: ["Score", (a, b) => last(b.score) - last(a.score)],
   loss: ["Training loss", (a, b) => last(b.loss) - last(a.loss)],
-  speed: ["Images/s", (a, b) => last(b.speed) - last(a.speed)],
-  epsilon: ["Privacy spent", (a, b) => last(b.epsilon) - last(a.epsilon)],
+  speed: ["Images/s", (a, b) => last(b.images_per_second) - last(a.images_per_second)],
+  epsilon: ["Epsilon", (a, b) => last(b.epsilon) - last(a.epsilon)],
 };
 
 const natural = new Intl.Collator("en", {numeric: true});
 export function sorted(runs) {
-  const order = ORDERS[board.sort][1], sign = board.down ? 1 : -1;
-  return runs.sort((a, b) => sign * order(a, b) || (board.sort === "name" ? sign : 1) * natural.compare(a.name, b.name));
+  const order = ORDERS[view.sort][1], sign = view.isDescending ? 1 : -1;
+  return runs.sort((a, b) => sign * order(a, b) || (view.sort === "name" ? sign : 1) * natural.compare(a.name, b.name));
 }
 
-export function choose(id, wanted) {
-  if (!wanted) return board.chosen.delete(id);
-  if (board.chosen.size >= MOST) return false;
-  const taken = new Set(board.chosen.values());
-  let colour = 0;
-  while (taken.has(colour)) colour++;
-  board.chosen.set(id, colour);
+export function select(id, isSelected) {
+  if (!isSelected) return view.selected.delete(id);
+  if (view.selected.size >= MAX_SELECTED) return false;
+  const taken = new Set(view.selected.values());
+  let color = 0;
+  while (taken.has(color)) color++;
+  view.selected.set(id, color);
   return true;
 }
 
-/* The settings in which the chosen runs differ. */
+/* The settings in which the selected runs differ; an option of the algorithm is also one of a component: shown once. */
 export function differing(ids) {
-  return board.names.filter((name) => new Set(ids.map((id) => setting(id, name))).size > 1);
+  const names = new Map();
+  for (const name of view.names) {
+    const values = ids.map((id) => setting(id, name)), key = JSON.stringify([brief(name), values]);
+    if (new Set(values).size > 1 && !names.has(key)) names.set(key, name);
+  }
+  return [...names.values()];
 }
 
-/* The names of the chosen runs without the folders that all of them are in; a mere number is told what it stands for. */
+/* The names of the selected runs without the folders that they share; to a mere number, what distinguishes the run is added. */
 export function labels(ids) {
-  const paths = ids.map((id) => board.runs.get(id).name.split("/"));
+  const paths = ids.map((id) => view.runs.get(id).name.split("/"));
   let shared = 0;
   while (ids.length > 1 && paths.every((path) => path.length > shared + 1 && path[shared] === paths[0][shared])) shared++;
-  const told = apart(ids, differing(ids), 3);
+  const names = distinguishing(ids, differing(ids), 3);
   return new Map(ids.map((id, i) => {
-    const name = paths[i].slice(shared).join("/"), means = told.filter((each) => setting(id, each) !== undefined);
-    return [id, /(^|\/)\d+$/.test(name) && means.length ? `${name}: ${means.map((each) => inShort(each, setting(id, each))).join(", ")}` : name];
+    const name = paths[i].slice(shared).join("/"), defined = names.filter((each) => setting(id, each) !== undefined);
+    return [id, /(^|\/)\d+$/.test(name) && defined.length ? `${name}: ${defined.map((each) => assignment(each, setting(id, each))).join(", ")}` : name];
   }));
 }
 
-/* The view is kept in the address: it can be reloaded, and sent to somebody. */
+/* The URL stores the view: it can be reloaded and shared. */
 export function address() {
-  const words = new URLSearchParams();
-  for (const id of board.chosen.keys()) words.append("run", id);
-  if (board.text) words.set("text", board.text);
-  for (const state of board.states) words.append("state", state);
-  for (const [name, value] of board.filters) words.append("set", `${name}=${value}`);
-  if (board.sort !== "newest") words.set("sort", board.sort);
-  if (!board.down) words.set("up", "1");
-  if (board.axis !== "round") words.set("over", board.axis);
-  if (board.log) words.set("log", "1");
-  if (board.drawn) for (const name of board.drawn) words.append("draw", name);
-  return words.toString();
+  const query = new URLSearchParams();
+  for (const id of view.selected.keys()) query.append("run", id);
+  if (view.text) query.set("text", view.text);
+  for (const status of view.statuses) query.append("status", status);
+  for (const [name, value] of view.filters) query.append("set", `${name}=${value}`);
+  if (view.sort !== "newest") query.set("sort", view.sort);
+  if (!view.isDescending) query.set("up", "1");
+  if (view.axis !== "round") query.set("over", view.axis);
+  if (view.log) query.set("log", "1");
+  if (view.drawn) for (const name of view.drawn) query.append("draw", name);
+  return query.toString();
 }
 
-/* Returns whether the address says which runs are chosen. */
+/* Restore a view from the URL; returns whether it names runs. */
 export function restore(text) {
-  const words = new URLSearchParams(text);
-  for (const id of words.getAll("run")) choose(id, true);
-  board.text = words.get("text") || "";
-  board.states = new Set(words.getAll("state").filter((state) => STATES.includes(state)));
-  board.filters = words.getAll("set").map((pair) => [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)]);
-  if (words.get("sort") in ORDERS) board.sort = words.get("sort");
-  board.down = !words.has("up");
-  board.axis = words.get("over") || "round";
-  board.log = words.has("log");
-  if (words.has("draw")) board.drawn = new Set(words.getAll("draw"));
-  return words.has("run");
+  const query = new URLSearchParams(text);
+  for (const id of query.getAll("run")) select(id, true);
+  view.text = query.get("text") || "";
+  view.statuses = new Set(query.getAll("status").filter((status) => STATUSES.includes(status)));
+  view.filters = query.getAll("set").map((pair) => [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)]);
+  if (query.get("sort") in ORDERS) view.sort = query.get("sort");
+  view.isDescending = !query.has("up");
+  view.axis = query.get("over") || "round";
+  view.log = query.has("log");
+  if (query.has("draw")) view.drawn = new Set(query.getAll("draw"));
+  return query.has("run");
 }

@@ -1,4 +1,4 @@
-"""Columns of a run's numbers, and curves of as many points as a screen shows."""
+"""Columns of a run's numbers, and downsampled curves of them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyeyes.dashboard.curves import MAX_CACHED_RUNS, POINTS, Columns, CurveCache, downsample_minmax
+from manyeyes.dashboard.curves import MAX_CACHED_RUNS, MAX_POINTS, Columns, CurveCache
+from manyeyes.report.downsample import downsample_minmax
 
 ROUNDS: list[dict[str, Any]] = [
     {"round": 0, "accuracy": 0.1},
-    {"round": 1, "loss": 3.0, "seconds": 0.5, "images": 10},
-    {"round": 2, "loss": 2.0, "seconds": 0.25, "images": 20, "accuracy": 0.4},
-    {"round": 3, "loss": 1.0, "seconds": 0.25, "images": 30, "epsilon": 1.5},
+    {"round": 1, "loss": 3.0, "seconds": 0.5, "num_images": 10},
+    {"round": 2, "loss": 2.0, "seconds": 0.25, "num_images": 20, "accuracy": 0.4},
+    {"round": 3, "loss": 1.0, "seconds": 0.25, "num_images": 30, "epsilon": 1.5},
 ]
 
 
 def append(path: Path, *events: dict[str, Any]) -> None:
     with path.open("a") as file:
-        file.writelines(json.dumps(each) + "\n" for each in events)
+        file.writelines(json.dumps(event) + "\n" for event in events)
 
 
 @pytest.fixture
@@ -32,15 +33,15 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def columns(path: Path) -> Columns:
-    found = Columns(str(path))
-    found.refresh()
-    return found
+    columns = Columns(str(path))
+    columns.refresh()
+    return columns
 
 
 def points(columns: Columns, x: str, y: str) -> list[list[float]]:
-    found = columns.curve(x, y)
-    assert found is not None
-    return [part.tolist() for part in found]
+    curve = columns.curve(x, y)
+    assert curve is not None
+    return [column.tolist() for column in curve]
 
 
 @pytest.mark.parametrize(
@@ -49,22 +50,22 @@ def points(columns: Columns, x: str, y: str) -> list[list[float]]:
         ("round", "loss", [[1, 2, 3], [3, 2, 1]]),
         ("round", "accuracy", [[0, 2], [0.1, 0.4]]),
         ("seconds", "loss", [[0.5, 0.75, 1.0], [3, 2, 1]]),
-        ("images", "accuracy", [[0, 30], [0.1, 0.4]]),
+        ("num_images", "accuracy", [[0, 30], [0.1, 0.4]]),
         ("epsilon", "loss", [[1.5], [1]]),
     ],
 )
-def test_a_curve_is_a_column_over_rounds_or_over_what_they_took(
+def test_a_curve_is_a_column_over_rounds_or_cumulative_costs(
     columns: Columns, x: str, y: str, expected: list[list[float]]
 ) -> None:
     assert points(columns, x, y) == expected
 
 
-def test_a_column_that_is_not_there_has_no_curve(columns: Columns) -> None:
+def test_a_missing_column_has_no_curve(columns: Columns) -> None:
     assert columns.curve("round", "nothing") is None
-    assert columns.curve("batches", "loss") is None
+    assert columns.curve("max_client_batches", "loss") is None
 
 
-def test_rounds_that_are_played_again_take_the_place_of_the_first(path: Path, columns: Columns) -> None:
+def test_repeated_rounds_replace_the_earlier_ones(path: Path, columns: Columns) -> None:
     append(path, {"round": 2, "loss": 7.0, "seconds": 0.1})
     columns.refresh()
     assert points(columns, "round", "loss") == [[1, 2], [3, 7]]
@@ -72,29 +73,43 @@ def test_rounds_that_are_played_again_take_the_place_of_the_first(path: Path, co
     assert "epsilon" not in columns.names
 
 
-def test_a_thinned_curve_keeps_its_peaks_and_its_ends() -> None:
+def test_a_downsampled_curve_keeps_its_peaks_and_its_ends() -> None:
     x = np.arange(5000.0)
     y = np.sin(x / 500)
     y[[1234, 4321]] = 50, -50
-    at, values = downsample_minmax(x, y)
-    assert len(at) <= POINTS + 2
-    assert (np.diff(at) > 0).all()
-    assert {0.0, 1234.0, 4321.0, 4999.0} <= set(at)
-    assert np.array_equal(values, y[at.astype(int)])
+    indices = downsample_minmax(x, y, MAX_POINTS)
+    assert len(indices) <= MAX_POINTS
+    assert (np.diff(indices) > 0).all()
+    assert {0, 1234, 4321, 4999} <= set(indices.tolist())
 
 
-def test_a_short_curve_is_left_as_it_is() -> None:
-    x = np.arange(float(POINTS))
-    assert np.array_equal(downsample_minmax(x, -x)[1], -x)
+def test_a_short_curve_is_not_downsampled() -> None:
+    x = np.arange(float(MAX_POINTS))
+    assert downsample_minmax(x, -x, MAX_POINTS).tolist() == list(range(MAX_POINTS))
 
 
-def test_the_shelf_keeps_what_was_looked_at_last(tmp_path: Path) -> None:
-    shelf = CurveCache()
+def test_downsampling_of_a_curve_with_gaps_keeps_its_values() -> None:
+    y = np.full(5000, np.nan)
+    y[[10, 2500]] = 1, 2
+    assert {10, 2500} <= set(downsample_minmax(np.arange(5000), y, MAX_POINTS).tolist())
+
+
+def test_the_curve_of_a_long_run_is_downsampled(tmp_path: Path) -> None:
+    append(tmp_path / "long", *({"round": round, "loss": 77.0 if round == 1234 else 1.0} for round in range(5000)))
+    columns = Columns(str(tmp_path / "long"))
+    columns.refresh()
+    rounds, losses = points(columns, "round", "loss")
+    assert len(rounds) <= MAX_POINTS
+    assert (rounds[0], rounds[-1], rounds[losses.index(77)]) == (0, 4999, 1234)
+
+
+def test_the_cache_keeps_the_runs_that_were_requested_last(tmp_path: Path) -> None:
+    cache = CurveCache()
     for number in range(MAX_CACHED_RUNS + 3):
         append(tmp_path / f"{number}", {"round": number, "loss": 1.0})
-        found = shelf.curves(str(tmp_path / f"{number}"), "round", ["loss", "nothing"])
-        assert found is not None
-        assert found[0] == ["loss"]
-        assert [part.tolist() for part in found[1]["loss"]] == [[number], [1.0]]
-    assert len(shelf._kept) == MAX_CACHED_RUNS
-    assert shelf.curves(str(tmp_path / "nowhere"), "round", []) is None
+        result = cache.curves(str(tmp_path / f"{number}"), "round", ["loss", "nothing"])
+        assert result is not None
+        assert result[0] == ["loss"]
+        assert [column.tolist() for column in result[1]["loss"]] == [[number], [1.0]]
+    assert len(cache._columns) == MAX_CACHED_RUNS
+    assert cache.curves(str(tmp_path / "nowhere"), "round", []) is None
