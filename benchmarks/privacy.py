@@ -34,7 +34,8 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.mechanisms import CentralDP
-from manyeyes.report.figures import COLORS, logarithmic, new_axes, render
+from manyeyes.report.chart import Axis, Chart, Mark, Series
+from manyeyes.report.export import write_chart
 
 WORLD = me.SyntheticImages(users=6400, size=32, coarse=10, fine=50)  # with as many photos a user as FLAIR's
 OTHERS = replace(WORLD, users=1600, images_per_user=6, seed=1)
@@ -153,30 +154,19 @@ def tuned(way: Way) -> dict[str, Any]:
 
 
 def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
-    """Average precision over simulated cohorts, among what other training reaches: means and deviations over seeds."""
-    figure, axes = new_axes("Private training, epsilon 2, on the world", "simulated users a round", "macro AP, %")
-    levels = [100 * np.mean(found[kind]["test"]) for found in results.values() for kind in LABELS if kind in found]
-    for colour, (begin, found) in zip(COLORS, results.items(), strict=False):
-        reached = {kind: 100 * np.array(row["test"]) for kind, row in found.items()}
-        for kind, values in reached.items():
-            if kind not in LABELS:
-                continue
-            axes.axhline(values.mean(), color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
-            below = any(0.01 < level - values.mean() < 2 for level in levels)  # the next line leaves no room above
-            place: dict[str, Any] = {
-                "ha": "right",
-                "va": "top" if below else "bottom",
-                "xytext": (0, -2 if below else 1),
-            }
-            words, point = f"{LABELS[kind]}, {begin}", (5000, values.mean())
-            axes.annotate(words, point, color=colour, fontsize=8, textcoords="offset points", **place)
-        private = {int(kind): values for kind, values in reached.items() if kind not in LABELS}
-        means, spread = [v.mean() for v in private.values()], [deviation(v) for v in private.values()]
-        look: dict[str, Any] = {"fmt": "o-", "markersize": 4, "capsize": 3, "color": colour}
-        axes.errorbar(list(private), means, spread, label=f"private, {begin}", **look)
-    axes.legend(frameon=False, loc="center right", fontsize=9)
-    logarithmic(axes, "x")
-    path.write_bytes(render(figure, "png"))
+    """Draw the average precision over simulated cohorts, and what other training reaches: means over seeds."""
+    series, marks = [], []
+    for color, (begin, rows) in enumerate(results.items()):
+        scores = {kind: np.array(row["test"]) for kind, row in rows.items()}
+        marks += [Mark(f"{LABELS[kind]}, {begin}", y=float(scores[kind].mean())) for kind in LABELS if kind in scores]
+        private = {int(kind): values for kind, values in scores.items() if kind not in LABELS}
+        means, spread = ([function(values) for values in private.values()] for function in (np.mean, deviation))
+        low, high = ([mean + sign * s for mean, s in zip(means, spread, strict=True)] for sign in (-1, 1))
+        series.append(Series(f"private, {begin}", list(private), means, low, high, color=color))
+    x_axis, y_axis = Axis("simulated users per round", log=True), Axis("macro AP", percent=True)
+    write_chart(
+        Chart("privacy", "Private training, epsilon 2, on synthetic images", x_axis, y_axis, series, marks=marks), path
+    )
 
 
 def deviation(values: Any) -> float:
