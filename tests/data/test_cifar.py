@@ -1,4 +1,4 @@
-"""CIFAR: records made by hand, stand-ins in all four editions, damaged files, and the real images where they are."""
+"""CIFAR: records written by hand, synthetic files in all four editions, damaged files, and the real images."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ EDITIONS = list(cifar_files.EDITIONS)
 
 
 @pytest.fixture(scope="module")
-def people() -> Population:
+def population() -> Population:
     return make_synthetic(SyntheticImages(users=30, size=32, coarse=10, fine=20, images_per_user=8), processes=1)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, people: Population) -> Path:
-    return cifar.write_synthetic(people, tmp_path, "cifar-10-binary")
+def folder(tmp_path: Path, population: Population) -> Path:
+    return cifar.write_synthetic(population, tmp_path, "cifar-10-binary")
 
 
 def reddish() -> bytes:
-    """One image: red is the number of the row, green of the column, blue 200."""
+    """Return one image: red is the row, green the column, blue 200."""
     row, column = np.indices((32, 32))
     return bytes(row.ravel().tolist()) + bytes(column.ravel().tolist()) + bytes([200]) * 1024
 
 
 def python2(pixels: bytes, label: int) -> bytes:
-    """A batch of one image as Python 2 and NumPy 1 wrote it, opcode by opcode: {'data': array, 'labels': [label]}."""
+    """Return a batch of one image as Python 2 and NumPy 1 wrote it, opcode by opcode: {data: array, labels: [label]}."""
 
     def short(text: bytes) -> bytes:
         return b"U" + bytes([len(text)]) + text
 
-    kind = (
+    dtype = (
         b"cnumpy\ndtype\n("
         + short(b"u1")
         + b"K\x00K\x01tR(K\x03"
@@ -50,27 +50,27 @@ def python2(pixels: bytes, label: int) -> bytes:
         + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     )
     array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00t" + short(b"b") + b"tR"
-    state = b"(K\x01(K\x01M\x00\x0ct" + kind + b"\x89T" + len(pixels).to_bytes(4, "little") + pixels + b"tb"
+    state = b"(K\x01(K\x01M\x00\x0ct" + dtype + b"\x89T" + len(pixels).to_bytes(4, "little") + pixels + b"tb"
     return b"\x80\x02}(" + short(b"data") + array + state + short(b"labels") + b"]K" + bytes([label]) + b"au."
 
 
-def check(image: np.ndarray) -> None:
+def check_reddish(image: np.ndarray) -> None:
     row, column = np.indices((32, 32))
     assert np.array_equal(image, np.stack([row, column, np.full((32, 32), 200)], axis=-1))
 
 
 def write(folder: Path, files: dict[str, bytes]) -> None:
     folder.mkdir()
-    for name, content in {**files, cifar_files.STANDIN: b""}.items():
+    for name, content in {**files, cifar_files.MARKER: b""}.items():
         (folder / name).write_bytes(content)
 
 
-def test_channels_of_a_binary_record_made_by_hand(tmp_path: Path) -> None:
+def test_channels_of_a_binary_record_written_by_hand(tmp_path: Path) -> None:
     record = bytes([1]) + reddish()
     files = {f"data_batch_{i}.bin": record for i in range(1, 6)} | {"test_batch.bin": record}
     write(tmp_path / "cifar-10-batches-bin", files | {"batches.meta.txt": b"cat\ndog\n\n"})
     images, labels, train = cifar_files.read(cifar_files.find(tmp_path, 10))
-    check(images[5])
+    check_reddish(images[5])
     assert labels["class"].ids.tolist() == [1] * 6
     assert labels["class"].classes == ("cat", "dog")
     assert train == 5
@@ -81,108 +81,110 @@ def test_a_binary_record_of_cifar_100_has_the_coarse_label_first(tmp_path: Path)
     record = bytes([1, 2]) + reddish()
     write(tmp_path / "cifar-100-binary", {"train.bin": record * 2, "test.bin": record, **names})
     images, labels, _ = cifar_files.read(cifar_files.find(tmp_path, 100))
-    check(images[2])
+    check_reddish(images[2])
     assert labels["coarse"].ids.tolist() == [1, 1, 1]
     assert labels["fine"].ids.tolist() == [2, 2, 2]
 
 
-def test_channels_of_a_python_2_pickle_made_by_hand(tmp_path: Path) -> None:
+def test_channels_of_a_python_2_pickle_written_by_hand(tmp_path: Path) -> None:
     batch = python2(reddish(), 1)
     assert np.array_equal(pickle.loads(batch, encoding="bytes")[b"data"][0, :32], np.zeros(32))
     files = {f"data_batch_{i}": batch for i in range(1, 6)} | {"test_batch": batch}
     write(tmp_path / "cifar-10-batches-py", files | {"batches.meta": pickle.dumps({b"label_names": [b"cat", b"dog"]})})
     images, labels, _ = cifar_files.read(cifar_files.find(tmp_path, 10))
-    check(images[3])
+    check_reddish(images[3])
     assert labels["class"].ids.tolist() == [1] * 6
 
 
-def test_a_standin_of_too_few_images_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    alone = make_synthetic(SyntheticImages(users=1, size=32, coarse=10, fine=20, images_per_user=4), processes=1)
-    with pytest.raises(ValueError, match="has 4 train and 0 test images, few for cifar-10-binary: give more users"):
-        cifar.write_synthetic(alone, tmp_path / "raw", "cifar-10-binary")
+def test_too_few_images_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+    one_user = make_synthetic(SyntheticImages(users=1, size=32, coarse=10, fine=20, images_per_user=4), processes=1)
+    with pytest.raises(ValueError, match="has 4 train and 0 test images, too few for cifar-10-binary: give more users"):
+        cifar.write_synthetic(one_user, tmp_path / "raw", "cifar-10-binary")
     assert not (tmp_path / "raw").exists()
 
 
-@pytest.mark.parametrize("kind", EDITIONS)
-def test_a_standin_has_the_images_and_labels_of_its_population(people: Population, tmp_path: Path, kind: str) -> None:
-    cifar.write_synthetic(people, tmp_path, kind)
-    images, labels, train = cifar_files.read(cifar_files.find(tmp_path, 100 if "100" in kind else 10))
-    found = labels["fine" if "100" in kind else "class"]
-    split = np.asarray(people.columns["split"])
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_synthetic_files_have_the_images_and_labels_of_their_population(
+    population: Population, tmp_path: Path, edition: str
+) -> None:
+    cifar.write_synthetic(population, tmp_path, edition)
+    images, labels, train = cifar_files.read(cifar_files.find(tmp_path, 100 if "100" in edition else 10))
+    main_labels = labels["fine" if "100" in edition else "class"]
+    split = np.asarray(population.columns["split"])
 
     def contents(pixels: np.ndarray, ids: np.ndarray) -> list[tuple[bytes, int]]:
         return sorted((image.tobytes(), int(label)) for image, label in zip(pixels, ids, strict=True))
 
-    for part, mine in ((slice(train), split != "test"), (slice(train, None), split == "test")):
-        expected = people.filter(mine)
+    for rows, mask in ((slice(train), split != "test"), (slice(train, None), split == "test")):
+        expected = population.filter(mask)
         every = np.arange(len(expected))
-        assert contents(images[part], found.ids[part]) == contents(
+        assert contents(images[rows], main_labels.ids[rows]) == contents(
             expected.pixels(every), expected.labels.targets(every)
         )
-    assert found.classes == people.classes
-    if "100" in kind:
-        assert np.array_equal(labels["coarse"].ids, found.ids // 5)
+    assert main_labels.classes == population.classes
+    if "100" in edition:
+        assert np.array_equal(labels["coarse"].ids, main_labels.ids // 5)
 
 
-@pytest.mark.parametrize("kind", EDITIONS)
-def test_an_archive_gives_what_its_folder_gives(people: Population, tmp_path: Path, kind: str) -> None:
-    folder = cifar.write_synthetic(people, tmp_path / "made", kind)
-    archive = tmp_path / cifar_files.EDITIONS[kind].archive
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_an_archive_has_the_same_images_as_its_folder(population: Population, tmp_path: Path, edition: str) -> None:
+    folder = cifar.write_synthetic(population, tmp_path / "made", edition)
+    archive = tmp_path / cifar_files.EDITIONS[edition].archive
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
-    classes = 100 if "100" in kind else 10
+    classes = 100 if "100" in edition else 10
     expected = cifar_files.read(cifar_files.find(folder, classes))[0]
     for raw in (tmp_path, archive):
         assert np.array_equal(cifar_files.read(cifar_files.find(raw, classes))[0], expected)
 
 
-def test_in_the_setting_of_hsu_train_images_have_users_and_test_images_nobody(folder: Path) -> None:
-    made = cifar.read_manifest(folder.parent, partition="dirichlet", users=12, alpha=0.5)
-    assert ((made.users == "") == (made.split == "test")).all()
-    sizes = np.unique(made.users[made.split == "train"], return_counts=True)[1]
+def test_with_dirichlet_train_images_have_users_and_test_images_have_none(folder: Path) -> None:
+    manifest = cifar.read_manifest(folder.parent, partition="dirichlet", users=12, alpha=0.5)
+    assert ((manifest.users == "") == (manifest.split == "test")).all()
+    sizes = np.unique(manifest.users[manifest.split == "train"], return_counts=True)[1]
     assert sizes.tolist() == [18] * 12
-    assert sorted(made.image) == list(range(240))
-    assert made.columns["image_id"][[0, -1]].tolist() == ["train-00000", "test-00023"]
-    assert made.notes["alpha"] == 0.5
-    assert made.notes["standin"]
+    assert sorted(manifest.image) == list(range(240))
+    assert manifest.columns["image_id"][[0, -1]].tolist() == ["train-00000", "test-00023"]
+    assert manifest.notes["alpha"] == 0.5
+    assert manifest.notes["synthetic"]
 
 
-def test_in_the_setting_of_fedper_everyone_has_train_and_test_images_of_n_classes(folder: Path) -> None:
-    made = cifar.read_manifest(folder.parent, partition="classes", users=10, classes_per_client=4)
-    assert len(made) == 240
-    assert set(made.users) == set("0123456789")
-    ids = made.labels["class"].targets(np.arange(240))
-    for user in set(made.users):
-        mine = made.users == user
-        assert set(made.split[mine]) == {"train", "test"}
-        assert len(set(ids[mine])) <= 4
+def test_with_classes_each_user_has_train_and_test_images_of_n_classes(folder: Path) -> None:
+    manifest = cifar.read_manifest(folder.parent, partition="classes", users=10, classes_per_client=4)
+    assert len(manifest) == 240
+    assert set(manifest.users) == set("0123456789")
+    ids = manifest.labels["class"].targets(np.arange(240))
+    for user in set(manifest.users):
+        is_own = manifest.users == user
+        assert set(manifest.split[is_own]) == {"train", "test"}
+        assert len(set(ids[is_own])) <= 4
 
 
 def test_iid_users_have_equally_many_train_images(folder: Path) -> None:
-    made = cifar.read_manifest(folder.parent, partition="iid", users=6)
-    assert np.unique(made.users, return_counts=True)[1].tolist() == [24] + [36] * 6
+    manifest = cifar.read_manifest(folder.parent, partition="iid", users=6)
+    assert np.unique(manifest.users, return_counts=True)[1].tolist() == [24] + [36] * 6
 
 
 def test_released_users_are_those_of_the_csv_and_images_that_it_leaves_out_are_left_out(folder: Path) -> None:
     ids = cifar_files.read(cifar_files.find(folder, 10))[1]["class"].ids
     csv = folder / "split.csv"
     csv.write_text(f"user_id,image_id,class\n11,4,{ids[4]}\n3,0,{ids[0]}\n")
-    made = cifar.read_manifest(folder.parent, partition="released", splits=csv)
-    assert made.users[:2].tolist() == ["03", "11"]
-    assert made.image[:3].tolist() == [0, 4, 216]
-    assert set(made.split[2:]) == {"test"}
+    manifest = cifar.read_manifest(folder.parent, partition="released", splits=csv)
+    assert manifest.users[:2].tolist() == ["03", "11"]
+    assert manifest.image[:3].tolist() == [0, 4, 216]
+    assert set(manifest.split[2:]) == {"test"}
 
 
 @pytest.mark.parametrize("task", ["fine", "coarse"])
-def test_the_chosen_labels_of_cifar_100_come_first(people: Population, tmp_path: Path, task: str) -> None:
-    cifar.write_synthetic(people, tmp_path, "cifar-100-python")
-    made = cifar.read_manifest(tmp_path, classes=100, users=5, task=task)
-    assert next(iter(made.labels)) == task
-    assert set(made.labels) == {"fine", "coarse"}
+def test_the_chosen_labels_of_cifar_100_come_first(population: Population, tmp_path: Path, task: str) -> None:
+    cifar.write_synthetic(population, tmp_path, "cifar-100-python")
+    manifest = cifar.read_manifest(tmp_path, classes=100, users=5, task=task)
+    assert next(iter(manifest.labels)) == task
+    assert set(manifest.labels) == {"fine", "coarse"}
 
 
 def test_a_file_that_is_not_the_published_one_is_refused_by_name(folder: Path) -> None:
-    (folder / cifar_files.STANDIN).unlink()
+    (folder / cifar_files.MARKER).unlink()
     with pytest.raises(
         ValueError, match=r"(data|test)_batch.*\.bin in .* is not the published file \(its md5 differs\)"
     ):
@@ -190,18 +192,18 @@ def test_a_file_that_is_not_the_published_one_is_refused_by_name(folder: Path) -
 
 
 def test_an_archive_that_is_not_the_published_one_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    (folder / cifar_files.STANDIN).unlink()
+    (folder / cifar_files.MARKER).unlink()
     with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as tar:
         tar.add(folder, folder.name)
     with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz is not the published file"):
         cifar_files.find(tmp_path / "cifar-10-binary.tar.gz", 10)
 
 
-def test_a_cifar_100_without_published_md5_is_refused_when_images_are_missing(
-    people: Population, tmp_path: Path
+def test_an_edition_without_published_md5_is_refused_if_images_are_missing(
+    population: Population, tmp_path: Path
 ) -> None:
-    folder = cifar.write_synthetic(people, tmp_path, "cifar-100-binary")
-    (folder / cifar_files.STANDIN).unlink()
+    folder = cifar.write_synthetic(population, tmp_path, "cifar-100-binary")
+    (folder / cifar_files.MARKER).unlink()
     with pytest.raises(ValueError, match="has 216 train and 24 test images, not 50000 and 10000"):
         cifar.read_manifest(tmp_path, classes=100)
 
@@ -215,13 +217,13 @@ def test_a_missing_file_is_named(folder: Path) -> None:
 def test_a_truncated_file_is_named(folder: Path) -> None:
     path = folder / "data_batch_2.bin"
     path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(ValueError, match=r"data_batch_2\.bin in .* no number of records of 3073"):
+    with pytest.raises(ValueError, match=r"data_batch_2\.bin in .* has \d+ bytes, not a multiple of 3073"):
         cifar.read_manifest(folder.parent)
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
-def test_a_truncated_archive_is_named(people: Population, tmp_path: Path, size: int) -> None:
-    folder = cifar.write_synthetic(people, tmp_path / "made", "cifar-10-binary")
+def test_a_truncated_archive_is_named(population: Population, tmp_path: Path, size: int) -> None:
+    folder = cifar.write_synthetic(population, tmp_path / "made", "cifar-10-binary")
     archive = tmp_path / "cifar-10-binary.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
@@ -236,7 +238,7 @@ def test_an_empty_folder_says_what_to_put_there(tmp_path: Path) -> None:
 
 
 class Evil:
-    """Runs a command when it is unpickled by anything less careful."""
+    """Runs a command when an ordinary unpickler reads it."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -247,9 +249,9 @@ class Evil:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(
-    people: Population, tmp_path: Path, protocol: int
+    population: Population, tmp_path: Path, protocol: int
 ) -> None:
-    folder = cifar.write_synthetic(people, tmp_path, "cifar-10-python")
+    folder = cifar.write_synthetic(population, tmp_path, "cifar-10-python")
     (folder / "data_batch_1").write_bytes(pickle.dumps({"data": Evil(tmp_path / "ran")}, protocol))
     with pytest.raises(ValueError, match=r"data_batch_1 in .* cannot be read \(it asks for \w+\.system\)"):
         cifar.read_manifest(tmp_path)
@@ -269,8 +271,8 @@ def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(
         [1, 2],
     ],
 )
-def test_a_pickle_that_is_no_batch_is_refused_by_name(people: Population, tmp_path: Path, batch: object) -> None:
-    folder = cifar.write_synthetic(people, tmp_path, "cifar-10-python")
+def test_a_pickle_that_is_not_a_batch_is_refused_by_name(population: Population, tmp_path: Path, batch: object) -> None:
+    folder = cifar.write_synthetic(population, tmp_path, "cifar-10-python")
     (folder / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
     with pytest.raises(ValueError, match=r"test_batch in .* (cannot be read|is not a batch of CIFAR)"):
         cifar.read_manifest(tmp_path)
@@ -278,44 +280,47 @@ def test_a_pickle_that_is_no_batch_is_refused_by_name(people: Population, tmp_pa
 
 def test_a_label_without_a_name_is_refused(folder: Path) -> None:
     (folder / "batches.meta.txt").write_text("cat\ndog\n")
-    with pytest.raises(ValueError, match="class label 9 and names for 2 classes"):
+    with pytest.raises(ValueError, match="class label 9 and names for only 2 classes"):
         cifar.read_manifest(folder.parent)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("options", "message"),
     [
-        ({"classes": 20}, "no CIFAR-20"),
-        ({"partition": "pachinko"}, "no partition called 'pachinko'"),
-        ({"task": "rough"}, "no labels called 'rough'"),
-        ({"partition": "released"}, "needs its splits"),
+        ({"classes": 20}, "Unknown classes of CIFAR 20: choose 10, 100"),
+        ({"partition": "pachinko"}, "Unknown partition 'pachinko': choose dirichlet"),
+        ({"task": "rough"}, "Unknown task of CIFAR-100 'rough': choose fine, coarse"),
+        ({"partition": "released"}, "partition=released needs splits"),
         ({"users": 1000}, "users is 1000: set it to a number from 1 to 216"),
     ],
 )
-def test_what_there_is_not_is_refused(folder: Path, wrong: dict[str, object], message: str) -> None:
+def test_unknown_options_are_refused(folder: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cifar.read_manifest(folder.parent, **wrong)  # type: ignore[arg-type]
+        cifar.read_manifest(folder.parent, **options)  # type: ignore[arg-type]
 
 
-def test_a_population_that_is_not_like_cifar_is_refused(people: Population, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no CIFAR called 'cifar10'"):
-        cifar.write_synthetic(people, tmp_path, "cifar10")
+def test_a_population_that_does_not_fit_cifar_is_refused(population: Population, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Unknown edition of CIFAR 'cifar10': choose cifar-10-python"):
+        cifar.write_synthetic(population, tmp_path, "cifar10")
     with pytest.raises(ValueError, match="32 x 32 pixels with one class each"):
-        cifar.write_synthetic(people.task("coarse"), tmp_path, "cifar-10-python")
-    many = SingleLabels(people.labels.targets(np.arange(len(people))), tuple("abcdefghijk"))
-    with pytest.raises(ValueError, match="11 classes: CIFAR-10 has 10"):
+        cifar.write_synthetic(population.task("coarse"), tmp_path, "cifar-10-python")
+    eleven_classes = SingleLabels(population.labels.nonzero()[1], tuple("abcdefghijk"))
+    with pytest.raises(ValueError, match="11 classes and CIFAR-10 has 10: give at most 10"):
         cifar.write_synthetic(
-            Population.from_arrays(people.images, many, people.image_indices), tmp_path, "cifar-10-python"
+            Population.from_arrays(population.images, eleven_classes, population.image_indices),
+            tmp_path,
+            "cifar-10-python",
         )
 
 
+@pytest.mark.slow
 def test_the_real_first_batch_of_cifar_10_is_the_published_one_and_shows_a_frog_and_a_truck(
     folder: Path, tmp_path: Path
 ) -> None:
-    part = SHARED / "data" / "cifar10" / "part_a.npz"
-    if not part.exists():
+    archive = SHARED / "data" / "cifar10" / "part_a.npz"
+    if not archive.exists():
         pytest.skip(f"needs the real CIFAR-10 in {SHARED}")
-    with np.load(part) as packed:  # its first 10,000 images, as unpacking all takes half a minute
+    with np.load(archive) as packed:  # its first 10,000 images, as unpacking all takes half a minute
         planes = np.frombuffer(lzma.decompress(packed["xz"].tobytes()), np.uint8).reshape(3, -1, 32, 32)[:, :10_000]
         first = np.frombuffer(lzma.compress(planes.tobytes(), preset=0), np.uint8)
         np.savez(tmp_path / "first.npz", xz=first, y=packed["y"][:10_000])
@@ -323,12 +328,12 @@ def test_the_real_first_batch_of_cifar_10_is_the_published_one_and_shows_a_frog_
     batch = np.column_stack([ids, pixels.reshape(10_000, -1)]).tobytes()
     (tmp_path / "published").mkdir()
     (tmp_path / "published" / "data_batch_1.bin").write_bytes(batch)
-    assert not cifar_files.find(tmp_path / "published", 10).standin
+    assert not cifar_files.find(tmp_path / "published", 10).synthetic
     (tmp_path / "published" / "data_batch_1.bin").write_bytes(batch[:-1] + b"\x00")
     with pytest.raises(ValueError, match=r"data_batch_1\.bin in .* is not the published file"):
         cifar_files.find(tmp_path / "published", 10)
     (folder / "data_batch_1.bin").write_bytes(batch)
     images, labels, _ = cifar_files.read(cifar_files.find(folder, 10))
-    # As others show them: the frog's first pixel, and the truck's.
+    # The first pixels of the frog and of the truck, as others show them.
     assert images[:2, 0, 0].tolist() == [[59, 62, 63], [154, 177, 187]]
     assert labels["class"].ids[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]

@@ -1,4 +1,4 @@
-"""Landmarks' splits: as released, and anew by the paper's filters, on hand-made files and on a stand-in."""
+"""Landmarks' splits: released, and constructed with the paper's filters, on files by hand and synthetic ones."""
 
 from __future__ import annotations
 
@@ -13,53 +13,54 @@ from hypothesis import strategies as st
 
 from manyeyes.core.population import SingleLabels
 from manyeyes.data.datasets.landmarks import (
-    PHOTOGRAPHS,
-    RELEASED,
+    REMOTE_FILES,
     Filters,
-    constructed,
-    enough,
+    filter_images,
+    make_split,
     read_manifest,
     write_synthetic,
 )
 from manyeyes.data.manifest import Manifest
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
-WORLD = SyntheticImages(users=400, size=32, alpha=30)
-SMALL = Filters(landmark_images=3, landmark_users=2, user_images=2, user_landmarks=2, test_images=1)
+SYNTHETIC = SyntheticImages(users=400, size=32, alpha=30)
+SMALL = Filters(3, 2, 2, 2, max_test_images_per_landmark=1)
 
 
 @pytest.fixture(scope="module")
-def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def synthetic_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = tmp_path_factory.mktemp("landmarks")
-    write_synthetic(WORLD, raw)
+    write_synthetic(SYNTHETIC, raw)
     return raw
 
 
 @pytest.fixture(scope="module")
-def numbered() -> dict[bytes, int]:
-    """The class of each photograph of the world, by the bytes of its file."""
-    population = make_synthetic(WORLD)
-    everyone = np.arange(len(population))
+def class_ids() -> dict[bytes, int]:
+    """Return the class of each synthetic image by the bytes of its file."""
+    population = make_synthetic(SYNTHETIC)
+    examples = np.arange(len(population))
     return {
         simplejpeg.encode_jpeg(pixels, quality=95): int(label)
-        for pixels, label in zip(population.pixels(everyone), population.labels.targets(everyone), strict=True)
+        for pixels, label in zip(population.pixels(examples), population.labels.nonzero()[1], strict=True)
     }
 
 
 def put(raw: Path, *names: str, layout: str = "train/{0}/{1}/{2}/{id}.jpg", **files: str) -> None:
-    """Images, which hold their own names, and tables."""
+    """Write images, which contain their own names, and tables."""
     paths = {layout.format(*name[:3], id=name): name for name in names}
     for path, content in (paths | {f"{name}.csv": text for name, text in files.items()}).items():
         (raw / path).parent.mkdir(parents=True, exist_ok=True)
         (raw / path).write_text(content)
 
 
-def rows(found: Manifest) -> set[tuple[str, str, str, str]]:
-    """(image, user, split, class) of every example."""
-    labels = found.labels["class"]
+def rows(manifest: Manifest) -> set[tuple[str, str, str, str]]:
+    """Return (image, user, split, class) of every example."""
+    labels = manifest.labels["class"]
     assert isinstance(labels, SingleLabels)
     names = [labels.classes[i] for i in labels.ids]
-    return set(zip(found.columns["image_id"].tolist(), found.users.tolist(), found.split.tolist(), names, strict=True))
+    return set(
+        zip(manifest.columns["image_id"].tolist(), manifest.users.tolist(), manifest.split.tolist(), names, strict=True)
+    )
 
 
 SPLIT = 'user_id,image_id,class\n"Ann, of Bern",0a1f,10\nNA,0b1f,2\nNA,0a2f,10\n'
@@ -68,21 +69,21 @@ IMAGES = ("0a1f", "0b1f", "0a2f", "0c3f")
 
 
 @pytest.mark.parametrize("layout", ["train/{0}/{1}/{2}/{id}.jpg", "{0}/{1}/{2}/{id}.jpg", "images/{id}.jpg"])
-def test_a_released_split_is_read_as_it_is_from_any_layout(tmp_path: Path, layout: str) -> None:
+def test_a_released_split_is_read_from_any_layout(tmp_path: Path, layout: str) -> None:
     put(tmp_path, *IMAGES, layout=layout, federated_train=SPLIT, test=TEST)
-    found = read_manifest(tmp_path)
-    assert rows(found) == {
+    manifest = read_manifest(tmp_path)
+    assert rows(manifest) == {
         ("0a1f", "Ann, of Bern", "train", "10"),
-        ("0b1f", "NA", "train", "2"),  # here NA is somebody's name
+        ("0b1f", "NA", "train", "2"),  # here NA is the name of a user
         ("0a2f", "NA", "train", "10"),
         ("0c3f", "", "test", "2"),
     }
-    assert found.labels["class"].classes == ("2", "10")
-    for example, name in enumerate(found.columns["image_id"]):
-        assert found.source.read(int(found.image[example])) == name.encode()
+    assert manifest.labels["class"].classes == ("2", "10")
+    for example, name in enumerate(manifest.columns["image_id"]):
+        assert manifest.source.read(int(manifest.image[example])) == name.encode()
 
 
-def test_the_small_split_has_names_of_its_own(tmp_path: Path) -> None:
+def test_the_small_split_has_other_file_names(tmp_path: Path) -> None:
     put(tmp_path, *IMAGES, mini_gld_train_split=SPLIT, mini_gld_test=TEST)
     assert len(read_manifest(tmp_path, split="23k")) == 4
 
@@ -101,12 +102,16 @@ def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "files", "message"),
     [
-        ({"split": "8k"}, {}, r"no split '8k'; give one of 160k, 23k"),
-        ({}, {}, r"has no federated_train.csv; download it there"),
-        ({"split": "23k", "construct": True}, {}, r"How gld23k was chosen is not published.*; give its released CSVs"),
-        ({}, {"federated_train": SPLIT, "test": TEST}, r"holds none of the 3 training images of landmarks 160k; extra"),
-        ({}, {"federated_train": SPLIT + "x,../../a,1\n", "test": TEST}, r"Image id '../../a' is none of GLD-v2's"),
-        ({"construct": True}, {}, r"has no train_clean.csv; download it there"),
+        ({"split": "8k"}, {}, r"Unknown split of Landmarks '8k': choose 160k, 23k"),
+        ({}, {}, r"has no federated_train.csv: download it there"),
+        ({"split": "23k", "construct": True}, {}, r"construct works with split=160k only"),
+        (
+            {},
+            {"federated_train": SPLIT, "test": TEST},
+            r"contains none of the 3 training images of landmarks 160k: extract",
+        ),
+        ({}, {"federated_train": SPLIT + "x,../../a,1\n", "test": TEST}, r"Image id '../../a' is not one of GLD-v2's"),
+        ({"construct": True}, {}, r"has no train_clean.csv: download it there"),
         ({"construct": True}, {"train_clean": "landmark_id,images\n1,ab\n"}, r"has no train_attribution.csv"),
         (
             {"construct": True},
@@ -115,7 +120,7 @@ def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_input_is_one_sentence(
+def test_invalid_input_raises_one_sentence(
     tmp_path: Path, options: dict[str, Any], files: dict[str, str], message: str
 ) -> None:
     put(tmp_path, **files)
@@ -125,7 +130,7 @@ def test_bad_input_is_one_sentence(
 
 
 def by_hand(raw: Path) -> None:
-    """Landmarks 5 and 40 have three images by Ann and Bob; 7 has enough of neither; others are by Cy, Di and nobody."""
+    """Write landmarks 5 and 40 with three images by Ann and Bob, and others with too few images or users."""
     of_landmark = {
         40: [("a00", "Ann"), ("a01", "Bob"), ("a02", "Bob"), ("a03", "Cy"), ("a04", "Di"), ("a05", "")],
         5: [("b00", "Ann"), ("b01", "Ann"), ("b02", "Bob"), ("b03", "Cy")],
@@ -138,129 +143,130 @@ def by_hand(raw: Path) -> None:
         for images in reversed(of_landmark.values())
         for image, author in images
     )
-    everything = [image for images in of_landmark.values() for image, _ in images]
+    names = [image for images in of_landmark.values() for image, _ in images]
     clean, credit = "landmark_id,images\n" + clean, "id,url,author,license,title\n" + credit
-    put(raw, *everything, train_clean=clean, train_attribution=credit)
+    put(raw, *names, train_clean=clean, train_attribution=credit)
 
 
-# By hand: 7 goes with its two images, 9 with its one user, and of the rest Di with one image. Cy, with an image of 40
+# By hand: 7 has two images and 9 one user, so that both are dropped, and then Di with one image. Cy, with an image of 40
 # and one of 5, stays unless a user needs three.
 def test_a_constructed_split_keeps_landmarks_and_users_with_enough(tmp_path: Path) -> None:
     by_hand(tmp_path)
-    found = read_manifest(tmp_path, construct=True, filters=SMALL)
-    assert {(image, user, name) for image, user, split, name in rows(found) if split == "train"} == {
+    manifest = read_manifest(tmp_path, construct=True, filters=SMALL)
+    assert {(image, user, name) for image, user, split, name in rows(manifest) if split == "train"} == {
         ("a00", "Ann", "40"), ("a01", "Bob", "40"), ("a02", "Bob", "40"), ("a03", "Cy", "40"),
         ("b00", "Ann", "5"), ("b01", "Ann", "5"), ("b02", "Bob", "5"), ("b03", "Cy", "5"),
     }  # fmt: skip
-    assert found.labels["class"].classes == ("5", "40")
+    assert manifest.labels["class"].classes == ("5", "40")
 
 
-def test_test_images_are_by_authors_who_train_nothing(tmp_path: Path) -> None:
+def test_test_images_are_by_authors_without_training_images(tmp_path: Path) -> None:
     by_hand(tmp_path)
-    filters = Filters(landmark_images=3, landmark_users=2, user_images=3, user_landmarks=2, test_images=1)
+    filters = Filters(3, 2, 3, 2, max_test_images_per_landmark=1)
     for seed in range(5):
-        found = read_manifest(tmp_path, construct=True, filters=filters, seed=seed)
-        tested = {(image, name) for image, _, split, name in rows(found) if split == "test"}
-        assert ("b03", "5") in tested
-        assert tested - {("b03", "5")} <= {("a03", "40"), ("a04", "40")}  # one of two; a05 is by nobody known
-        assert len(tested) == 2
+        manifest = read_manifest(tmp_path, construct=True, filters=filters, seed=seed)
+        test_images = {(image, name) for image, _, split, name in rows(manifest) if split == "test"}
+        assert ("b03", "5") in test_images
+        assert test_images - {("b03", "5")} <= {("a03", "40"), ("a04", "40")}  # one of two; a05 has no author
+        assert len(test_images) == 2
 
 
-# A user of each landmark who has enough until another landmark goes: 0 needs user 2, whose landmark 1 has one user.
-def test_cutting_goes_on_until_everybody_left_has_enough() -> None:
+# Landmark 0 has enough users until user 2 is dropped, whose other landmark 1 has only one user.
+def test_filters_are_repeated_until_all_that_is_left_has_enough() -> None:
     landmarks, users = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 2, 2, 2])
-    filters = Filters(landmark_images=2, landmark_users=2, user_images=2, user_landmarks=1)
-    assert not enough(landmarks, users, filters, np.ones(5, bool)).any()
+    filters = Filters(2, 2, 2, 1)
+    assert not filter_images(landmarks, users, filters, np.ones(5, bool)).any()
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)), max_size=150),
     st.tuples(st.integers(1, 8), st.integers(1, 3), st.integers(1, 8), st.integers(1, 3)),
 )
-def test_all_four_conditions_hold_at_the_end_and_nothing_more_could_stay(
-    photos: list[tuple[int, int]], least: tuple[int, int, int, int]
+def test_all_four_conditions_hold_and_no_more_images_could_stay(
+    images: list[tuple[int, int]], minima: tuple[int, int, int, int]
 ) -> None:
-    landmarks, users = (np.array([photo[i] for photo in photos], np.int64) for i in (0, 1))
-    keep = enough(landmarks, users, Filters(*least), np.ones(len(photos), bool))
+    landmarks, users = (np.array([image[i] for image in images], np.int64) for i in (0, 1))
+    mask = filter_images(landmarks, users, Filters(*minima), np.ones(len(images), bool))
 
-    def holds(kept: set[int]) -> bool:
-        some = [photos[i] for i in kept]
-        for landmark in {landmark for landmark, _ in some}:
-            of_it = [user for other, user in some if other == landmark]
-            if len(of_it) < least[0] or len(set(of_it)) < least[1]:
+    def holds(subset: set[int]) -> bool:
+        pairs = [images[i] for i in subset]
+        for landmark in {landmark for landmark, _ in pairs}:
+            users_of_landmark = [b for a, b in pairs if a == landmark]
+            if len(users_of_landmark) < minima[0] or len(set(users_of_landmark)) < minima[1]:
                 return False
-        for user in {user for _, user in some}:
-            of_them = [landmark for landmark, other in some if other == user]
-            if len(of_them) < least[2] or len(set(of_them)) < least[3]:
+        for user in {user for _, user in pairs}:
+            landmarks_of_user = [a for a, b in pairs if b == user]
+            if len(landmarks_of_user) < minima[2] or len(set(landmarks_of_user)) < minima[3]:
                 return False
         return True
 
-    kept = set(np.flatnonzero(keep).tolist())
-    assert holds(kept)
-    for landmark, user in {photos[i] for i in range(len(photos)) if i not in kept}:  # no pair could come back alone
-        assert not holds(kept | {i for i, photo in enumerate(photos) if photo == (landmark, user)})
+    chosen = set(np.flatnonzero(mask).tolist())
+    assert holds(chosen)
+    for landmark, user in {images[i] for i in range(len(images)) if i not in chosen}:  # no pair could come back alone
+        assert not holds(chosen | {i for i, image in enumerate(images) if image == (landmark, user)})
 
 
-def test_a_landmark_of_very_many_images_is_one_row(tmp_path: Path) -> None:
+def test_a_landmark_with_100_000_images_is_read_from_one_row(tmp_path: Path) -> None:
     ids = [f"{number:016x}" for number in range(100_000)]  # 1.7 MB
     put(tmp_path, train_clean=f"landmark_id,images\n3,{' '.join(ids)}\n4,{'f' * 16}\n")
     put(tmp_path, train_attribution="id,author\n" + "".join(f"{name},Ann\n" for name in ids))
-    assert len(constructed(tmp_path, seed=0, filters=Filters(1, 1, 1, 1)).users) == len(ids)
+    assert len(make_split(tmp_path, seed=0, filters=Filters(1, 1, 1, 1)).users) == len(ids)
 
 
-def test_a_constructed_standin_satisfies_the_paper(standin: Path) -> None:
-    entries = constructed(standin, seed=0)
-    train = entries.splits == "train"
-    pairs = list(zip(entries.labels.ids[train].tolist(), entries.users[train].tolist(), strict=True))
+def test_a_constructed_split_satisfies_the_paper(synthetic_raw: Path) -> None:
+    manifest = make_split(synthetic_raw, seed=0)
+    is_train, labels = manifest.split == "train", manifest.labels["class"]
+    train_classes = labels.nonzero(np.flatnonzero(is_train))[1]
+    pairs = list(zip(train_classes.tolist(), manifest.users[is_train].tolist(), strict=True))
     for landmark in {landmark for landmark, _ in pairs}:
-        users = [user for other, user in pairs if other == landmark]
+        users = [b for a, b in pairs if a == landmark]
         assert len(users) >= 30
         assert len(set(users)) >= 10
     for user in {user for _, user in pairs}:
-        landmarks = [landmark for landmark, other in pairs if other == user]
+        landmarks = [a for a, b in pairs if b == user]
         assert len(landmarks) >= 30
         assert len(set(landmarks)) >= 5
-    tested = entries.labels.take(np.flatnonzero(~train)).counts()
-    assert 0 < tested.max() <= 10
-    assert set(entries.users[~train]) == {""}
+    assert 0 < labels.counts(np.flatnonzero(~is_train)).max() <= 10
+    assert set(manifest.users[~is_train]) == {""}
 
 
-def test_the_seed_chooses_the_test_images_and_nothing_else(standin: Path) -> None:
-    first, same, other = (read_manifest(standin, construct=True, seed=seed) for seed in (0, 0, 1))
-    assert rows(first) == rows(same)
-    differ = rows(first) ^ rows(other)
+def test_the_seed_chooses_only_the_test_images(synthetic_raw: Path) -> None:
+    first, repeated, other_seed = (read_manifest(synthetic_raw, construct=True, seed=seed) for seed in (0, 0, 1))
+    assert rows(first) == rows(repeated)
+    differ = rows(first) ^ rows(other_seed)
     assert {split for _, _, split, _ in differ} == {"test"}
 
 
 @pytest.mark.parametrize("options", [{}, {"split": "23k"}, {"construct": True}])
-def test_every_image_of_a_standin_pairs_with_its_own_label(
-    standin: Path, numbered: dict[bytes, int], options: dict[str, Any]
+def test_every_synthetic_image_has_its_own_label(
+    synthetic_raw: Path, class_ids: dict[bytes, int], options: dict[str, Any]
 ) -> None:
-    found = read_manifest(standin, **options)
-    labels = found.labels["class"]
+    manifest = read_manifest(synthetic_raw, **options)
+    labels = manifest.labels["class"]
     assert isinstance(labels, SingleLabels)
-    shown: dict[int, set[int]] = {}
-    for example in range(len(found)):
-        content = found.source.read(int(found.image[example]))
-        shown.setdefault(int(labels.ids[example]), set()).add(numbered[content])  # type: ignore[index]
-    assert all(len(worlds) == 1 for worlds in shown.values())  # each class is one of the world's
-    assert len({min(worlds) for worlds in shown.values()}) == len(labels.classes)
+    classes: dict[int, set[int]] = {}
+    for example in range(len(manifest)):
+        content = manifest.source.read(int(manifest.image[example]))
+        classes.setdefault(int(labels.ids[example]), set()).add(class_ids[content])  # type: ignore[index]
+    assert all(len(ids) == 1 for ids in classes.values())  # each class is one of the synthetic ones
+    assert len({min(ids) for ids in classes.values()}) == len(labels.classes)
     if options.get("construct"):
-        assert [int(name) for name in labels.classes] == [1000 + 37 * min(shown[c]) for c in sorted(shown)]
+        assert [int(name) for name in labels.classes] == [1000 + 37 * min(classes[c]) for c in sorted(classes)]
 
 
-def test_a_tenth_of_a_standin_is_missing(standin: Path) -> None:
-    train = read_manifest(standin).notes["coverage"]["train"]
+def test_a_tenth_of_the_synthetic_images_is_missing(synthetic_raw: Path) -> None:
+    train = read_manifest(synthetic_raw).notes["coverage"]["train"]
     assert 0.85 < train["found"] / train["listed"] < 0.95
 
 
-def test_a_small_world_can_be_a_standin(tmp_path: Path) -> None:
+def test_synthetic_files_may_have_few_users(tmp_path: Path) -> None:
     write_synthetic(SyntheticImages(users=20, size=32), tmp_path)
-    found = read_manifest(tmp_path)
-    assert len(set(found.users.tolist())) > 8
-    assert "test" in found.split
+    manifest = read_manifest(tmp_path)
+    assert len(set(manifest.users.tolist())) > 8
+    assert "test" in manifest.split
 
 
-def test_remote_files_are_named_as_their_publishers_name_them() -> None:
-    assert RELEASED[0].name == "landmarks-user-160k.zip"
-    assert [PHOTOGRAPHS[0].name, PHOTOGRAPHS[-1].name] == ["images_000.tar", "images_499.tar"]
+def test_remote_files_have_their_published_names() -> None:
+    names = [remote.name for remote in REMOTE_FILES]
+    assert names[0] == "landmarks-user-160k.zip"
+    assert [names[-500], names[-1]] == ["images_000.tar", "images_499.tar"]

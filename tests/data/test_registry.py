@@ -1,4 +1,4 @@
-"""What `--download` does: fetch, extract, and leave a folder that the listing reads."""
+"""The datasets by name, and `--download`: download, extract, and read the folder."""
 
 from __future__ import annotations
 
@@ -17,36 +17,35 @@ from manyeyes.data.registry import dataset
 from manyeyes.data.synthetic.dataset import SyntheticImages
 
 
-class Quiet(SimpleHTTPRequestHandler):
+class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder, and the address at which a real server gives its files."""
+    """Yield a folder and the address at which a real server serves its files."""
     folder = tmp_path / "site"
     folder.mkdir()
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield folder, f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
 
 
-def test_a_download_is_extracted_and_listed_and_not_fetched_again(tmp_path: Path, site: tuple[Path, str]) -> None:
+def test_a_download_is_extracted_read_and_not_repeated(tmp_path: Path, site: tuple[Path, str]) -> None:
     folder, address = site
     cifar10 = dataset("cifar10")
-    assert cifar10.write_synthetic is not None
-    cifar10.write_synthetic(SyntheticImages(users=12, size=32, coarse=5, fine=20, images_per_user=5), tmp_path / "made")
-    with tarfile.open(folder / "images.tar.gz", "w:gz") as packed:
-        packed.add(tmp_path / "made" / "cifar-10-batches-bin", "cifar-10-batches-bin")
-    served = replace(cifar10, remotes=(RemoteFile(address + "images.tar.gz"),))
-    served.download(tmp_path / "raw")
-    assert len(served.read_manifest(tmp_path / "raw", partition="iid", users=4)) == 60
+    cifar10.write_synthetic(SyntheticImages(users=12, size=32, coarse=5, fine=20, images_per_user=5), tmp_path / "synthetic")
+    with tarfile.open(folder / "images.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "synthetic" / "cifar-10-batches-bin", "cifar-10-batches-bin")
+    local = replace(cifar10, remote_files=(RemoteFile(address + "images.tar.gz"),))
+    local.download(tmp_path / "raw")
+    assert len(local.read_manifest(tmp_path / "raw", partition="iid", users=4)) == 60
     (folder / "images.tar.gz").unlink()
-    served.download(tmp_path / "raw")  # all is there, so nothing is asked of the server
+    local.download(tmp_path / "raw")  # nothing is missing, so nothing is requested
 
 
 def test_an_unknown_dataset_is_named() -> None:
-    with pytest.raises(ValueError, match="'mars' is unknown: choose flair"):
+    with pytest.raises(ValueError, match="Unknown dataset 'mars': choose flair"):
         dataset("mars")

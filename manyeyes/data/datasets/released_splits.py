@@ -104,7 +104,7 @@ def locate_images(manifest: Manifest, raw: Path, paths: Sequence[str]) -> Manife
     name = f"{manifest.dataset} {manifest.notes['split']}"
     if not (manifest.split == "train").any():
         raise ValueError(f"No training example of {name} has a client: choose another split.")
-    listed = replace(manifest, source=Files(raw, paths)).drop_duplicates()
+    listed = replace(manifest, source=Files(raw, paths), image=np.arange(len(paths))).drop_duplicates()
     located = listed.drop_missing(np.array([paths[index] != "" for index in listed.image]))
     listed_counts, found_counts = _counts(listed), _counts(located)
     if not found_counts["train"]:
@@ -120,12 +120,12 @@ def _counts(manifest: Manifest) -> dict[str, int]:
     return {"train": num_train, "test": len(manifest) - num_train, "users": len(np.unique(manifest.users[is_train]))}
 
 
-def _labels(numbers: Strings, names: Strings, path: Path) -> SingleLabels:
+def _labels(class_numbers: Strings, names: Strings, path: Path) -> SingleLabels:
     """Return labels whose classes are in the order of their numbers."""
-    for number in np.unique(numbers).tolist():
+    for number in np.unique(class_numbers).tolist():
         if not number.isdecimal():
             raise ValueError(f"Table {path} or its test set has class {number!r}: a class is a number from 0 on.")
-    _, first, ids = np.unique(numbers.astype(np.int64), return_index=True, return_inverse=True)
+    _, first, ids = np.unique(class_numbers.astype(np.int64), return_index=True, return_inverse=True)
     classes = names[first]
     if (classes[ids] != names).any() or len(np.unique(classes)) < len(classes):
         raise ValueError(f"Table {path} and its test set give one class several labels: download both again.")

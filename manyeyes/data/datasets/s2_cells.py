@@ -29,12 +29,12 @@ def adaptive_cells(
     is_sparse = counts < (0.01 * max_examples if min_examples is None else min_examples)
     tokens = np.array(
         [f"{cell_id:016x}".rstrip("0") for cell_id in ids.tolist()], np.str_
-    )  # "" for 0, which is no cell
+    )  # "" for 0
     return np.where(is_sparse, "", tokens)[index]
 
 
 def leaf_cells(latitude: ArrayLike, longitude: ArrayLike) -> NDArray[np.uint64]:
-    """Return the leaf cell of each location in degrees; 0, which is no cell, if it is missing or not on the globe."""
+    """Return the leaf cell of each location in degrees, or 0 if it is missing or not on the globe."""
     lat, lon = np.asarray(latitude, np.float64), np.asarray(longitude, np.float64)
     if lat.ndim != 1 or lat.shape != lon.shape:
         raise ValueError(f"latitude is {lat.shape} and longitude {lon.shape}: give one of each per example.")
