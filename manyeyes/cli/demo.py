@@ -1,18 +1,17 @@
-"""`manyeyes demo`: FedAvg, FedAvgM and FedVC with FedIR against the centralised bound, on a small world."""
+"""`manyeyes demo`: FedAvg, FedAvgM and FedVC with FedIR next to centralized training, on synthetic images."""
 
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from manyeyes.algorithms import centralized, fedavg, fedavgm, fedvc
 from manyeyes.components import EpochBatching, ImportanceReweighting, Schedule
@@ -25,92 +24,110 @@ from manyeyes.report.comparison import comparison_charts, comparison_table
 from manyeyes.report.export import write_charts
 from manyeyes.report.report import write
 from manyeyes.training.result import curve
+from manyeyes.training.run_files import METRICS_FILE
 from manyeyes.training.run_folder import read_events, unused_path
 from manyeyes.training.run_record import find_runs
 from manyeyes.training.train import train
 
-WORLD = SyntheticImages(users=600, size=32, coarse=10, fine=100, alpha=1.0, class_imbalance=0.5)
-ROUNDS = 280
-EPOCHS = 10  # of the centralised bound
-TARGET = 0.6  # of the centralised accuracy
-COHORT, PHOTOS, BATCH = 20, 32, 16  # clients a round, photos a client (FedVC: exactly, else at most), photos a step
-BOUND = "centralised"
+DATASET = SyntheticImages(users=600, size=32, coarse=10, fine=100, alpha=1.0, class_imbalance=0.5)
+ROUNDS, EVALUATE_EVERY = 280, 14
+CENTRALIZED, CENTRALIZED_EPOCHS = "Centralized", 10
+TARGET_FRACTION = 0.6  # of the centralized accuracy
+COHORT_SIZE, BATCH_SIZE = 20, 16
+EXAMPLES = 32  # of a client per round: in FedVC exactly, otherwise at most
 
 
 def algorithms() -> dict[str, tuple[Algorithm, int]]:
-    """What is compared, and for how many rounds; momentum multiplies a step by up to ten, so FedAvgM's are smaller."""
-    draw = EpochBatching(1, BATCH, max_examples=PHOTOS)
-    vc = replace(fedvc(COHORT, PHOTOS, BATCH, lr=0.1), example_weighting=ImportanceReweighting())
-    return {  # the longest first
-        "FedVC + FedIR": (vc, ROUNDS),
-        "FedAvg": (replace(fedavg(cohort_size=COHORT, lr=0.1), batching=draw), ROUNDS),
-        "FedAvgM": (replace(fedavgm(cohort_size=COHORT, lr=0.02), batching=draw), ROUNDS),
-        BOUND: (centralized(lr=0.03, schedule=Schedule("cosine", rounds=EPOCHS, final=0.01)), EPOCHS),
+    """Return the algorithms and their rounds, the longest run first.
+
+    Momentum multiplies a step by up to ten, so FedAvgM has a smaller learning rate.
+    """
+    batching = EpochBatching(1, BATCH_SIZE, max_examples=EXAMPLES)
+    virtual_clients = fedvc(COHORT_SIZE, EXAMPLES, BATCH_SIZE, lr=0.1)
+    return {
+        "FedVC + FedIR": (replace(virtual_clients, example_weighting=ImportanceReweighting()), ROUNDS),
+        "FedAvg": (replace(fedavg(cohort_size=COHORT_SIZE, lr=0.1), batching=batching), ROUNDS),
+        "FedAvgM": (replace(fedavgm(cohort_size=COHORT_SIZE, lr=0.02), batching=batching), ROUNDS),
+        CENTRALIZED: (
+            centralized(lr=0.03, schedule=Schedule("cosine", rounds=CENTRALIZED_EPOCHS, final=0.01)),
+            CENTRALIZED_EPOCHS,
+        ),
     }
 
 
-def main(words: list[str]) -> int:
-    """Train, print a table, draw a picture, and say where they are."""
-    if words:
-        raise ValueError(f"demo takes no arguments, and got {' '.join(words)}")
-    began = time.monotonic()
-    folder = unused_path(Path("runs", f"{datetime.now():%Y-%m-%d_%H-%M-%S}_demo"))
-    people = make_synthetic(WORLD)
-    skew = mean_emd(people.split("train").histograms())
-    print(f"{len(people.user_ids)} people took {len(people):,} photos; their tastes differ by {skew:.2f} of 2 (EMD).")
-
-    places = {name: folder / name.lower().replace(" ", "") for name in algorithms()}
-    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), multiprocessing.get_context("spawn")) as pool:
-        runs = {name: pool.submit(_play, name, place) for name, place in places.items()}
-        _watch(runs, places)
-    curves = {name: curve(read_events(place / "metrics.jsonl"), "accuracy") for name, place in places.items()}
-    bound = float(curves.pop(BOUND).values_E[-1])
-    compared = {name: curves[name] for name in ("FedAvg", "FedAvgM", "FedVC + FedIR")}
-
-    target = TARGET * bound
-    table = comparison_table(compared, bound, target)
-    print(table.terminal())
-    write_text(folder / "table.md", table.markdown())
-    title = f"{len(people.user_ids)} users, {len(people):,} images"
-    write_charts(comparison_charts(compared, bound, target, title), folder)
-    write(
-        find_runs([f"{name}={place}" for name, place in places.items()]), folder / "report.html", "Four ways to train"
+def main(argv: list[str]) -> int:
+    """Train the algorithms, print a table, and write charts and a report."""
+    if argv:
+        raise ValueError(f"demo takes no arguments, and got {' '.join(argv)}")
+    start = time.monotonic()
+    root = unused_path(Path("runs", f"{datetime.now():%Y-%m-%d_%H-%M-%S}_demo"))
+    population = make_synthetic(DATASET)
+    size = f"{len(population.user_ids)} users, {len(population):,} images"
+    print(
+        f"{size}; the class mix of a user differs by {mean_emd(population.split('train').histograms()):.2f} of 2 (EMD)."
     )
-    print(f"Report: {folder / 'report.html'}")
-    print(f"In the same folder: {folder / 'table.md'}, the charts and every run.")
-    print(f"That took {time.monotonic() - began:.0f} s.")
+    folders = {name: root / name.lower().replace(" ", "") for name in algorithms()}
+    _train_all(folders)
+    _report(root, folders, size)
+    print(f"That took {time.monotonic() - start:.0f} s.")
     return 0
 
 
-def _play(name: str, place: Path) -> None:
-    """One run in a process of one thread: on a CPU, two of these do more than one of two threads."""
-    torch.set_num_threads(1)
-    people = make_synthetic(WORLD, processes=1)
-    algorithm, rounds = algorithms()[name]
-    model = build_model("lenet", len(people.classes), size=WORLD.size, width=16)
-    every = 1 if name == BOUND else 14
-    about = {"algorithm": {"name": name, "parts": repr(algorithm)}, "model": {"name": "lenet", "width": 16}}
-    about |= {"data": {"name": "synthetic", **asdict(WORLD)}, "rounds": rounds, "seed": 0}
-    train(people, model, algorithm, rounds=rounds, evaluate_every=every, folder=place, progress=False, metadata=about)
-
-
-def _watch(runs: Mapping[str, Future[None]], places: Mapping[str, Path]) -> None:
-    """A line for each run, from what it writes, until all are done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
+def _train_all(folders: dict[str, Path]) -> None:
+    """Train every algorithm in its own process of one thread: on a CPU, faster than one process of several threads."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"))
     console = Console(file=sys.stderr)
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as progress:
-        lines = {name: progress.add_task(name, total=algorithms()[name][1], facts="") for name in runs}
-        while wait(runs.values(), timeout=0.5).not_done:
-            for name, line in lines.items():
-                events = (
-                    read_events(places[name] / "metrics.jsonl") if (places[name] / "metrics.jsonl").exists() else []
-                )
-                seen = [event["accuracy"] for event in events if "accuracy" in event]
-                if seen and len(events) > 1:
-                    speed = events[-1]["images"] / events[-1]["seconds"]
-                    facts = f"accuracy {seen[-1]:.3f}  {speed:,.0f} images/s"
-                    progress.update(line, completed=events[-1]["round"], facts=facts)
-        for name, line in lines.items():
-            progress.update(line, completed=algorithms()[name][1])
-    for run in runs.values():
+    progress = Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
+    with progress, ProcessPoolExecutor(min(2, os.cpu_count() or 1), multiprocessing.get_context("spawn")) as pool:
+        runs = [pool.submit(_train, name, folder) for name, folder in folders.items()]
+        tasks = {name: progress.add_task(name, total=algorithms()[name][1], status="") for name in folders}
+        while wait(runs, timeout=0.5).not_done:
+            for name, task in tasks.items():
+                _update_progress(progress, task, folders[name] / METRICS_FILE)
+    for run in runs:
         run.result()
+
+
+def _update_progress(progress: Progress, task: TaskID, metrics_file: Path) -> None:
+    """Show the last accuracy and the speed in a line of progress."""
+    events = read_events(metrics_file) if metrics_file.exists() else []
+    if len(events) > 1:
+        accuracy = [event["accuracy"] for event in events if "accuracy" in event][-1]
+        speed = events[-1]["num_images"] / events[-1]["seconds"]
+        status = f"accuracy {accuracy:.3f}  {speed:,.0f} images/s"
+        progress.update(task, completed=events[-1]["round"], status=status)
+
+
+def _train(name: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    population = make_synthetic(DATASET, processes=1)
+    algorithm, rounds = algorithms()[name]
+    train(
+        population,
+        build_model("lenet", len(population.classes), size=DATASET.size, width=16),
+        algorithm,
+        rounds=rounds,
+        evaluate_every=1 if name == CENTRALIZED else EVALUATE_EVERY,
+        folder=folder,
+        progress=False,
+        metadata={
+            "algorithm": {"name": name},
+            "model": {"name": "lenet", "width": 16},
+            "data": {"name": "synthetic", **asdict(DATASET)},
+        },
+    )
+
+
+def _report(root: Path, folders: dict[str, Path], title: str) -> None:
+    """Print a table of the runs, and write it, its charts and a report."""
+    curves = {name: curve(read_events(folder / METRICS_FILE), "accuracy") for name, folder in folders.items()}
+    baseline = float(curves.pop(CENTRALIZED).values_E[-1])
+    curves = dict(sorted(curves.items()))  # FedAvg first
+    table = comparison_table(curves, baseline, TARGET_FRACTION * baseline)
+    print(table.terminal())
+    write_text(root / "table.md", table.markdown())
+    write_charts(comparison_charts(curves, baseline, TARGET_FRACTION * baseline, title), root)
+    runs = find_runs([f"{name}={folder}" for name, folder in folders.items()])
+    write(runs, root / "report.html", "Four ways to train")
+    print(f"Report: {root / 'report.html'}")
+    print(f"In the same folder: {root / 'table.md'}, the charts and every run.")

@@ -28,7 +28,9 @@ def main(argv: list[str]) -> int:
         names.add(name)
         all_scores += load(Path(folder), name, color)
     if len({scores.metric for scores in all_scores}) > 1:
-        raise ValueError("Some runs are scored by accuracy, others by average precision: give runs with the same metric.")
+        raise ValueError(
+            "Some runs are scored by accuracy, others by average precision: give runs with the same metric."
+        )
     table = user_table(all_scores)
     print(table.terminal(TERMINAL_WIDTH))
     write_chart(user_chart(all_scores, ""), args.out)
