@@ -9,24 +9,8 @@ from typing import Any, NamedTuple
 
 from manyeyes.dashboard.settings import Settings, read_settings, safe_text
 from manyeyes.io.tail import TailReader
-from manyeyes.training.run_files import (
-    CONFIG_FILE,
-    HEADLINE_METRICS,
-    LOCK_FILE,
-    METRICS_FILE,
-    MODEL_FILE,
-    NANOSECONDS,
-    TAIL_BYTES,
-    Event,
-    RunSignals,
-    Status,
-    finite_numbers,
-    is_final_model,
-    is_locked,
-    parse_event,
-    read_failure,
-    run_status,
-)
+from manyeyes.training import run_files
+from manyeyes.training.run_files import Event, Status
 
 NUM_RECENT_EVENTS = 20  # that the speed is measured over
 NUM_OBSERVATIONS = 60  # of when the run was at which round
@@ -80,7 +64,7 @@ class RecentEvents:
     def _read_from_end(self) -> None:
         """Read as much of the end of the file as it takes to find a score."""
         self.scores = {}
-        for window in TAIL_BYTES:
+        for window in run_files.TAIL_BYTES:
             self.events.clear()
             self._reader = TailReader(self.path, window)
             lines = self._reader.read()[1]
@@ -93,10 +77,12 @@ class RecentEvents:
     def _add(self, lines: list[bytes]) -> None:
         recent: list[Event] = []
         scores: dict[str, float] = {}
-        for event in filter(None, map(parse_event, reversed(lines))):
+        for event in filter(None, map(run_files.parse_event, reversed(lines))):
             if len(recent) < NUM_RECENT_EVENTS:
                 recent.append(event)
-            scores = scores or {name: value for name, value in finite_numbers(event) if name in HEADLINE_METRICS}
+            scores = scores or {
+                name: value for name, value in run_files.finite_numbers(event) if name in run_files.HEADLINE_METRICS
+            }
             if scores and len(recent) == NUM_RECENT_EVENTS:
                 break
         self.events.extend(reversed(recent))
@@ -108,7 +94,7 @@ class LiveRun:
 
     def __init__(self, path: str, name: str) -> None:
         self.path = path
-        self.metrics_path = os.path.join(path, METRICS_FILE)
+        self.metrics_path = os.path.join(path, run_files.METRICS_FILE)
         self.id = blake2b(os.fsencode(path), digest_size=8).hexdigest()
         self.name = safe_text(os.fsencode(name).decode(errors="replace"))
         self.settings: Settings = {}
@@ -127,7 +113,10 @@ class LiveRun:
         has_grown = self._read_metrics()
         if self._is_over and not has_grown and not has_changed_files:
             return has_changed_settings
-        was_locked, self._is_locked = self._is_locked, is_locked(os.path.join(self.path, LOCK_FILE), locked_inodes())
+        was_locked, self._is_locked = (
+            self._is_locked,
+            run_files.is_locked(os.path.join(self.path, run_files.LOCK_FILE), locked_inodes()),
+        )
         if has_grown and self.row:
             self._is_growing = not self._is_locked and not was_locked
         self.row = self._make_row()
@@ -135,9 +124,9 @@ class LiveRun:
 
     def _read_files(self) -> bool:
         """Read everything but the metrics; return whether a setting has changed."""
-        self._model_time = _stamp(os.path.join(self.path, MODEL_FILE))[1]
-        self._failure = read_failure(self.path)
-        config_path = os.path.join(self.path, CONFIG_FILE)
+        self._model_time = _stamp(os.path.join(self.path, run_files.MODEL_FILE))[1]
+        self._failure = run_files.read_failure(self.path)
+        config_path = os.path.join(self.path, run_files.CONFIG_FILE)
         stamp = _stamp(config_path)
         if stamp == self._config_stamp:
             return False
@@ -156,18 +145,18 @@ class LiveRun:
         except OSError:  # the file was removed; the folder will follow
             self._recent = RecentEvents(self.metrics_path)
         if self._recent.events:
-            self._observations.append((stamp[1] / NANOSECONDS, self._recent.round))
+            self._observations.append((stamp[1] / run_files.NANOSECONDS, self._recent.round))
         return True
 
     def _make_row(self) -> RunRow:
-        recent = [dict(finite_numbers(event)) for event in self._recent.events]
+        recent = [dict(run_files.finite_numbers(event)) for event in self._recent.events]
         last = recent[-1] if recent else {}
         num_images, seconds = (sum(event.get(name, 0) for event in recent) for name in ("num_images", "seconds"))
         seconds_per_round = self._seconds_per_round(seconds / max(1, sum("seconds" in event for event in recent)))
         round, rounds = self._recent.round, _integer(self.settings.get("rounds"))
         updated = self._metrics_stamp[1] or self._config_stamp[1]
         status, note = self._status(updated, rounds, seconds_per_round)
-        metric = next((name for name in HEADLINE_METRICS if name in self._recent.scores), None)
+        metric = next((name for name in run_files.HEADLINE_METRICS if name in self._recent.scores), None)
         return RunRow(
             id=self.id,
             name=self.name,
@@ -183,22 +172,23 @@ class LiveRun:
             epsilon=last.get("epsilon"),
             epsilon_budget=_number(self.settings.get("privacy.epsilon")),
             num_rejected=sum(map(_num_rejected, self._recent.events)),
-            updated=int(updated / NANOSECONDS),
+            updated=int(updated / run_files.NANOSECONDS),
         )
 
     def _status(self, updated: int, rounds: int | None, seconds_per_round: float) -> tuple[Status, str]:
-        events, silent_seconds = self._recent.events, time.time() - updated / NANOSECONDS
+        events, silent_seconds = self._recent.events, time.time() - updated / run_files.NANOSECONDS
         is_stopped_early = bool(self._model_time and events and events[-1].get("stop_reason") is not None)
-        signals = RunSignals(
+        signals = run_files.RunSignals(
             has_events=bool(events),
-            is_complete=is_stopped_early or is_final_model(self._model_time, updated, self._recent.round, rounds),
+            is_complete=is_stopped_early
+            or run_files.is_final_model(self._model_time, updated, self._recent.round, rounds),
             failure=self._failure,
             is_locked=self._is_locked,
             is_growing=self._is_growing or silent_seconds < GROWING_SECONDS,
             silent_seconds=silent_seconds,
             seconds_per_round=seconds_per_round,
         )
-        status, note = run_status(signals)
+        status, note = run_files.run_status(signals)
         self._is_over = status not in ("running", "stale") and silent_seconds > OVER_SECONDS
         return status, note
 

@@ -116,7 +116,7 @@ def centralized_marks(runs: list[RunRecord], metric: str) -> list[Mark]:
     return [Mark(run.name, y=run.last(metric)) for run in centralized]
 
 
-def metric_chart(runs: list[RunRecord], metric: str, name: str, title: str, caption: str, **axis: Any) -> Chart:
+def metric_chart(runs: list[RunRecord], metric: str, title: str, caption: str, name: str = "", **axis: Any) -> Chart:
     """Return a chart of a metric over rounds."""
     series = []
     for group in group_runs(runs):
@@ -126,7 +126,7 @@ def metric_chart(runs: list[RunRecord], metric: str, name: str, title: str, capt
             low, high = band or ([], [])
             series.append(Series(group.label, x, y, low, high, color=group.color))
     y = Axis(label(metric), percent=metric_info(metric).is_fraction, **axis)
-    return Chart(name, title, Axis("rounds"), y, series, caption, centralized_marks(runs, metric))
+    return Chart(name or metric, title, Axis("rounds"), y, series, caption, centralized_marks(runs, metric))
 
 
 def mean_curve(runs: list[RunRecord], metric: str) -> tuple[Ints, *tuple[Floats, ...]] | None:

@@ -19,6 +19,8 @@ MAX_SETTING_COLUMNS = 6  # of the table of runs
 MAX_SETTING_WIDTH = 24  # characters
 MINUTE, HOUR = 60, 3600  # seconds
 
+Columns = dict[str, Callable[[RunRecord], str]]
+
 
 @dataclass(frozen=True)
 class Cards:
@@ -67,20 +69,16 @@ def summary(runs: list[RunRecord]) -> list[Any]:
     if len(runs) == 1:
         return [Cards(_cards(runs[0]))]
     settings, num_more = _setting_columns(runs)
-    columns: list[tuple[str, Callable[[RunRecord], str]]] = [
-        ("status", lambda run: run.status),
-        ("rounds", lambda run: f"{run.rounds:,}"),
-    ]
+    columns: Columns = {"status": lambda run: run.status, "rounds": lambda run: f"{run.rounds:,}"}
     for metric in _headline_metrics(runs):
-        columns += [(f"{label(metric)}, last", partial(_last, metric=metric))]
-        columns += [(f"{label(metric)}, best", partial(_best, metric=metric))]
-    columns.append(("time", duration))
+        columns[f"{label(metric)}, last"] = partial(_last, metric=metric)
+        columns[f"{label(metric)}, best"] = partial(_best, metric=metric)
+    columns["time"] = duration
     if any(run.last("epsilon") is not None for run in runs):
-        columns.append(("epsilon", lambda run: format_value(run.last("epsilon"))))
-    columns += [(_brief(name), partial(_setting, name=name)) for name in settings]
+        columns["epsilon"] = lambda run: format_value(run.last("epsilon"))
+    columns |= {text: partial(_setting, name=name) for text, name in settings.items()}
     note = f" ({num_more} more differ: see Reproduce)" if num_more else ""
-    table = table_of(f"The runs, and the settings in which they differ{note}", runs, columns)
-    return [table, *_over_seeds(runs)]
+    return [table_of(f"The runs, and the settings in which they differ{note}", runs, columns), *_over_seeds(runs)]
 
 
 def training_charts(runs: list[RunRecord]) -> ChartGrid:
@@ -88,7 +86,7 @@ def training_charts(runs: list[RunRecord]) -> ChartGrid:
     titles = {"train_loss": "Training loss", "update_norm": "Norm of updates"}
     caption = "Mean over the clients of each round, before the server's step."
     available = [metric for metric in titles if any(metric in run.columns for run in runs)]
-    return ChartGrid([metric_chart(runs, metric, metric, titles[metric], caption) for metric in available])
+    return ChartGrid([metric_chart(runs, metric, titles[metric], caption) for metric in available])
 
 
 def speed(run: RunRecord) -> tuple[float, float] | None:
@@ -143,27 +141,27 @@ def _cards(run: RunRecord) -> list[tuple[str, str, str]]:
     return cards
 
 
-def _setting_columns(runs: list[RunRecord]) -> tuple[list[str], int]:
-    """Return the differing settings that are columns of the table of runs, and the number of the others."""
-    differing: dict[tuple[str, ...], str] = {}
+def _setting_columns(runs: list[RunRecord]) -> tuple[dict[str, str], int]:
+    """Return the differing settings that are columns of the table of runs by their headings, and how many others differ."""
+    distinct: dict[tuple[str, ...], str] = {}
     for name in differing_settings(runs):  # an option of the algorithm is also one of a component: shown once
-        differing.setdefault((_brief(name), *(_setting(run, name) for run in runs)), name)
-    names = [name for name in differing.values() if name != "rounds"]
+        distinct.setdefault((_brief(name), *(_setting(run, name) for run in runs)), name)
+    names = [name for name in distinct.values() if name != "rounds"]
     narrow = [name for name in names if all(len(_setting(run, name)) <= MAX_SETTING_WIDTH for run in runs)]
-    columns = sorted(narrow, key=lambda name: name != "algorithm.name")[:MAX_SETTING_COLUMNS]
-    return columns, len(names) - len(columns)
+    shown = sorted(narrow, key=lambda name: name != "algorithm.name")[:MAX_SETTING_COLUMNS]
+    brief = list(map(_brief, shown))
+    headings = [text if brief.count(text) == 1 else name for text, name in zip(brief, shown, strict=True)]
+    return dict(zip(headings, shown, strict=True)), len(names) - len(shown)
 
 
 def _over_seeds(runs: list[RunRecord]) -> list[Table]:
     """Return the mean and standard deviation of the finished runs of each group that has several."""
     groups = [replace(group, runs=[run for run in group.runs if run.is_finished]) for group in group_runs(runs)]
     groups = [group for group in groups if len(group.runs) > 1]
-    columns: list[tuple[str, Callable[[Group], str]]] = [("seeds", lambda group: f"{len(group.runs)}")]
+    columns: dict[str, Callable[[Group], str]] = {"seeds": lambda group: f"{len(group.runs)}"}
     for metric in _headline_metrics([run for group in groups for run in group.runs]):
-        columns.append(
-            (f"{label(metric)}, last", partial(_over_group, metric=metric, reduce=lambda values: values[-1]))
-        )
-        columns.append((f"{label(metric)}, best", partial(_over_group, metric=metric, reduce=max)))
+        columns[f"{label(metric)}, last"] = partial(_over_group, metric=metric, reduce=lambda values: values[-1])
+        columns[f"{label(metric)}, best"] = partial(_over_group, metric=metric, reduce=max)
     caption = "Over seeds: mean and standard deviation of the finished runs"
     return [table_of(caption, groups, columns)] if len(columns) > 1 else []
 

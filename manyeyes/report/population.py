@@ -1,4 +1,4 @@
-"""`manyeyes data show`: a population and how heterogeneous its users are, with the charts that papers have of datasets."""
+"""`manyeyes data inspect`: a population and how heterogeneous its users are, with the charts that papers have of datasets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

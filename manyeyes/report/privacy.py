@@ -72,11 +72,8 @@ def show(plan: PrivacyPlan, out: Path) -> str:
     if has_cohorts and plan.num_parameters is not None:
         charts.append(_signal_chart(plan))
     overview, alternatives = _overview(plan), [_rounds_table(plan), *([_cohorts_table(plan)] if has_cohorts else [])]
-    sections = [
-        Section("Overview", [overview]),
-        Section("Other cohorts and rounds", [ChartGrid(charts), *alternatives]),
-    ]
-    write_page_folder(out, "Privacy plan", lead, sections)
+    others = Section("Other cohorts and rounds", [ChartGrid(charts), *alternatives])
+    write_page_folder(out, "Privacy plan", lead, [Section("Overview", [overview]), others])
     tables = (table.terminal() for table in (overview, *alternatives))
     return "\n".join([lead, *tables, f"charts and page: {out / 'index.html'}"])
 
@@ -123,6 +120,7 @@ def _curve(x: list[int], y: list[float], planned: tuple[float, float]) -> list[S
 
 def _overview(plan: PrivacyPlan) -> Table:
     guarantee, accountant, simulation = plan.guarantee, plan.accountant, plan.simulation
+    mean_stddev = plan.mean_stddev(accountant.cohort_size)
     sampling = {
         "poisson": f"each with probability {accountant.probability:.4g}",
         "fixed": "drawn uniformly, without replacement",
@@ -137,8 +135,7 @@ def _overview(plan: PrivacyPlan) -> Table:
         "epsilon": f"{guarantee.epsilon:.4g}",
         "delta": f"{guarantee.delta:.3g}",
         "noise_multiplier": f"{accountant.noise_multiplier:.4g} clipping norms on the sum",
-        "noise on the mean": f"{plan.mean_stddev(accountant.cohort_size):.3g} per value, at clipping norm "
-        f"{plan.clipping_norm:g}",
+        "noise on the mean": f"{mean_stddev:.3g} per value, at clipping norm {plan.clipping_norm:g}",
     }
     if simulation.cohort_size != accountant.cohort_size:
         noise = f"{simulation.noise_multiplier:.4g} clipping norms on their sum"
@@ -147,9 +144,7 @@ def _overview(plan: PrivacyPlan) -> Table:
         signal = plan.signal_to_noise(accountant.cohort_size)
         rows["signal to noise"] = f"at most {signal:.3g}, over {plan.num_parameters:,} parameters"
     labels = {guarantee.solved: f"{guarantee.solved} (computed)"}
-    return Table(
-        "The plan", ["", ""], [[labels.get(name, name).replace("_", " "), text] for name, text in rows.items()]
-    )
+    return Table("The plan", ["", ""], [[labels.get(name, name).replace("_", " "), rows[name]] for name in rows])
 
 
 def _rounds_table(plan: PrivacyPlan) -> Table:
@@ -176,7 +171,7 @@ def _cohorts_table(plan: PrivacyPlan) -> Table:
 
 
 def _cohort_sizes(accountant: PrivacyAccountant) -> list[int]:
-    """Return the planned cohort size and round numbers below and above it; without sampling there is no other."""
+    """Return the planned cohort size and round numbers below and above it, if users are sampled."""
     if accountant.sampling == "none":
         return [accountant.cohort_size]
     return [size for size in _round_numbers(accountant.cohort_size, *COHORT_RANGE) if size <= accountant.num_users]

@@ -18,7 +18,7 @@ def sections(runs: list[RunRecord], paper_sections: Sequence[Section] = ()) -> l
     groups, names, warnings = group_runs(runs), metrics(runs), notes(runs)
     content: list[Section | None] = [Section("Summary", [*([warnings] if warnings else []), *summary(runs)])]
     if names:
-        chart = metric_chart(runs, names[0], "curves", label(names[0]).capitalize(), _explorer_caption(runs))
+        chart = metric_chart(runs, names[0], label(names[0]).capitalize(), _explorer_caption(runs), name="curves")
         content.append(Section("Curves", [ChartExplorer(chart, explorer(runs)), training_charts(runs)]))
     content += [*paper_sections, classes_section(groups), users_section(groups), data_section(groups)]
     content += [privacy_section(groups), speed_section(groups), reproduction_section(runs)]

@@ -1,19 +1,18 @@
 """The sections on privacy, on speed, and on how to reproduce runs."""
 
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from manyeyes.report.curves import Group, metric_chart
-from manyeyes.report.overview import duration, format_seconds, format_setting, format_value, speed
+from manyeyes.report.overview import Columns, duration, format_seconds, format_setting, format_value, speed
 from manyeyes.report.page import ChartGrid, Section
 from manyeyes.report.table import table_of
 from manyeyes.report.text import escape
 from manyeyes.training.run_files import CONFIG_FILE
 from manyeyes.training.run_record import RunRecord
 
-Columns = list[tuple[str, Callable[[RunRecord], str]]]
 PACKAGES = ("manyeyes", "torch", "numpy")  # whose versions are shown
 
 
@@ -35,30 +34,25 @@ def privacy_section(groups: list[Group]) -> Section | None:
     runs = [run for group in groups for run in group.runs if run.privacy or run.last("epsilon") is not None]
     if not runs:
         return None
-    columns: Columns = [
-        ("epsilon", lambda run: format_value(run.last("epsilon"))),
-        ("delta", lambda run: format_value(_mechanism(run).get("delta"))),
-        ("neighbors", _neighbors),
-        ("noise multiplier", lambda run: format_value(_mechanism(run).get("noise_multiplier"))),
-        ("clipping norm", lambda run: format_value(run.last("clipping_norm"))),
-        ("cohort of the noise", _noise_cohort),
-        (
-            "noise source",
-            lambda run: "the run's seed: no protection" if _is_reproducible(run) else "the operating system",
+    columns: Columns = {
+        "epsilon": lambda run: format_value(run.last("epsilon")),
+        "delta": lambda run: format_value(_option(run, "delta")),
+        "neighbors": _neighbors,
+        "noise multiplier": lambda run: format_value(_option(run, "noise_multiplier")),
+        "clipping norm": lambda run: format_value(run.last("clipping_norm")),
+        "cohort of the noise": lambda run: (
+            f"{size:,} simulated" if (size := _option(run, "noise_cohort_size")) else "the clients that train"
         ),
-        ("rounds", lambda run: f"{run.rounds:,}"),
-    ]
+        "noise source": lambda run: (
+            "the run's seed: no protection" if _option(run, "reproducible_noise") else "the operating system"
+        ),
+        "rounds": lambda run: f"{run.rounds:,}",
+    }
     missing = "the guarantee is written when a run ends, and this one has not ended."
     guarantees = [f"{run.name}: {run.privacy.get('guarantee') or missing}" for run in runs]
-    charts = ChartGrid(
-        [
-            metric_chart(runs, "epsilon", "epsilon", "Epsilon spent", "At the delta of the table.", low=0),
-            metric_chart(
-                runs, "clipping_norm", "clipping_norm", "Clipping norm", "Longer updates are scaled down to it."
-            ),
-        ]
-    )
-    return Section("Privacy", [table_of("Guarantees", runs, columns), *guarantees, charts])
+    spent = metric_chart(runs, "epsilon", "Epsilon spent", "At the delta of the table.", low=0)
+    norm = metric_chart(runs, "clipping_norm", "Clipping norm", "Longer updates are scaled down to it.")
+    return Section("Privacy", [table_of("Guarantees", runs, columns), *guarantees, ChartGrid([spent, norm])])
 
 
 def speed_section(groups: list[Group]) -> Section | None:
@@ -66,21 +60,19 @@ def speed_section(groups: list[Group]) -> Section | None:
     runs = [run for group in groups for run in group.runs if speed(run) is not None]
     if not runs:
         return None
-    columns: Columns = [
-        ("seconds per round, median", lambda run: format_seconds(pace[0]) if (pace := speed(run)) else ""),
-        ("images per second", lambda run: f"{pace[1]:,.0f}" if (pace := speed(run)) else ""),
-        ("training time", duration),
-        ("engine", lambda run: str(run.environment.get("engine") or run.settings.get("engine.name") or "")),
-        ("device", lambda run: str(run.environment.get("device", ""))),
-        ("machine", lambda run: str(run.environment.get("gpu") or f"{run.environment.get('cpus', '?')} CPUs")),
-        ("threads", lambda run: str(run.environment.get("threads", ""))),
-    ]
+    columns: Columns = {
+        "seconds per round, median": lambda run: format_seconds(pace[0]) if (pace := speed(run)) else "",
+        "images per second": lambda run: f"{pace[1]:,.0f}" if (pace := speed(run)) else "",
+        "training time": duration,
+        "engine": lambda run: str(run.environment.get("engine") or run.settings.get("engine.name") or ""),
+        "device": partial(_environment, name="device"),
+        "machine": lambda run: str(run.environment.get("gpu") or f"{run.environment.get('cpus', '?')} CPUs"),
+        "threads": partial(_environment, name="threads"),
+    }
     caption = "Images trained on, divided by the seconds of the round; without evaluation."
-    charts = [
-        metric_chart(runs, "images_per_second", "images_per_second", "Images per second", caption, low=0),
-        metric_chart(runs, "seconds", "seconds", "Seconds per round", "Planning, training and aggregation.", low=0),
-    ]
-    return Section("Speed", [table_of("Training without evaluation", runs, columns), ChartGrid(charts)])
+    images = metric_chart(runs, "images_per_second", "Images per second", caption, low=0)
+    seconds = metric_chart(runs, "seconds", "Seconds per round", "Planning, training and aggregation.", low=0)
+    return Section("Speed", [table_of("Training without evaluation", runs, columns), ChartGrid([images, seconds])])
 
 
 def reproduction_section(runs: list[RunRecord]) -> Section:
@@ -89,15 +81,12 @@ def reproduction_section(runs: list[RunRecord]) -> Section:
     for run in runs:
         if command := _command(run):
             content.append(Code(f"# {run.name}\n{command}" if len(runs) > 1 else command))
-    columns: Columns = [
-        ("git revision", lambda run: str(run.environment.get("revision") or "not from a checkout")),
-        ("Python", lambda run: str(run.environment.get("python", ""))),
-        *(
-            (name, lambda run, name=name: str((run.environment.get("packages") or {}).get(name, "")))
-            for name in PACKAGES
-        ),
-        ("platform", lambda run: str(run.environment.get("platform", ""))),
-    ]
+    columns: Columns = {
+        "git revision": lambda run: str(run.environment.get("revision") or "not from a checkout"),
+        "Python": partial(_environment, name="python"),
+        **{name: partial(_package_version, name=name) for name in PACKAGES},
+        "platform": partial(_environment, name="platform"),
+    }
     content.append(table_of("Versions", runs, columns))
     for run in runs:
         lines = "\n".join(f"{name}={format_setting(value)}" for name, value in run.settings.items())
@@ -105,27 +94,24 @@ def reproduction_section(runs: list[RunRecord]) -> Section:
     return Section("Reproduce", content)
 
 
-def _mechanism(run: RunRecord) -> dict[str, Any]:
-    """Return the options of a run's privacy: as calibrated if the run has ended, else as set."""
-    options = {
-        name.removeprefix("privacy."): run.settings[name] for name in run.settings if name.startswith("privacy.")
-    }
+def _option(run: RunRecord, name: str) -> float | None:
+    """Return an option of a run's privacy: as calibrated if the run has ended, else as set; None for automatic."""
     mechanism = run.privacy.get("mechanism")
-    return mechanism if isinstance(mechanism, dict) else options
+    value = mechanism.get(name) if isinstance(mechanism, dict) else run.settings.get(f"privacy.{name}")
+    return value if isinstance(value, int | float) and value else None
+
+
+def _environment(run: RunRecord, name: str) -> str:
+    return str(run.environment.get(name, ""))
+
+
+def _package_version(run: RunRecord, name: str) -> str:
+    return str((run.environment.get("packages") or {}).get(name, ""))
 
 
 def _neighbors(run: RunRecord) -> str:
     guarantee = str(run.privacy.get("guarantee", ""))
     return next((text for text in ("replace one user", "add or remove one user") if text in guarantee), "")
-
-
-def _noise_cohort(run: RunRecord) -> str:
-    size = _mechanism(run).get("noise_cohort_size")
-    return f"{size:,} simulated" if size else "the clients that train"
-
-
-def _is_reproducible(run: RunRecord) -> bool:
-    return bool(_mechanism(run).get("reproducible_noise"))
 
 
 def _command(run: RunRecord) -> str:

@@ -1,7 +1,7 @@
 """A table, for a page, for a Markdown file and for a terminal."""
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -51,9 +51,10 @@ class Table:
     def terminal(self, width: int = TERMINAL_WIDTH) -> str:
         """Return the table as lines of text."""
         has_header = any(self.header)
+        is_aligned = has_header and not self.is_prose
         table = TerminalTable(title=Text(printable(self.caption)), title_justify="left", show_header=has_header)
         for number, name in enumerate(self.header):
-            table.add_column(Text(printable(name)), justify="right" if number and has_header else "left")
+            table.add_column(Text(printable(name)), justify="right" if number and is_aligned else "left")
         for row in self.rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         console = Console(file=io.StringIO(), width=width)
@@ -62,7 +63,6 @@ class Table:
         return capture.get().rstrip("\n")
 
 
-def table_of(caption: str, items: Iterable[T], columns: Sequence[tuple[str, Callable[[T], str]]]) -> Table:
-    """Return a table with a row for each item: its name, and a cell for each column."""
-    rows = [[item.name, *(cell(item) for _, cell in columns)] for item in items]
-    return Table(caption, ["", *(name for name, _ in columns)], rows)
+def table_of(caption: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> Table:
+    """Return a table with a row for each item: its name and its cells."""
+    return Table(caption, ["", *columns], [[item.name, *(cell(item) for cell in columns.values())] for item in items])

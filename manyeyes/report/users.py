@@ -1,7 +1,8 @@
 """The score of each user in one or more runs, as a table and as a chart (FLAIR, figure 5)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,12 @@ from manyeyes.training.run_files import METRICS_FILE, PER_USER_FILE
 from manyeyes.training.run_record import RunRecord, read_run
 
 PERSONALIZED_COLUMN = "personalized"  # of PER_USER_FILE
+PERSONALIZED_SUFFIX = ", personalized"  # of names
 METRIC_LABELS = {"accuracy": "accuracy", "ap": "average precision"}
-QUANTILES = {"q05": "5 %", "q25": "25 %", "q50": "median", "q75": "75 %", "q95": "95 %"}
+SUMMARIES = {
+    **{"mean": "mean", "weighted_mean": "weighted mean", "worst_decile": "worst 10 %"},
+    **{"q05": "5 %", "q25": "25 %", "q50": "median", "q75": "75 %", "q95": "95 %"},
+}
 WORST_PERCENT = 10
 
 
@@ -28,7 +33,10 @@ class UserScores:
     values: PerUser
     num_unscored: int  # users without enough test images for a score
     color: int
-    is_personalized: bool
+
+    @property
+    def is_personalized(self) -> bool:
+        return self.name.endswith(PERSONALIZED_SUFFIX)
 
 
 def user_scores(run: RunRecord, name: str, color: int = 0) -> list[UserScores]:
@@ -38,10 +46,9 @@ def user_scores(run: RunRecord, name: str, color: int = 0) -> list[UserScores]:
     metric = next(iter(columns), "")
     return [
         UserScores(
-            f"{name}, personalized" if is_personalized else name, metric, values, num_unscored, color, is_personalized
+            name + (PERSONALIZED_SUFFIX if column == PERSONALIZED_COLUMN else ""), metric, values, num_unscored, color
         )
         for column, values in columns.items()
-        for is_personalized in [column == PERSONALIZED_COLUMN]
     ]
 
 
@@ -63,12 +70,11 @@ def load(folder: Path, name: str, color: int = 0) -> list[UserScores]:
 
 def user_table(all_scores: Sequence[UserScores]) -> Table:
     """Return the statistics over users, a row for each run and kind of model."""
-    summaries = {"mean": "mean", "weighted_mean": "weighted mean", "worst_decile": "worst 10 %", **QUANTILES}
-    columns = [
-        ("users", lambda scores: f"{len(scores.values.values_U):,}"),
-        ("not scored", lambda scores: f"{scores.num_unscored:,}"),
-        *((text, lambda scores, key=key: f"{scores.values.summary()[key]:.3f}") for key, text in summaries.items()),
-    ]
+    columns: dict[str, Callable[[UserScores], str]] = {
+        "users": lambda scores: f"{len(scores.values.values_U):,}",
+        "not scored": lambda scores: f"{scores.num_unscored:,}",
+        **{text: partial(_statistic, key=key) for key, text in SUMMARIES.items()},
+    }
     return table_of("Scores of users; the weighted mean counts users by their images", all_scores, columns)
 
 
@@ -85,3 +91,7 @@ def user_chart(all_scores: Sequence[UserScores], caption: str) -> Chart:
     y_axis = Axis(f"{labels} of a user", percent=True, low=0, high=1.02)
     marks = [Mark(f"worst {WORST_PERCENT} %", x=WORST_PERCENT)]
     return Chart("users", "Score of each user", x_axis, y_axis, series, caption, marks)
+
+
+def _statistic(scores: UserScores, key: str) -> str:
+    return f"{scores.values.summary()[key]:.3f}"
