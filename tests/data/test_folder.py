@@ -54,7 +54,7 @@ def classes(manifest: Manifest) -> list[list[str]]:
 @pytest.mark.parametrize("format", ["folders", "csv", "parquet"])
 def test_images_users_and_labels_are_read_back(population: Population, tmp_path: Path, format: str) -> None:
     if format == "folders":
-        folder.write_synthetic(population, tmp_path)
+        folder.write_population(population, tmp_path)
     else:
         write_table(population, tmp_path, format)
     manifest = folder.read_manifest(tmp_path)
@@ -137,7 +137,7 @@ def test_equal_numbers_with_different_spelling_have_one_order(table: Callable[[s
 def test_without_a_split_column_users_are_split_or_the_images_of_each_user(
     population: Population, tmp_path: Path
 ) -> None:
-    folder.write_synthetic(population, tmp_path)
+    folder.write_population(population, tmp_path)
     by_users = folder.read_manifest(tmp_path, split="users", seed=1)
     assert {len(set(by_users.split[by_users.users == user])) for user in set(by_users.users)} == {1}
     assert set(by_users.split) == {"train", "val", "test"}
@@ -248,7 +248,7 @@ def test_paths_without_a_dataset_are_refused(tmp_path: Path, population: Populat
     with pytest.raises(ValueError, match="Unknown split 'time': choose users, per_user"):
         folder.read_manifest(tmp_path, split="time")
     with pytest.raises(ValueError, match="one label"):
-        folder.write_synthetic(population.task("coarse"), tmp_path)
+        folder.write_population(population.task("coarse"), tmp_path)
 
 
 def snippets() -> list[str]:

@@ -47,5 +47,5 @@ def test_a_download_is_extracted_read_and_not_repeated(tmp_path: Path, site: tup
 
 
 def test_an_unknown_dataset_is_named() -> None:
-    with pytest.raises(ValueError, match="Unknown dataset 'mars': choose flair"):
+    with pytest.raises(ValueError, match="Unknown dataset 'mars': choose cifar10"):
         dataset("mars")

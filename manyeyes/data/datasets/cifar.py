@@ -1,6 +1,7 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), given to users by a partition; and synthetic images in their format."""
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ from numpy.typing import NDArray
 from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.rng import make_rng
 from manyeyes.data import partition as partitions
-from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, SIDE, Edition, find, pickle_key, read
+from manyeyes.data.dataset import Dataset
+from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, MD5, SIDE, SITE, Edition, find, pickle_key, read
+from manyeyes.data.download.fetch import RemoteFile
 from manyeyes.data.manifest import Manifest, Pixels, check_choice
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 
 def read_manifest(
@@ -84,7 +88,7 @@ def _user_names(owners: Ints, count: int) -> NDArray[np.str_]:
     return np.array(names + [""] * (count - len(owners)))
 
 
-def write_synthetic(population: Population, raw: Path, name: str) -> Path:
+def write_population(population: Population, raw: Path, name: str) -> Path:
     """Write a population of 32 x 32 images as an edition of CIFAR, without its users, and return the folder."""
     check_choice("edition of CIFAR", name, EDITIONS)
     edition = EDITIONS[name]
@@ -137,3 +141,21 @@ def _write_class_names(classes: tuple[str, ...], folder: Path, edition: Edition)
     else:  # all in one file
         content = {pickle_key(task, "label_names"): task_names for task, task_names in names.items()}
         (folder / next(iter(edition.class_files.values()))).write_bytes(pickle.dumps(content, protocol=2))
+
+
+def _dataset(classes: int) -> Dataset:
+    archive = f"cifar-{classes}-python.tar.gz"
+
+    def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
+        write_population(make_synthetic(synthetic), raw, f"cifar-{classes}-binary")
+
+    return Dataset(
+        f"CIFAR-{classes} (Krizhevsky 2009): python or binary archive",
+        partial(read_manifest, classes=classes),
+        None,
+        write_synthetic,
+        (RemoteFile(SITE + archive, MD5[archive]),),
+    )
+
+
+DATASETS = {f"cifar{classes}": _dataset(classes) for classes in (10, 100)}

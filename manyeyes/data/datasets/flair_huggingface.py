@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from manyeyes.core.population import Ints
+from manyeyes.data.dataset import Dataset
 from manyeyes.data.datasets import flair
 from manyeyes.data.manifest import Manifest
 
@@ -123,3 +124,19 @@ def _read_shard(path: Path) -> tuple[pa.Table, Ints]:
         return table.cast(flair.SCHEMA), np.array(groups, np.int64)
     except pa.ArrowException as error:
         raise ValueError(f"{path} has columns of other types than FLAIR's ({error}): download it again.") from None
+
+
+def _read_either(raw: Path) -> Manifest:
+    """Return the manifest of the raw JSON and JPEGs or of the parquet shards, whichever the folder has."""
+    return flair.read_manifest(raw) if (raw / flair.LABELS).exists() else read_manifest(raw)
+
+
+DATASETS = {
+    "flair": Dataset(
+        "FLAIR (Song et al. 2022): raw JSON and JPEGs, or apple/flair's parquet shards",
+        _read_either,
+        256,
+        flair.write_synthetic,
+        flair.REMOTE_FILES,
+    )
+}

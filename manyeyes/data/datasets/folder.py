@@ -14,7 +14,9 @@ from PIL import Image
 
 from manyeyes.core.population import Labels, MultiLabels, Population, SingleLabels
 from manyeyes.data import partition
+from manyeyes.data.dataset import Dataset
 from manyeyes.data.manifest import Files, Manifest, check_choice
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 REQUIRED_COLUMNS, OPTIONAL_COLUMNS = ("path", "user", "label"), ("split", "lat", "lon")
@@ -198,7 +200,7 @@ def _labels(rows: list[tuple[str, ...]], multi: bool) -> Labels:
     return SingleLabels(np.array([ids[row[0]] for row in rows]), classes)
 
 
-def write_synthetic(population: Population, raw: Path) -> None:
+def write_population(population: Population, raw: Path) -> None:
     """Write a population of single labels as PNG files in <user>/<class>/ folders."""
     if population.labels.multi:
         raise ValueError("An image in a class folder has one label: give a population with one label per image.")
@@ -209,3 +211,12 @@ def write_synthetic(population: Population, raw: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         pixels = population.pixels(examples[example : example + 1])[0]
         Image.fromarray(pixels).save(folder / f"{example:06d}.png")
+
+
+def _write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
+    write_population(make_synthetic(synthetic), raw)
+
+
+DATASETS = {
+    "folder": Dataset("your own: DIR/USER/CLASS/*.jpg, or a CSV or parquet table", read_manifest, 224, _write_synthetic)
+}

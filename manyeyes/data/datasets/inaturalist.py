@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.rng import make_rng
+from manyeyes.data.dataset import Dataset
 from manyeyes.data.datasets import released_splits as released
 from manyeyes.data.datasets.released_splits import FEDERATED_VISION_URL, find_file
 from manyeyes.data.datasets.s2_cells import adaptive_cells
@@ -188,3 +189,10 @@ def _write_splits(raw: Path, class_counts: Ints, seed: int) -> None:
         folder, header = raw / ("inaturalist-geo" if limit else "inaturalist-user-120k"), ("image_id", "class", "label")
         write_table(folder / f"federated_train_{split}.csv", ("user_id", *header), [row for row in rows if row[0]])
         write_table(folder / "test.csv", header, [row[1:] for row in rows if not row[0]])
+
+
+DATASETS = {
+    "inaturalist": Dataset(
+        "iNaturalist-User-120k and Geo splits (Hsu et al. 2020)", read_manifest, 299, write_synthetic, REMOTE_FILES
+    )
+}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.core.rng import make_rng
+from manyeyes.data.dataset import Dataset
 from manyeyes.data.datasets import released_splits as released
 from manyeyes.data.datasets.released_splits import FEDERATED_VISION_URL, TFF_URL, Strings, find_file, read_table
 from manyeyes.data.datasets.synthetic_files import write_images, write_table
@@ -195,3 +196,10 @@ def _write_splits(
         )
         write_table(raw / files[0], ("user_id", "image_id", "class"), train_rows)
         write_table(raw / files[1], ("image_id", "class"), [row[1:] for row in test_rows])
+
+
+DATASETS = {
+    "landmarks": Dataset(
+        "Landmarks-User-160k and gld23k (Hsu et al. 2020)", read_manifest, 224, write_synthetic, REMOTE_FILES
+    )
+}

@@ -27,9 +27,7 @@ def adaptive_cells(
         unassigned = unassigned[~is_final]
     ids, index, counts = np.unique(cell, return_inverse=True, return_counts=True)
     is_sparse = counts < (0.01 * max_examples if min_examples is None else min_examples)
-    tokens = np.array(
-        [f"{cell_id:016x}".rstrip("0") for cell_id in ids.tolist()], np.str_
-    )  # "" for 0
+    tokens = np.array([f"{cell_id:016x}".rstrip("0") for cell_id in ids.tolist()], np.str_)  # "" for 0
     return np.where(is_sparse, "", tokens)[index]
 
 
