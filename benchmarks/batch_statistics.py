@@ -45,7 +45,7 @@ def means(folder: Path, batch: int, device: torch.device) -> dict[str, float]:
     test = load_to_device(population.split(config["eval_split"]), device)
     found = load(RunFolder(folder).checkpoint, device)
     with closing(
-        ClientStateStore.open(RunFolder(folder).client_states, found.clients, device, 2**40, writes=False)
+        ClientStateStore(RunFolder(folder).client_states, device, 2**40, found.clients, writes=False)
     ) as clients:
         flat = FlatModel(module)
         own = algorithm.personal_layers.parameter_names(module) if algorithm.personal_layers else set()

@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
     first.close()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
-    clients = ClientStateStore.open(path, checkpoint.load(folder / "checkpoint", CPU).clients, CPU, 0)
+    clients = ClientStateStore(path, CPU, 0, checkpoint.load(folder / "checkpoint", CPU).clients)
     clients[17]
     opened = time.perf_counter() - began
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

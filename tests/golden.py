@@ -1,4 +1,4 @@
-"""Golden records: what is kept of a run, on which machine, and how a new record differs from the kept one."""
+"""Golden records: the pinned numbers of a run, their machine, and how a new record differs from a pinned one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import Tensor
 Record = dict[str, Any]
 
 FOLDER = Path(__file__).parent / "assets" / "golden"
-RELATIVE, ABSOLUTE = 1e-3, 1e-5  # how far numbers may be apart on machines of different kinds
-FIRST = 8  # weights that a record spells out
+RTOL, ATOL = 1e-3, 1e-5  # between machines of different kinds
+NUM_FIRST_WEIGHTS = 8  # that a record contains
 CPU_NAMES = ("vendor_id", "cpu family", "model", "model name")
 
 
@@ -36,52 +36,52 @@ def machine() -> Record:
 
 
 def record(weights: Tensor, rounds: list[dict[str, float]], final: dict[str, float]) -> Record:
-    """Return what is kept of a run: its weights' hash and statistics, and its metrics."""
+    """Return the record of a run: the hash and statistics of its weights, and its metrics."""
     weights = weights.detach().cpu()
     assert weights.dtype == torch.float32, f"weights are {weights.dtype}, and golden files hold float32"
     values = weights.double()
-    about = {
+    summary = {
         "sha256": hashlib.sha256(weights.numpy().astype("<f4").tobytes()).hexdigest(),
         "count": len(weights),
         "norm": float(values.norm()),
         "mean": float(values.mean()),
         "std": float(values.std(correction=0)),
-        "first": values[:FIRST].tolist(),
+        "first": values[:NUM_FIRST_WEIGHTS].tolist(),
     }
-    return {"weights": about, "rounds": rounds, "final": final}
+    return {"weights": summary, "rounds": rounds, "final": final}
 
 
-def differences(found: Any, golden: Any, exact: bool, name: str = "") -> list[str]:
+def differences(record: Any, golden: Any, exact: bool, name: str = "") -> list[str]:
     """Return where two records differ: in any bit if `exact`, else in more than the tolerance; hashes are left out."""
-    if isinstance(golden, dict) and isinstance(found, dict):
-        missing = [f"{name}.{key} is in one record only" for key in sorted(found.keys() ^ golden.keys())]
-        shared = [key for key in golden if key in found and (exact or key != "sha256")]
+    if isinstance(golden, dict) and isinstance(record, dict):
+        missing = [f"{name}.{key} is in one record only" for key in sorted(record.keys() ^ golden.keys())]
+        shared = [key for key in golden if key in record and (exact or key != "sha256")]
         return missing + [
-            text for key in shared for text in differences(found[key], golden[key], exact, f"{name}.{key}")
+            text for key in shared for text in differences(record[key], golden[key], exact, f"{name}.{key}")
         ]
-    if isinstance(golden, list) and isinstance(found, list):
-        if len(found) != len(golden):
-            return [f"{name} has {len(found)} entries instead of {len(golden)}"]
-        pairs = enumerate(zip(found, golden, strict=True))
-        return [text for i, (one, other) in pairs for text in differences(one, other, exact, f"{name}[{i}]")]
-    numbers = isinstance(found, int | float) and isinstance(golden, int | float)
-    close = numbers and not exact and math.isclose(found, golden, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-    return [] if close or found == golden else [f"{name} is {found!r} instead of {golden!r}"]
+    if isinstance(golden, list) and isinstance(record, list):
+        if len(record) != len(golden):
+            return [f"{name} has {len(record)} entries instead of {len(golden)}"]
+        pairs = enumerate(zip(record, golden, strict=True))
+        return [text for i, (new, pinned) in pairs for text in differences(new, pinned, exact, f"{name}[{i}]")]
+    are_numbers = isinstance(record, int | float) and isinstance(golden, int | float)
+    is_close = are_numbers and not exact and math.isclose(record, golden, rel_tol=RTOL, abs_tol=ATOL)
+    return [] if is_close or record == golden else [f"{name} is {record!r} instead of {golden!r}"]
 
 
 def load(name: str) -> Record:
     """Return the golden file of that name."""
-    found: Record = json.loads((FOLDER / f"{name}.json").read_text())
-    return found
+    content: Record = json.loads((FOLDER / f"{name}.json").read_text())
+    return content
 
 
 def save(name: str, cases: Record, portable: bool) -> None:
     """Write a golden file; `portable` numbers are the same on every machine."""
-    about: Record = {"machine": "any"} if portable else {"machine": machine()}
+    header: Record = {"machine": "any"} if portable else {"machine": machine()}
     if not portable:
-        about["tolerance_on_other_machines"] = {"relative": RELATIVE, "absolute": ABSOLUTE}
+        header["tolerance_on_other_machines"] = {"relative": RTOL, "absolute": ATOL}
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / f"{name}.json").write_text(json.dumps(about | {"cases": cases}, indent=1) + "\n")
+    (FOLDER / f"{name}.json").write_text(json.dumps(header | {"cases": cases}, indent=1) + "\n")
 
 
 def _processor() -> str:

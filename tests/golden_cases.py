@@ -85,7 +85,7 @@ ALGORITHMS = {
     "finetuned": "finetuned",
 }
 
-ADAPTED = "personalized_"  # before the metrics of the models that clients have made their own
+PERSONALIZED = "personalized_"  # before the metrics of personalized models
 
 SCORES = {
     "examples": "examples",
@@ -129,10 +129,10 @@ METRIC_NAMES = {
     "best_round": "best_round",
     "user_untested": "num_users_without_test",
     **SCORES,
-    **{f"adapted_{stable}": ADAPTED + current for stable, current in SCORES.items()},
+    **{f"adapted_{stable}": PERSONALIZED + current for stable, current in SCORES.items()},
 }
 
-UNPINNED = ("seconds",)  # metrics that the clock decides
+UNPINNED = ("seconds",)  # metrics that are measured
 
 PLAN_FIELDS = {  # arrays and numbers of each client of a plan
     "user": "user",
@@ -153,17 +153,18 @@ PLAN_FIELDS = {  # arrays and numbers of each client of a plan
 
 @cache
 def albums() -> Population:
-    """Ten users of 6 to 22 photos, one to three local steps, each with some to train on and some to be tested on."""
-    whole = me.make_synthetic(
+    """Return ten users of 6 to 22 images (one to three local steps), each with training and test images."""
+    population = me.make_synthetic(
         me.SyntheticImages(users=10, size=32, images_per_user=22, coarse=4, fine=8, split="per_user"), processes=1
     )
-    place = np.arange(len(whole)) - np.repeat(whole.offsets[:-1], whole.num_examples)
-    return whole.filter(place < np.repeat(6 + 2 * (5 * np.arange(10) % 9), whole.num_examples))
+    num_examples = population.num_examples
+    index_in_user = np.arange(len(population)) - np.repeat(population.offsets[:-1], num_examples)
+    return population.filter(index_in_user < np.repeat(6 + 2 * (5 * np.arange(10) % 9), num_examples))
 
 
 @cache
 def strangers() -> Population:
-    """Twenty users of eight photos, each wholly in train, val or test."""
+    """Return twenty users of eight images, each user in one of train, val and test."""
     return me.make_synthetic(
         me.SyntheticImages(users=20, size=32, images_per_user=8, coarse=4, fine=8, seed=1), processes=1
     )
@@ -171,7 +172,7 @@ def strangers() -> Population:
 
 @cache
 def large() -> Population:
-    """Six users of photos of 64 pixels: of smaller ones, live batch norms amplify rounding errors."""
+    """Return six users with images of 64 pixels: with smaller ones, live batch norms amplify rounding errors."""
     return me.make_synthetic(
         me.SyntheticImages(users=6, size=64, images_per_user=12, coarse=4, fine=8, split="per_user"), processes=1
     )
@@ -179,13 +180,13 @@ def large() -> Population:
 
 @cache
 def tagged() -> Population:
-    """The albums with several labels on each photo."""
+    """Return the albums with several labels per image."""
     return albums().task("fine")
 
 
 @cache
 def numbered() -> Population:
-    """Thirty users of one to thirty examples, made of whole numbers alone: the same on every machine."""
+    """Return thirty users of one to thirty examples, made of integers only: the same on every machine."""
     rng = np.random.default_rng(7)
     users = np.repeat(np.arange(30), 1 + 7 * np.arange(30) % 30)
     labels = SingleLabels(rng.integers(0, 5, len(users)), tuple("abcde"))
@@ -219,7 +220,7 @@ class Dropping(nn.Module):
 
 
 def seeded(make: Callable[[int], nn.Module], classes: int) -> nn.Module:
-    """The module with the initial weights of seed 0."""
+    """Return a module with the initial weights of seed 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return make(classes)
@@ -236,7 +237,7 @@ def named(name: str, **options: Any) -> Callable[[int], nn.Module]:
 # ---------------------------------------------------------------------------- algorithms
 
 SMALL = {"cohort_size": 3, "batch_size": 8, "lr": 0.05}
-OPTIONS: dict[str, dict[str, Any]] = {  # what an algorithm is given besides the small numbers, or instead of them
+OPTIONS: dict[str, dict[str, Any]] = {  # of algorithms that need others than SMALL
     "fedadam": {**SMALL, "server_lr": 0.01},
     "fedyogi": {**SMALL, "server_lr": 0.01},
     "fedadagrad": {**SMALL, "server_lr": 0.01},
@@ -245,17 +246,17 @@ OPTIONS: dict[str, dict[str, Any]] = {  # what an algorithm is given besides the
     "centralised": {"batch_size": 8, "lr": 0.05},
     "fedrep": {**SMALL, "head_epochs": 2},
 }
-MODELS = {"fedbn": partial(seeded, Normed)}  # of the algorithms that lenet is no use for
+MODELS = {"fedbn": partial(seeded, Normed)}  # of algorithms that lenet does not suit
 
 
 def make(name: str, **options: Any) -> Algorithm:
-    """The named algorithm with small numbers."""
+    """Return a named algorithm with small numbers."""
     return NAMED_ALGORITHMS[ALGORITHMS.get(name, name)](**{**OPTIONS.get(name, SMALL), **options})
 
 
-def equal(**slots: Any) -> Algorithm:
-    """FedAvg whose clients all count the same, with some slots exchanged."""
-    return replace(make("fedavg", cohort_size=5), client_weighting=WeightUniformly(), **slots)
+def uniform(**components: Any) -> Algorithm:
+    """Return FedAvg with uniform client weights and other components."""
+    return replace(make("fedavg", cohort_size=5), client_weighting=WeightUniformly(), **components)
 
 
 # ---------------------------------------------------------------------------- records
@@ -263,27 +264,27 @@ def equal(**slots: Any) -> Algorithm:
 
 def run(
     algorithm: Algorithm,
-    people: Callable[[], Population] = albums,
+    make_population: Callable[[], Population] = albums,
     model: Callable[[int], nn.Module] = lenet,
     **settings: Any,
 ) -> Record:
-    """Train with small settings and return what is pinned of it."""
+    """Train with small settings and return the record of the run."""
     torch.set_num_threads(1)
-    population = people()
-    given = {"rounds": 2, "evaluate_every": 0, "engine": "reference", "workers": 2, "progress": False, **settings}
-    result = me.train(population, model(len(population.classes)), algorithm, device="cpu", **given)
+    population = make_population()
+    settings = {"rounds": 2, "evaluate_every": 0, "engine": "reference", "workers": 2, "progress": False, **settings}
+    result = me.train(population, model(len(population.classes)), algorithm, device="cpu", **settings)
     return record(FlatModel(result.model).read(), *pinned(result.events, result.final))
 
 
 def pinned(events: list[dict[str, Any]], final: dict[str, float]) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """The metrics of each round and those after the last one, by the names that they have in the JSON files."""
+    """Return the metrics of each round and the final ones, by their names in the JSON files."""
     stable = {current: name for name, current in METRIC_NAMES.items()}
     rounds = [{stable[name]: value for name, value in event.items() if name not in UNPINNED} for event in events]
     return rounds, {stable[name]: value for name, value in final.items()}
 
 
 def engine_case(name: str, engine: str) -> Record:
-    """A named algorithm on an engine, or that the engine refuses it."""
+    """Return the record of a named algorithm on an engine, or that the engine refuses it."""
     try:
         return run(make(name), model=MODELS.get(name, lenet), engine=ENGINES[engine])
     except ValueError:
@@ -291,7 +292,7 @@ def engine_case(name: str, engine: str) -> Record:
 
 
 def resumed() -> Record:
-    """Three rounds, stopped after the first."""
+    """Return the record of three rounds, stopped after the first."""
     with TemporaryDirectory() as folder:
         options: dict[str, Any] = {"folder": Path(folder, "run"), "evaluate_every": 1, "checkpoint_seconds": 0}
         run(make("scaffold"), rounds=1, **options)
@@ -299,18 +300,17 @@ def resumed() -> Record:
 
 
 def resumed_personal() -> Record:
-    """Three rounds of clients who keep layers and momentum, stopped after the second."""
+    """Return the record of three rounds of clients with personal layers and momentum, stopped after the second."""
     with TemporaryDirectory() as folder:
         options: dict[str, Any] = {"folder": Path(folder, "run"), "evaluate_every": 1, "checkpoint_seconds": 0}
         run(make("fedper", momentum=0.9, persist_state=True), rounds=2, **options)
         return run(make("fedper", momentum=0.9, persist_state=True), rounds=3, resume=True, **options)
 
 
-def dealt() -> Record:
-    """A store of CIFAR's format that is prepared, opened and dealt to other clients."""
+def repartitioned() -> Record:
+    """Return the record of a store in CIFAR's format that is prepared, opened and repartitioned."""
     with TemporaryDirectory() as folder:
         cifar, raw, out = dataset("cifar10"), Path(folder, "raw"), Path(folder, "store")
-        assert cifar.write_synthetic is not None, "CIFAR-10 has a stand-in"
         cifar.write_synthetic(me.SyntheticImages(users=20, size=32, images_per_user=8, coarse=4, fine=8), raw)
         write_store(cifar.read_manifest(raw, partition="dirichlet", users=6, alpha=0.5), out, None, processes=1)
         opened = open_population(out)
@@ -318,44 +318,45 @@ def dealt() -> Record:
 
 
 def two_ranks() -> Record:
-    """Two processes of torchrun over Gloo."""
+    """Return the record of two processes of torchrun over Gloo."""
     with TemporaryDirectory() as folder:
         out = Path(folder, "record.json")
         torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.golden_cases")
         python(*torchrun, "--rank", str(out), cwd=ROOT)
-        found: Record = json.loads(out.read_text())
-        return found
+        content: Record = json.loads(out.read_text())
+        return content
 
 
 def one_rank(out: Path) -> None:
-    """What each process of `two_ranks` does."""
-    found = run(make("fedavgm", cohort_size=5))
+    """Train in one process of `two_ranks`."""
+    content = run(make("fedavgm", cohort_size=5))
     if dist_info().rank == 0:
-        out.write_text(json.dumps(found))
+        out.write_text(json.dumps(content))
     shutdown(0)
 
 
 def command() -> Record:
-    """`manyeyes run`: the weights of its checkpoint and the metrics in its folder."""
-    words = (
+    """Return the record of `manyeyes run`: the weights of its checkpoint and the metrics in its folder."""
+    options = (
         "data.users=20 data.images_per_user=8 data.coarse=4 data.fine=8 model=lenet model.width=4 algorithm=fedavgm "
         "algorithm.cohort_size=3 algorithm.batch_size=8 algorithm.lr=0.05 rounds=2 evaluate_every=0 engine=reference "
         "engine.device=cpu engine.threads=1 folder=here"
     )
     with TemporaryDirectory() as folder:
-        python("manyeyes", "run", *words.split(), cwd=Path(folder))
-        here = Path(folder, "here")
-        weights = load_file(here / "checkpoint.safetensors")["weights"]
-        events = [json.loads(line) for line in (here / "metrics.jsonl").read_text().splitlines()]
+        python("manyeyes", "run", *options.split(), cwd=Path(folder))
+        run_folder = Path(folder, "here")
+        weights = load_file(run_folder / "checkpoint.safetensors")["weights"]
+        events = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
         return record(weights, *pinned(events, {}))
 
 
-def python(*words: str, cwd: Path) -> None:
+def python(*args: str, cwd: Path) -> None:
     """Run a module in a process of its own, with one thread."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-m", *words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", *args]
+    process = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 # ---------------------------------------------------------------------------- the cases
@@ -374,7 +375,7 @@ ADAPTIVE = CentralDP(
 LOCAL = LocalDP(noise_multiplier=0.1, clipping_norm=0.5, reproducible_noise=True)
 ZOOM = me.Preprocess(crop=24, scale=(0.2, 0.9), flip_horizontal=True)
 CROP = me.Preprocess(crop=28, pad=2, flip_horizontal=True, flip_vertical=True)
-FULL = partial(make, "fedvc", virtual_client_size=16, cohort_size=2, lr=0.01)  # no batch of one photo
+FULL = partial(make, "fedvc", virtual_client_size=16, cohort_size=2, lr=0.01)  # no batch of one image
 SCHEDULED = {
     "momentum": 0.9,
     "weight_decay": 0.01,
@@ -391,11 +392,11 @@ FEDDYN_CASES: dict[str, Callable[[], Record]] = {
 }
 
 RUN_CASES: dict[str, Callable[[], Record]] = {
-    "private-central": lambda: run(equal(sampler=PoissonSampler(4), privacy=CENTRAL)),
-    "private-adaptive-clip": lambda: run(equal(privacy=ADAPTIVE), rounds=3),
-    "private-local": lambda: run(equal(privacy=LOCAL)),
-    "private-ranks": lambda: run(equal(sampler=PoissonSampler(4), privacy=CENTRAL), engine=ENGINES["ranks"]),
-    "private-lanes": lambda: run(equal(sampler=PoissonSampler(4), privacy=CENTRAL), engine=ENGINES["lanes"]),
+    "private-central": lambda: run(uniform(sampler=PoissonSampler(4), privacy=CENTRAL)),
+    "private-adaptive-clip": lambda: run(uniform(privacy=ADAPTIVE), rounds=3),
+    "private-local": lambda: run(uniform(privacy=LOCAL)),
+    "private-ranks": lambda: run(uniform(sampler=PoissonSampler(4), privacy=CENTRAL), engine=ENGINES["ranks"]),
+    "private-lanes": lambda: run(uniform(sampler=PoissonSampler(4), privacy=CENTRAL), engine=ENGINES["lanes"]),
     "personal-fedper": lambda: run(make("fedper", cohort_size=6), rounds=3, evaluate_every=1),
     "personal-ditto": lambda: run(make("ditto", cohort_size=6, momentum=0.9), rounds=3, evaluate_every=1),
     "personal-finetuned": lambda: run(make("finetuned", cohort_size=6, adapt_epochs=2), rounds=3, evaluate_every=1),
@@ -404,11 +405,11 @@ RUN_CASES: dict[str, Callable[[], Record]] = {
     "packed-bf16": lambda: run(replace(make("fedavg"), compressor=BF16())),
     "packed-int8": lambda: run(replace(make("fedavg"), compressor=Int8(block_size=256))),
     "packed-topk": lambda: run(replace(make("fedavg", cohort_size=8), compressor=TopK(0.05)), rounds=3),
-    "robust-median": lambda: run(equal(aggregator=Median())),
-    "robust-trimmed": lambda: run(equal(aggregator=TrimmedMean(0.25))),
-    "robust-krum": lambda: run(equal(aggregator=Krum(num_malicious=1))),
-    "robust-multikrum": lambda: run(equal(aggregator=Krum(num_malicious=1, num_selected=3))),
-    "robust-median-ranks": lambda: run(equal(aggregator=Median()), engine=ENGINES["ranks"]),
+    "robust-median": lambda: run(uniform(aggregator=Median())),
+    "robust-trimmed": lambda: run(uniform(aggregator=TrimmedMean(0.25))),
+    "robust-krum": lambda: run(uniform(aggregator=Krum(num_malicious=1))),
+    "robust-multikrum": lambda: run(uniform(aggregator=Krum(num_malicious=1, num_selected=3))),
+    "robust-median-ranks": lambda: run(uniform(aggregator=Median()), engine=ENGINES["ranks"]),
     "server-yogi-scheduled": lambda: run(replace(make("fedavg"), server_optimizer=YOGI), rounds=3),
     "server-adam-scheduled": lambda: run(replace(make("fedavg"), server_optimizer=ADAM), rounds=3),
     "server-sgd-scheduled": lambda: run(
@@ -448,12 +449,12 @@ RUN_CASES: dict[str, Callable[[], Record]] = {
     "resumed": resumed,
     "uninterrupted-personal": lambda: run(make("fedper", momentum=0.9, persist_state=True), rounds=3, evaluate_every=1),
     "resumed-personal": resumed_personal,
-    "dealt-store": dealt,
+    "dealt-store": repartitioned,
     "two-ranks": two_ranks,
     "command": command,
 }
 
-PLANS: dict[str, tuple[Algorithm, int]] = {  # with the random numbers that augmentation wants of each example
+PLANS: dict[str, tuple[Algorithm, int]] = {  # and the random numbers per example for augmentation
     "uniform": (make("fedavg"), 0),
     "poisson": (replace(make("fedavg"), sampler=PoissonSampler(6)), 0),
     "by-size": (make("fedvc", cohort_size=4), 0),
@@ -475,12 +476,12 @@ PLANS: dict[str, tuple[Algorithm, int]] = {  # with the random numbers that augm
 
 
 def plan_hash(name: str) -> str:
-    """The hash of everything random in three rounds."""
-    algorithm, dice = PLANS[name]
-    people = numbered().pooled() if name == "pooled" else numbered()
+    """Return the hash of everything random in three rounds."""
+    algorithm, num_uniforms = PLANS[name]
+    population = numbered().pooled() if name == "pooled" else numbered()
     digest = hashlib.sha256()
     for round in range(3):
-        plan = plan_round(algorithm, people, 11, round, dice)
+        plan = plan_round(algorithm, population, 11, round, num_uniforms)
         for client in plan.clients:
             for stable, current in PLAN_FIELDS.items():
                 digest.update(f"{round} {stable} ".encode() + as_bytes(getattr(client, current)))
@@ -488,7 +489,7 @@ def plan_hash(name: str) -> str:
 
 
 def as_bytes(value: Any) -> bytes:
-    """An array or a number as bytes, the same on every machine."""
+    """Return an array or a number as bytes, the same on every machine."""
     if value is None:
         return b"none"
     array = np.asarray(value)
@@ -497,14 +498,14 @@ def as_bytes(value: Any) -> bytes:
 
 
 def dealing_hash() -> str:
-    """The hash of who holds what after examples are dealt out."""
-    people = repartition(numbered(), ClassPartitioner(12, 2), seed=5)
-    split = np.unique(np.asarray(people.columns["split"]), return_inverse=True)[1]
-    return hashlib.sha256(b"".join(map(as_bytes, (people.offsets, people.image_indices, split)))).hexdigest()
+    """Return the hash of the examples of each user after a repartition."""
+    population = repartition(numbered(), ClassPartitioner(12, 2), seed=5)
+    split = np.unique(np.asarray(population.columns["split"]), return_inverse=True)[1]
+    return hashlib.sha256(b"".join(map(as_bytes, (population.offsets, population.image_indices, split)))).hexdigest()
 
 
 def partition_hash() -> str:
-    """The hash of a Dirichlet partition, and of users dealt to train, val and test."""
+    """Return the hash of a Dirichlet partition, and of the split of users into train, val and test."""
     owners = dirichlet(numbered().labels.nonzero()[1], 20, 0.3, seed=5)
     split = np.unique(by_users(owners, seed=5), return_inverse=True)[1]
     return hashlib.sha256(as_bytes(owners) + as_bytes(split)).hexdigest()
@@ -516,7 +517,7 @@ PLAN_CASES: dict[str, Callable[[], str]] = {
     "partition": partition_hash,
 }
 
-FILES: dict[str, tuple[dict[str, Callable[[], Any]], bool]] = {  # and whether they hold on every machine
+FILES: dict[str, tuple[dict[str, Callable[[], Any]], bool]] = {  # and whether they are the same on every machine
     "engines": (ENGINE_CASES, False),
     "runs": (RUN_CASES, False),
     "plans": (PLAN_CASES, True),
@@ -528,10 +529,10 @@ def write(names: list[str]) -> None:
     """Write golden files, by default all of them."""
     for name in names or FILES:
         cases, portable = FILES[name]
-        found = {case: make() for case, make in cases.items()}
-        refused = [case for case, one in found.items() if "refused" in one]
-        print(f"{name}: {len(found)} cases, refused: {', '.join(refused) or 'none'}")
-        save(name, found, portable)
+        records = {case: make() for case, make in cases.items()}
+        refused = [case for case, content in records.items() if "refused" in content]
+        print(f"{name}: {len(records)} cases, refused: {', '.join(refused) or 'none'}")
+        save(name, records, portable)
 
 
 if __name__ == "__main__":

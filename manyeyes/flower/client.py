@@ -27,7 +27,7 @@ from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.training_spec import BuiltModel, TrainingSpec, make_model, parse_settings
 from manyeyes.flower.wire import CONFIG, from_record, parse_config, to_record
 from manyeyes.metrics import Accuracy
-from manyeyes.training.personalized_evaluation import FixedCohort
+from manyeyes.training.scoring import FixedCohort
 
 TASK_TYPES = {"round": int, "client_id": int, "last_round": int, "run": str}
 TRAIN_TASK_TYPES = TASK_TYPES | {"clipping_norm": float, "target_distribution": list}

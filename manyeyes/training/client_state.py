@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, MutableMapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 import safetensors.torch
 import torch
@@ -57,8 +57,16 @@ class ClientStateStore(MutableMapping[int, ClientState]):
     client starts again without a state.
     """
 
-    def __init__(self, path: Path | None, device: torch.device, max_bytes: int) -> None:
-        self._path, self._device, self._max_bytes = path, device, max_bytes
+    def __init__(
+        self,
+        path: Path | None,
+        device: torch.device,
+        max_bytes: int,
+        index: Tensor | None = None,
+        writes: bool = True,
+    ) -> None:
+        """Continue from a checkpoint with this index; a process that does not write works on a copy of the file."""
+        self._path, self._device, self._max_bytes = path if writes else None, device, max_bytes
         self._open_file: IO[bytes] | None = None  # created when the first record is written
         self._records: dict[int, Record] = {}
         self._cache: dict[int, ClientState] = {}
@@ -68,23 +76,17 @@ class ClientStateStore(MutableMapping[int, ClientState]):
         self._replaced: list[Record] = []  # that only checkpoints refer to
         self._free: dict[int, list[int]] = {}  # offsets by the size of a record
         self._end = 0
-
-    @classmethod
-    def open(cls, path: Path, index: Tensor, device: torch.device, max_bytes: int, writes: bool = True) -> Self:
-        """Continue from a checkpoint with this index; a process that does not write works on a copy of the file."""
-        store = cls(path if writes else None, device, max_bytes)
-        if not len(index):
-            return store
+        if path is None or index is None or not len(index):
+            return
         if not path.exists():
             raise ValueError(f"{path} is missing and the checkpoint refers to it: restore the file or start a new run.")
         if writes:
-            store._open_file = path.open("r+b", buffering=0)
+            self._open_file = path.open("r+b", buffering=0)
         else:
             with path.open("rb") as file:
-                shutil.copyfileobj(file, store._file, COPY_BYTES)
-        store._records = {row[0]: Record(*row) for row in index.tolist()}
-        store._find_free_offsets()
-        return store
+                shutil.copyfileobj(file, self._file, COPY_BYTES)
+        self._records = {row[0]: Record(*row) for row in index.tolist()}
+        self._find_free_offsets()
 
     def __getitem__(self, client_id: int) -> ClientState:
         if client_id in self._cache:

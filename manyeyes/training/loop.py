@@ -22,10 +22,10 @@ from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.training.callbacks import CallbackList, TrainingRun
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.personalized_evaluation import evaluate_personalized
 from manyeyes.training.result import Scores
 from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder
+from manyeyes.training.scoring import score_models
 from manyeyes.training.setup import TrainingSetup
 
 
@@ -174,24 +174,6 @@ class TrainingLoop:
         requests = self.setup.dist.all_gather((is_interrupt_requested, self.callbacks.run.stop_reason))
         self.stop_reason = next((reason for _, reason in requests if reason is not None), None)
         return any(interrupted for interrupted, _ in requests)
-
-
-def score_models(setup: TrainingSetup, state: ServerState, clients: ClientStateStore) -> Scores:
-    """Score the shared model with the clients' personal layers, and personalized models where the algorithm has them."""
-    algorithm, evaluator, engine = setup.algorithm, setup.evaluator, setup.engine
-    if evaluator is None:
-        return Scores()
-    if algorithm.personal_layers is None or not clients:
-        shared = evaluator.evaluate_global(state.weights)
-    else:
-        mask = engine.personal_mask(algorithm.personal_layers)
-        shared = evaluator.evaluate_personal_layers(state.weights, mask, clients)
-    if algorithm.adaptation is None and algorithm.personal_model is None:
-        return Scores(shared)
-    personalized = evaluate_personalized(
-        algorithm, state, setup.population, engine, evaluator, clients, setup.config.seed
-    )
-    return Scores(shared, personalized)
 
 
 def count_users_without_test(setup: TrainingSetup) -> dict[str, float]:

@@ -137,30 +137,25 @@ def run_training(
     Callbacks take part in the run on every process; observers follow complete events, on the process that writes.
     """
     check_norm_statistics(setup.algorithm, setup.model)
-    built_in = (
-        (PrivacyLedger(), Tables()) if setup.best_model is None else (setup.best_model, PrivacyLedger(), Tables())
-    )
+    best_model = () if setup.best_model is None else (setup.best_model,)
+    callbacks = (*best_model, PrivacyLedger(), Tables(), *callbacks)
+    observers = (RejectionMessages(), *observers) if setup.dist.rank == 0 else ()
     with ExitStack() as stack:
         stack.enter_context(retained_memory(setup.device))
-        recorder, checkpoint = open_run(setup, target, stack)
-        loop = TrainingLoop(
-            setup,
-            recorder,
-            stack.enter_context(closing(open_clients(setup, target, checkpoint))),
-            checkpoint,
-            (*built_in, *callbacks),
-            (RejectionMessages(), *observers) if setup.dist.rank == 0 else (),
-        )
+        loop = TrainingLoop(setup, *open_run(setup, target, stack), callbacks, observers)
         stack.callback(loop.callbacks.close)
-        with explained_failures(recorder.path):
+        with explained_failures(loop.recorder.path):
             train_rounds(loop)
         return finish(loop)
 
 
-def open_run(setup: TrainingSetup, target: RunTarget, stack: ExitStack) -> tuple[Recorder, Checkpoint | None]:
+def open_run(
+    setup: TrainingSetup, target: RunTarget, stack: ExitStack
+) -> tuple[Recorder, ClientStateStore, Checkpoint | None]:
     """Create or continue the run folder; of several processes, the first writes and the others only read."""
+    max_bytes = setup.config.client_state_cache_mib * MIB
     if target.folder is None:
-        return Recorder(), None
+        return Recorder(), stack.enter_context(closing(ClientStateStore(None, setup.device, max_bytes))), None
     folder, writes = RunFolder(Path(target.folder)), setup.dist.rank == 0
     run_fingerprint = fingerprint(setup.algorithm, setup.preprocess, setup.config.seed, setup.model, setup.population)
     if writes:
@@ -171,7 +166,9 @@ def open_run(setup: TrainingSetup, target: RunTarget, stack: ExitStack) -> tuple
         _describe_in_folder(folder, setup, target)
         recorder = stack.enter_context(closing(Recorder(folder, run_fingerprint, checkpoint)))
     recorder.events = setup.dist.all_gather(recorder.events)[0]
-    return recorder, checkpoint
+    index = None if checkpoint is None else checkpoint.clients
+    clients = ClientStateStore(folder.client_states, setup.device, max_bytes, index, writes)
+    return recorder, stack.enter_context(closing(clients)), checkpoint
 
 
 def _describe_in_folder(folder: RunFolder, setup: TrainingSetup, target: RunTarget) -> None:
@@ -182,16 +179,6 @@ def _describe_in_folder(folder: RunFolder, setup: TrainingSetup, target: RunTarg
         if target.splits:
             folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(target.splits)) + "\n")
     folder.write_config(target.description)
-
-
-def open_clients(setup: TrainingSetup, target: RunTarget, checkpoint: Checkpoint | None) -> ClientStateStore:
-    """Return the clients' states, as the checkpoint has them."""
-    max_bytes = setup.config.client_state_cache_mib * MIB
-    path = None if target.folder is None else RunFolder(Path(target.folder)).client_states
-    writes = setup.dist.rank == 0
-    if checkpoint is not None and path is not None:
-        return ClientStateStore.open(path, checkpoint.clients, setup.device, max_bytes, writes)
-    return ClientStateStore(path if writes else None, setup.device, max_bytes)
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def test_types_and_shapes_are_restored(tmp_path: Path) -> None:
     clients = ClientStateStore(tmp_path / "c", CPU, 0)
     clients[1] = state
     index = clients.flush()
-    for loaded in (clients[1], ClientStateStore.open(tmp_path / "c", index, CPU, 0)[1]):
+    for loaded in (clients[1], ClientStateStore(tmp_path / "c", CPU, 0, index)[1]):
         assert loaded.keys() == state.keys()
         for name, tensor in state.items():
             assert torch.equal(loaded[name], tensor)
@@ -91,7 +91,7 @@ def test_no_file_is_written_without_states(tmp_path: Path) -> None:
     assert clients.flush().shape == (0, 4)
     clients.commit()
     assert list(tmp_path.iterdir()) == []
-    assert len(ClientStateStore.open(tmp_path / "c", NO_CLIENTS, CPU, 0)) == 0
+    assert len(ClientStateStore(tmp_path / "c", CPU, 0, NO_CLIENTS)) == 0
 
 
 ACTIONS = st.lists(
@@ -128,7 +128,7 @@ def test_a_crash_at_any_moment_leaves_the_states_of_the_last_checkpoint(
                 clients.commit()
         if action in ("crash", "flush and crash"):
             clients.close()
-            clients, expected = ClientStateStore.open(path, saved_index, CPU, max_bytes), dict(saved)
+            clients, expected = ClientStateStore(path, CPU, max_bytes, saved_index), dict(saved)
         assert values(clients) == expected
     max_file_bytes = 3 * MAX_CLIENTS * len(pack(make_state(0, has_correction=True)))  # free offsets are used again
     assert not path.exists() or path.stat().st_size <= max_file_bytes
@@ -158,13 +158,13 @@ def test_a_damaged_record_is_named_and_only_its_client_starts_again(
     data = bytearray((tmp_path / "c").read_bytes())
     data[offset_of(index, 3) + 2] ^= 1
     (tmp_path / "c").write_bytes(data)
-    reopened = ClientStateStore.open(tmp_path / "c", index, CPU, max_bytes)
+    reopened = ClientStateStore(tmp_path / "c", CPU, max_bytes, index)
     assert reopened.get(3) is None
     message = f"The state of client 3 in {tmp_path / 'c'} is damaged: the client starts again from the shared model.\n"
     assert capsys.readouterr().err == message
     assert values(reopened) == {0: 0, 1: 1, 2: 2, 4: 4}
     reopened[3] = make_state(8)
-    assert values(ClientStateStore.open(tmp_path / "c", reopened.flush(), CPU, max_bytes))[3] == 8
+    assert values(ClientStateStore(tmp_path / "c", CPU, max_bytes, reopened.flush()))[3] == 8
 
 
 def test_a_truncated_file_damages_only_the_records_after_the_cut(
@@ -175,7 +175,7 @@ def test_a_truncated_file_damages_only_the_records_after_the_cut(
     index = clients.flush()
     with (tmp_path / "c").open("r+b") as file:
         file.truncate(offset_of(index, 1) + 6)
-    reopened = ClientStateStore.open(tmp_path / "c", index, CPU, 0)
+    reopened = ClientStateStore(tmp_path / "c", CPU, 0, index)
     assert [reopened.get(client_id) is None for client_id in range(3)] == [False, True, True]
     assert capsys.readouterr().err.count("\n") == 2
 
@@ -186,7 +186,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     index = clients.flush()
     (tmp_path / "c").unlink()
     with pytest.raises(ValueError, match="is missing and the checkpoint refers to it: restore the file or start a new"):
-        ClientStateStore.open(tmp_path / "c", index, CPU, 0)
+        ClientStateStore(tmp_path / "c", CPU, 0, index)
 
 
 def test_a_process_that_does_not_write_works_on_a_copy(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_process_that_does_not_write_works_on_a_copy(tmp_path: Path) -> None:
     clients.update({client_id: make_state(client_id) for client_id in range(3)})
     index = clients.flush()
     before = (tmp_path / "c").read_bytes()
-    copy = ClientStateStore.open(tmp_path / "c", index, CPU, 0, writes=False)
+    copy = ClientStateStore(tmp_path / "c", CPU, 0, index, writes=False)
     copy.update({client_id: make_state(9) for client_id in range(6)})
     assert values(copy) == dict.fromkeys(range(6), 9)
     assert (tmp_path / "c").read_bytes() == before

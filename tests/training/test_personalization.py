@@ -70,7 +70,7 @@ def run(population: Population, algorithm: Algorithm, folder: Path | None = None
 
 def client_states(folder: Path) -> dict[int, ClientState]:
     saved = checkpoint.load(folder / "checkpoint.safetensors", CPU)
-    return dict(ClientStateStore.open(folder / "clients.bin", saved.clients, CPU, 2**20, writes=False))
+    return dict(ClientStateStore(folder / "clients.bin", CPU, 2**20, saved.clients, writes=False))
 
 
 def all_states(folder: Path) -> dict[str, torch.Tensor]:

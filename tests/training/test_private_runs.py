@@ -152,7 +152,7 @@ def test_private_personal_layers_stay_with_clients_and_get_no_noise(population: 
     assert torch.equal(after["fc.bias"], initial.state_dict()["fc.bias"])  # the server's, which receives no others
     assert not torch.equal(after["fc.weight"], initial.state_dict()["fc.weight"])
     index = load(tmp_path / "checkpoint.safetensors", CPU).clients
-    with closing(ClientStateStore.open(tmp_path / "clients.bin", index, CPU, 2**20, writes=False)) as clients:
+    with closing(ClientStateStore(tmp_path / "clients.bin", CPU, 2**20, index, writes=False)) as clients:
         biases = [state["personal_weights"] for state in clients.values()]
     assert biases
     assert all(not torch.equal(bias, after["fc.bias"]) for bias in biases)

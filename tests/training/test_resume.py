@@ -35,6 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedper": {"head_layers": 1, "cohort_size": 3, "batch_size": 4},
 }
 TESTED_ELSEWHERE = ("fedbn", "finetuned")  # they need norms, and users with training and test examples
+FAST_ALGORITHMS = ("centralized", "fedadam", "fedper", "scaffold", "warm-up")  # are tested without slow tests
 SMALL_ALGORITHMS = {
     name: make(**OPTIONS.get(name, {"cohort_size": 3, "batch_size": 4}))
     for name, make in NAMED_ALGORITHMS.items()
@@ -53,7 +54,13 @@ COMBINATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", [*SMALL_ALGORITHMS, *COMBINATIONS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FAST_ALGORITHMS else pytest.param(name, marks=pytest.mark.slow)
+        for name in [*SMALL_ALGORITHMS, *COMBINATIONS]
+    ],
+)
 def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path, population: Population, name: str) -> None:
     algorithm = {**SMALL_ALGORITHMS, **COMBINATIONS}[name]
     uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"

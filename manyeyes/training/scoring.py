@@ -1,4 +1,4 @@
-"""Evaluation of personalized models: those that clients keep, or that are fine-tuned for the evaluation only."""
+"""Scores of a run: of the shared model, and of models that clients keep or that are fine-tuned for the evaluation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from manyeyes.core.algorithm import Algorithm, Engine
+from manyeyes.core.algorithm import Engine
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import derive_key
 from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, RoundContext, ServerState
-from manyeyes.engines.evaluation import Evaluator, Score, with_personal_weights
+from manyeyes.engines.evaluation import Evaluator, with_personal_weights
+from manyeyes.training.result import Scores
+from manyeyes.training.setup import TrainingSetup
 
 MODELS_IN_MEMORY = 16  # whole models of clients, at the same time
 
@@ -46,39 +48,34 @@ class PersonalModels(Mapping[int, dict[str, Tensor]]):
         return client_id in self.clients
 
 
-def evaluate_personalized(
-    algorithm: Algorithm,
-    state: ServerState,
-    population: Population,
-    engine: Engine,
-    evaluator: Evaluator,
-    clients: ClientStates,
-    seed: int,
-) -> Score:
-    """Score each user of the evaluated split with its personalized model; no state changes.
+def score_models(setup: TrainingSetup, state: ServerState, clients: ClientStates) -> Scores:
+    """Score the shared model with the clients' personal layers, and personalized models where the algorithm has them.
 
     If no evaluated user has a personal model, the models of some clients are scored on all examples.
     """
+    algorithm, evaluator, engine = setup.algorithm, setup.evaluator, setup.engine
+    if evaluator is None:
+        return Scores()
+    if algorithm.personal_layers is None or not clients:
+        shared = evaluator.evaluate_global(state.weights)
+    else:
+        mask = engine.personal_mask(algorithm.personal_layers)
+        shared = evaluator.evaluate_personal_layers(state.weights, mask, clients)
     if algorithm.adaptation is not None:
-        models = _fine_tuned_models(algorithm, state, population, engine, evaluator, clients, seed)
-        return evaluator.evaluate_personal_models(models)
-    assert algorithm.personal_model is not None, "the algorithm personalizes no models"
+        return Scores(shared, evaluator.evaluate_personal_models(_fine_tuned_models(setup, evaluator, state, clients)))
+    if algorithm.personal_model is None:
+        return Scores(shared)
     if not clients:
-        return evaluator.evaluate_global(state.weights)
+        return Scores(shared, shared)
     mask = engine.personal_mask(algorithm.personal_model.personal_layers)
-    return evaluator.evaluate_personal_layers(state.weights, mask, PersonalModels(clients))
+    return Scores(shared, evaluator.evaluate_personal_layers(state.weights, mask, PersonalModels(clients)))
 
 
 def _fine_tuned_models(
-    algorithm: Algorithm,
-    state: ServerState,
-    population: Population,
-    engine: Engine,
-    evaluator: Evaluator,
-    clients: ClientStates,
-    seed: int,
+    setup: TrainingSetup, evaluator: Evaluator, state: ServerState, clients: ClientStates
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the model of each user, fine-tuned on its training examples; the shared model if it has none."""
+    algorithm, population, engine = setup.algorithm, setup.population, setup.engine
     assert algorithm.adaptation is not None, "the algorithm has no adaptation"
     task = algorithm.adaptation.local_algorithm(algorithm)
     if task.personal_layers is None:
@@ -89,6 +86,7 @@ def _fine_tuned_models(
     lr, fine_tuned = task.client_optimizer.learning_rate(state.round), engine.personal_mask(task.personal_layers)
     context = RoundContext(task.client_optimizer, lr, None, None, fine_tuned, loss=task.loss)
     mask = None if algorithm.personal_layers is None else engine.personal_mask(algorithm.personal_layers)
+    seed = derive_key(setup.config.seed, "adapt")
     user_of = {client_id: user for user, client_id in enumerate(population.user_ids.tolist())}
     client_ids = evaluator.population.user_ids
     for start in range(0, len(client_ids), MODELS_IN_MEMORY):
@@ -98,7 +96,7 @@ def _fine_tuned_models(
             models = {k: with_personal_weights(state.weights, mask, clients.get(k)) for k in models}
         if users := tuple(user_of[k] for k in models if k in user_of):
             fixed = replace(task, sampler=FixedCohort(users))
-            plan = plan_round(fixed, population, derive_key(seed, "adapt"), state.round, engine.num_augment_uniforms)
+            plan = plan_round(fixed, population, seed, state.round, engine.num_augment_uniforms)
             models |= _train_models(models, state, plan, context, engine)
         for client_id in evaluator.dist.shard(batch).tolist():
             yield client_id, models[client_id]
