@@ -1,68 +1,75 @@
-"""How the clients' updates become one where some may be malicious; without an aggregator they are summed by weight.
+"""Robust aggregators, for rounds with malicious clients; without an aggregator, updates are summed by weight.
 
-Every rule looks at each client's update [K, W]: memory grows with the cohort, which the weighted sum's does not.
-Coordinates are processed in blocks, so that nothing else of that size is made.
+An aggregator needs each client's update [K, W]: its memory grows with the cohort, unlike that of the weighted sum.
+Coordinates are processed in blocks, so that no other array has that size.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from manyeyes.components.numerics import l2_norms
 from manyeyes.components.weighting import WeightUniformly
-from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.algorithm import Algorithm, Tensors
 from manyeyes.core.population import Population
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import component, describe, option, register
 
 MAX_SORTED_ELEMENTS = 2**22  # values that are sorted or compared at once
 EPS = 1e-12
-State = dict[str, Tensor]
+Aggregate = tuple[Tensor, Tensors]  # the update [W] and the new state
 
 
-@register("aggregator", "median")
-@dataclass(frozen=True)
+def no_state(self: object, weights: Tensor) -> Tensors:
+    """Return the server state of an aggregator that has none."""
+    return {}
+
+
+def replaces_the_sum(self: object, algorithm: Algorithm, population: Population) -> str | None:
+    """Return why an aggregator cannot replace the sum of the updates, or None."""
+    name = describe("aggregator", self)["name"]
+    if algorithm.correction is not None and algorithm.correction.uploads:
+        correction = type(algorithm.correction).__name__
+        return f"correction={correction} sums what clients upload beyond updates, which aggregator={name} cannot guard"
+    if algorithm.privacy is not None:
+        return f"privacy adds noise to a sum, and aggregator={name} is not one: set aggregator=none or privacy=none"
+    return None
+
+
+def counts_uniformly(self: object, algorithm: Algorithm, population: Population) -> str | None:
+    """Return why an aggregator that ignores client weights does not fit the algorithm, or None."""
+    if algorithm.client_weighting != WeightUniformly():
+        return (
+            f"aggregator={describe('aggregator', self)['name']} counts every client the same, or a false number of "
+            "examples would count: set client_weighting=uniform"
+        )
+    return replaces_the_sum(self, algorithm, population)
+
+
+@component("aggregator", "median")
 class Median:
     """The median of each coordinate (Yin et al. 2018): robust while fewer than half of the clients are malicious."""
 
-    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _incompatibility(algorithm, "median")
+    init, incompatibility = no_state, counts_uniformly
 
-    def init(self, weights: Tensor) -> State:
-        return {}
-
-    def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def aggregate(self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors) -> Aggregate:
         return _trimmed_mean(updates_KW, (len(updates_KW) - 1) // 2), state
 
 
-@register("aggregator", "trimmed_mean")
-@dataclass(frozen=True)
+@component("aggregator", "trimmed_mean")
 class TrimmedMean:
     """The mean of each coordinate without its lowest and highest values (Yin et al. 2018)."""
 
     trim_fraction: float = option(0.1, "fraction of the clients cut off at each end", minimum=0, below=0.5)
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    init, incompatibility = no_state, counts_uniformly
 
-    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _incompatibility(algorithm, "trimmed_mean")
-
-    def init(self, weights: Tensor) -> State:
-        return {}
-
-    def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def aggregate(self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors) -> Aggregate:
         return _trimmed_mean(updates_KW, int(self.trim_fraction * len(updates_KW))), state
 
 
-@register("aggregator", "krum")
 @register("aggregator", "multi_krum", num_selected=5)
-@dataclass(frozen=True)
+@component("aggregator", "krum")
 class Krum:
     """The update closest to its neighbors, or the mean of the `num_selected` closest (Blanchard et al. 2017).
 
@@ -72,9 +79,6 @@ class Krum:
 
     num_malicious: int = option(1, "clients of a round that may be malicious (f)", minimum=0)
     num_selected: int = option(1, "updates that are averaged; above 1: multi-Krum", minimum=1)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @property
     def min_clients(self) -> int:
@@ -88,14 +92,11 @@ class Krum:
                 f"aggregator=krum with num_malicious={self.num_malicious} and num_selected={self.num_selected} needs "
                 f"{self.min_clients} clients per round, and the cohort has {cohort_size}: choose a larger cohort"
             )
-        return _incompatibility(algorithm, "krum")
+        return counts_uniformly(self, algorithm, population)
 
-    def init(self, weights: Tensor) -> State:
-        return {}
+    init = no_state
 
-    def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def aggregate(self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors) -> Aggregate:
         best = self.scores(updates_KW).argsort(stable=True)[: self.num_selected]
         return updates_KW[best].mean(0), state
 
@@ -109,8 +110,7 @@ class Krum:
         return squared_KK.sort(1).values[:, 1 : 1 + num_neighbors].sum(1)  # the nearest is the update itself
 
 
-@register("aggregator", "centered_clipping")
-@dataclass(frozen=True)
+@component("aggregator", "centered_clipping")
 class CenteredClipping:
     """Updates clipped around the last round's aggregate v: v <- v + mean_k (u_k - v) min(1, radius / ||u_k - v||).
 
@@ -120,18 +120,12 @@ class CenteredClipping:
     radius: float = option(10.0, "norm at which a difference from the center is clipped", above=0)
     iterations: int = option(1, "clipping steps per round", minimum=1)
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    incompatibility = counts_uniformly
 
-    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _incompatibility(algorithm, "centered_clipping")
-
-    def init(self, weights: Tensor) -> State:
+    def init(self, weights: Tensor) -> Tensors:
         return {"center": torch.zeros_like(weights)}
 
-    def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def aggregate(self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors) -> Aggregate:
         center = state["center"]
         for _ in range(self.iterations):
             differences_KW = updates_KW - center
@@ -140,8 +134,7 @@ class CenteredClipping:
         return center, {"center": center}
 
 
-@register("aggregator", "geometric_median")
-@dataclass(frozen=True)
+@component("aggregator", "geometric_median")
 class GeometricMedian:
     """The point with the smallest weighted sum of distances to the updates, by smoothed Weiszfeld iterations.
 
@@ -151,18 +144,9 @@ class GeometricMedian:
     iterations: int = option(8, "Weiszfeld iterations per round", minimum=1)
     smoothing: float = option(1e-6, "smallest distance that divides a weight", above=0)
 
-    def __post_init__(self) -> None:
-        check_options(self)
+    init, incompatibility = no_state, replaces_the_sum
 
-    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _core_incompatibility(algorithm, "geometric_median")
-
-    def init(self, weights: Tensor) -> State:
-        return {}
-
-    def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: State
-    ) -> tuple[Tensor, State]:
+    def aggregate(self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors) -> Aggregate:
         alpha_K = (weights_K / weights_K.sum()).to(updates_KW)
         median = alpha_K @ updates_KW
         for _ in range(self.iterations):
@@ -179,21 +163,3 @@ def _trimmed_mean(updates_KW: Tensor, num_cut: int) -> Tensor:
 
 def _blocks(updates_KW: Tensor) -> Iterator[Tensor]:
     yield from updates_KW.split(max(1, MAX_SORTED_ELEMENTS // len(updates_KW)), 1)
-
-
-def _incompatibility(algorithm: Algorithm, name: str) -> str | None:
-    if algorithm.client_weighting != WeightUniformly():
-        return (
-            f"aggregator={name} counts every client the same, or a false number of examples would count: "
-            "set client_weighting=uniform"
-        )
-    return _core_incompatibility(algorithm, name)
-
-
-def _core_incompatibility(algorithm: Algorithm, name: str) -> str | None:
-    if algorithm.correction is not None and algorithm.correction.uploads:
-        correction = type(algorithm.correction).__name__
-        return f"correction={correction} sums what clients upload beyond updates, which aggregator={name} cannot guard"
-    if algorithm.privacy is not None:
-        return f"privacy adds noise to a sum, and aggregator={name} is not one: set aggregator=none or privacy=none"
-    return None

@@ -1,7 +1,5 @@
 """Which examples a client trains on in a round, and in which batches."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from manyeyes.components.client_optimizers import SGD
@@ -9,11 +7,10 @@ from manyeyes.components.weighting import FedNovaWeighting
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import PERSONAL, SHARED
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import component, option
 
 
-@register("batching", "epochs")
-@dataclass(frozen=True)
+@component("batching", "epochs")
 class EpochBatching:
     """Passes over a client's examples, each in a new random order.
 
@@ -25,9 +22,6 @@ class EpochBatching:
     batch_size: int = option(64, "examples per local step", minimum=1)
     max_examples: int = option(0, "at most this many of a client's examples, drawn again each round; 0: all", minimum=0)
     head_epochs: int = option(0, "FedRep: passes that train only the personal layers, before the others", minimum=0)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if not self.head_epochs:
@@ -61,8 +55,7 @@ class EpochBatching:
         return np.repeat([PERSONAL, SHARED], [head_steps, num_steps - head_steps])
 
 
-@register("batching", "virtual_client")
-@dataclass(frozen=True)
+@component("batching", "virtual_client")
 class VirtualClientBatching:
     """The same number of examples for every client: the virtual clients of FedVC (Hsu et al. 2020, section 5.3).
 
@@ -71,9 +64,6 @@ class VirtualClientBatching:
 
     virtual_client_size: int = option(256, "FedVC: examples of every client per round", minimum=1)
     batch_size: int = option(64, "examples per local step", minimum=1)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def num_examples(self, num_held: int) -> int:
         return self.virtual_client_size

@@ -11,7 +11,7 @@ from torch import Tensor
 from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import SLOTS, Algorithm, OptState
 from manyeyes.core.plan import ALL, PERSONAL
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import check_options, component, option
 from manyeyes.core.state import RoundContext
 
 
@@ -69,8 +69,7 @@ PERSIST_STATE_HELP = "carry the local optimizer's state from round to round"
 SCHEDULE_HELP = "local learning rate over rounds"
 
 
-@register("client_optimizer", "sgd")
-@dataclass(frozen=True)
+@component("client_optimizer", "sgd")
 class SGD:
     """theta <- theta - lr v, with v <- momentum v + g + weight_decay theta."""
 
@@ -80,9 +79,6 @@ class SGD:
     max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP, minimum=0)
     persist_state: bool = option(False, PERSIST_STATE_HELP)
     schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def learning_rate(self, round: int) -> float:
         return self.lr * self.schedule.factor(round)
@@ -99,8 +95,7 @@ class SGD:
         return theta - lr * velocity, (velocity,)
 
 
-@register("client_optimizer", "adam")
-@dataclass(frozen=True)
+@component("client_optimizer", "adam")
 class Adam:
     """Adam with bias correction (Kingma and Ba 2015)."""
 
@@ -112,9 +107,6 @@ class Adam:
     max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP, minimum=0)
     persist_state: bool = option(False, PERSIST_STATE_HELP)
     schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def learning_rate(self, round: int) -> float:
         return self.lr * self.schedule.factor(round)

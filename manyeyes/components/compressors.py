@@ -1,20 +1,18 @@
 """How a client's update is encoded for the upload: typed arrays on the wire, the same number of floats after it."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import component, option
 
 INT8_STEPS = 127  # on each side of 0
 
 
-@register("compressor", "bf16")
-@dataclass(frozen=True)
+@component("compressor", "bf16")
 class BF16:
     """Every value rounded to the nearest bf16: half the bytes, 8 bits of mantissa."""
 
@@ -30,8 +28,7 @@ class BF16:
         return arrays["values"].float()
 
 
-@register("compressor", "int8")
-@dataclass(frozen=True)
+@component("compressor", "int8")
 class Int8:
     """Every value as a step of -127..127 of its block's scale, rounded up or down at random.
 
@@ -40,9 +37,6 @@ class Int8:
 
     block_size: int = option(1024, "values that share a float32 scale", minimum=1)
     error_feedback = False
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def num_bytes(self, num_elements: int) -> int:
         return num_elements + 4 * math.ceil(num_elements / self.block_size)
@@ -61,8 +55,7 @@ class Int8:
         return arrays["values"].float() * arrays["scales"].repeat_interleave(self.block_size)[:num_elements]
 
 
-@register("compressor", "topk")
-@dataclass(frozen=True)
+@component("compressor", "topk")
 class TopK:
     """The values of largest magnitude with their indices; the client adds the rest to its next update.
 
@@ -71,9 +64,6 @@ class TopK:
 
     fraction: float = option(0.01, "fraction of the values that is sent", above=0, maximum=1)
     error_feedback = True
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def _num_sent(self, num_elements: int) -> int:
         return math.ceil(self.fraction * num_elements)

@@ -1,20 +1,17 @@
 """What is added to each local gradient g: gradient_scale * g + proximal_strength * (theta - theta_t) + offset."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import SGD
 from manyeyes.components.server_optimizers import ServerSGD
 from manyeyes.components.weighting import WeightUniformly
-from manyeyes.core.algorithm import Algorithm, ServerStep
+from manyeyes.core.algorithm import Algorithm, ServerStep, State
 from manyeyes.core.population import Population
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import component, option
 
 
-@register("correction", "proximal")
-@dataclass(frozen=True)
+@component("correction", "proximal")
 class ProximalTerm:
     """FedProx: a pull of strength mu back to the server's weights (Li et al. 2020)."""
 
@@ -24,9 +21,6 @@ class ProximalTerm:
     uploads = False
     downloads = False
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     @property
     def proximal_strength(self) -> float:
         return self.mu
@@ -34,25 +28,19 @@ class ProximalTerm:
     def init(self, theta: Tensor) -> None:
         return None
 
-    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> None:
+    def offset(self, correction_state: State, client_state: State) -> None:
         return None
 
     def client_update(
-        self,
-        correction_state: Tensor | None,
-        client_state: Tensor | None,
-        update: Tensor,
-        steps_times_lr: float,
-        full_gradient: Tensor | None,
+        self, correction_state: State, client_state: State, update: Tensor, steps_times_lr: float, full_gradient: State
     ) -> tuple[None, None]:
         return None, None
 
-    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[None, Tensor]:
+    def server_update(self, correction_state: State, step: ServerStep) -> tuple[None, Tensor]:
         return None, step.theta_after
 
 
-@register("correction", "scaffold")
-@dataclass(frozen=True)
+@component("correction", "scaffold")
 class ScaffoldCorrection:
     """SCAFFOLD: c - c_k, with c_k the client's mean gradient (Karimireddy et al. 2020, Algorithm 1, option II)."""
 
@@ -73,31 +61,25 @@ class ScaffoldCorrection:
     def init(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta)
 
-    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor:
+    def offset(self, correction_state: State, client_state: State) -> Tensor:
         assert correction_state is not None, "SCAFFOLD has a server control variate"
         return correction_state if client_state is None else correction_state - client_state
 
     def client_update(
-        self,
-        correction_state: Tensor | None,
-        client_state: Tensor | None,
-        update: Tensor,
-        steps_times_lr: float,
-        full_gradient: Tensor | None,
+        self, correction_state: State, client_state: State, update: Tensor, steps_times_lr: float, full_gradient: State
     ) -> tuple[Tensor, Tensor]:
         """Return c_k <- c_k - c + (theta_t - theta) / (steps * lr), and its change; with lr 0 nothing changes."""
         assert correction_state is not None, "SCAFFOLD has a server control variate"
         change = update / steps_times_lr - correction_state if steps_times_lr else torch.zeros_like(correction_state)
         return (change if client_state is None else client_state + change), change
 
-    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor, Tensor]:
+    def server_update(self, correction_state: State, step: ServerStep) -> tuple[Tensor, Tensor]:
         """Return c <- c + (1 / N) sum of changes."""
         assert correction_state is not None and step.uploads is not None, "SCAFFOLD has state and uploads"
         return correction_state + step.uploads / step.num_clients, step.theta_after
 
 
-@register("correction", "mimelite")
-@dataclass(frozen=True)
+@component("correction", "mimelite")
 class MimeLiteMomentum:
     """Mime-lite with momentum: local steps along (1 - beta) g + beta m, with the server's m fixed for the round.
 
@@ -110,9 +92,6 @@ class MimeLiteMomentum:
     needs_full_gradient = True
     uploads = True
     downloads = True
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @property
     def gradient_scale(self) -> float:
@@ -131,29 +110,23 @@ class MimeLiteMomentum:
     def init(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta)
 
-    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor:
+    def offset(self, correction_state: State, client_state: State) -> Tensor:
         assert correction_state is not None, "Mime-lite has server momentum"
         return self.momentum * correction_state
 
     def client_update(
-        self,
-        correction_state: Tensor | None,
-        client_state: Tensor | None,
-        update: Tensor,
-        steps_times_lr: float,
-        full_gradient: Tensor | None,
+        self, correction_state: State, client_state: State, update: Tensor, steps_times_lr: float, full_gradient: State
     ) -> tuple[None, Tensor]:
         assert full_gradient is not None, "Mime-lite needs the full gradient"
         return None, full_gradient
 
-    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor, Tensor]:
+    def server_update(self, correction_state: State, step: ServerStep) -> tuple[Tensor, Tensor]:
         assert correction_state is not None and step.uploads is not None, "Mime-lite has state and uploads"
         new_momentum = self.momentum * correction_state + (1 - self.momentum) * step.uploads / step.num_accepted
         return new_momentum, step.theta_after
 
 
-@register("correction", "feddyn")
-@dataclass(frozen=True)
+@component("correction", "feddyn")
 class FedDynCorrection:
     """FedDyn (Acar et al. 2021, Algorithm 1): g + alpha (theta - theta_t) - h_k.
 
@@ -166,9 +139,6 @@ class FedDynCorrection:
     needs_full_gradient = False
     uploads = False
     downloads = False
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @property
     def proximal_strength(self) -> float:
@@ -184,20 +154,15 @@ class FedDynCorrection:
     def init(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta)
 
-    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor | None:
+    def offset(self, correction_state: State, client_state: State) -> State:
         return None if client_state is None else -client_state
 
     def client_update(
-        self,
-        correction_state: Tensor | None,
-        client_state: Tensor | None,
-        update: Tensor,
-        steps_times_lr: float,
-        full_gradient: Tensor | None,
+        self, correction_state: State, client_state: State, update: Tensor, steps_times_lr: float, full_gradient: State
     ) -> tuple[Tensor, None]:
         return self.alpha * update if client_state is None else client_state + self.alpha * update, None
 
-    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor, Tensor]:
+    def server_update(self, correction_state: State, step: ServerStep) -> tuple[Tensor, Tensor]:
         assert correction_state is not None, "FedDyn has server state"
         new_state = correction_state + self.alpha * step.num_accepted / step.num_clients * step.update
         return new_state, step.theta_after - new_state / self.alpha

@@ -4,21 +4,18 @@ Targets are class ids (int64 [B]) or, with several labels per image, multi-hot r
 every class is a binary problem of its own, and an example's loss is the mean over the classes.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from manyeyes.core.algorithm import Algorithm, Loss
 from manyeyes.core.population import Population
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import component, option
 
 EPS = 1e-12  # smallest base of the focal factor, whose slope is infinite at 0 for a gamma below 1
 
 
-@register("loss", "cross_entropy")
-@dataclass(frozen=True)
+@component("loss", "cross_entropy")
 class CrossEntropy:
     """Cross-entropy of the softmax, for one label per image."""
 
@@ -33,8 +30,7 @@ class CrossEntropy:
         return None
 
 
-@register("loss", "binary_cross_entropy")
-@dataclass(frozen=True)
+@component("loss", "binary_cross_entropy")
 class BinaryCrossEntropy:
     """Mean binary cross-entropy over the classes, for several labels per image."""
 
@@ -49,8 +45,7 @@ class BinaryCrossEntropy:
         return None
 
 
-@register("loss", "label_smoothing")
-@dataclass(frozen=True)
+@component("loss", "label_smoothing")
 class LabelSmoothing:
     """Cross-entropy with smoothed targets (Szegedy et al. 2016): (1 - s) y + s / C for one label per image.
 
@@ -59,9 +54,6 @@ class LabelSmoothing:
 
     smoothing: float = option(0.1, "fraction of the target that is spread evenly over the classes", minimum=0, below=1)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
         if targets.dim() == 1:
             return F.cross_entropy(outputs_BC, targets, reduction="none", label_smoothing=self.smoothing)
@@ -69,8 +61,7 @@ class LabelSmoothing:
         return F.binary_cross_entropy_with_logits(outputs_BC, targets, reduction="none").mean(1)
 
 
-@register("loss", "focal")
-@dataclass(frozen=True)
+@component("loss", "focal")
 class Focal:
     """Focal loss (Lin et al. 2017): cross-entropy times (1 - p)^gamma, where p is the probability of the true label.
 
@@ -79,9 +70,6 @@ class Focal:
     """
 
     gamma: float = option(2.0, "focus on hard examples; 0 is cross-entropy", minimum=0)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
         if targets.dim() == 1:

@@ -1,7 +1,7 @@
 """What stays with the client: personal layers, a personal model, or a model adapted before it is evaluated."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,11 +14,10 @@ from manyeyes.components.samplers import Centralized
 from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import component, option
 
 
-@register("personal_layers", "matching")
-@dataclass(frozen=True)
+@component("personal_layers", "matching")
 class MatchingLayers:
     """The layers whose names match a pattern; `fc.*` includes the statistics of a BatchNorm in `fc`.
 
@@ -45,8 +44,7 @@ class MatchingLayers:
         return {name for name in names if any(fnmatchcase(name, pattern) for pattern in self.patterns)}
 
 
-@register("personal_layers", "head")
-@dataclass(frozen=True)
+@component("personal_layers", "head")
 class HeadLayers:
     """The last layers, counted as in the FedPer baseline: the classifier is 1, each block before it one more.
 
@@ -54,9 +52,6 @@ class HeadLayers:
     """
 
     num_layers: int = option(1, "layers of the head, the classifier first", minimum=1)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def parameter_names(self, module: nn.Module) -> set[str]:
         name = type(module).__name__
@@ -78,8 +73,7 @@ class HeadLayers:
         return _tensors_below(module, head[: self.num_layers])
 
 
-@register("personal_layers", "norms")
-@dataclass(frozen=True)
+@component("personal_layers", "norms")
 class NormLayers:
     """Every norm with its statistics: FedBN (Li et al. 2021)."""
 
@@ -108,16 +102,12 @@ def _tensor_names(module: nn.Module) -> list[str]:
 ALL_LAYERS = MatchingLayers(("*",))
 
 
-@register("personal_model", "ditto")
-@dataclass(frozen=True)
+@component("personal_model", "ditto")
 class Ditto:
     """v_k <- v_k - lr (g(v_k) + lam (v_k - theta_t)); v_k is never sent (Li et al. 2021, Algorithm 1)."""
 
     lam: float = option(0.1, "Ditto's lambda: how strongly a personal model is tied to the server's", above=0)
     personal_layers = ALL_LAYERS
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @property
     def correction(self) -> ProximalTerm:
@@ -133,15 +123,11 @@ class Ditto:
         return None
 
 
-@register("adaptation", "finetune")
-@dataclass(frozen=True)
+@component("adaptation", "finetune")
 class FineTune:
     """Epochs over the client's own training examples, with its local optimizer, before each evaluation."""
 
     epochs: int = option(1, "epochs of fine-tuning before the model is evaluated", minimum=1)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if isinstance(algorithm.sampler, Centralized):

@@ -1,54 +1,50 @@
 """Which clients take part in a round."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import component, option
 
 MAX_PASSES = 64  # of random images before the rest of a size-weighted cohort is drawn exactly
 COHORT_SIZE_HELP = "clients per round"
 
 
-@register("sampler", "uniform")
-@dataclass(frozen=True)
+def exceeds_population(self: Any, algorithm: Algorithm, population: Population) -> str | None:
+    """Return why a sampler cannot fill its cohort, or None."""
+    if self.cohort_size <= (num_users := len(population.user_ids)):
+        return None
+    return f"cohort_size={self.cohort_size} is more than the {num_users} users of the data: choose a smaller cohort"
+
+
+@component("sampler", "uniform")
 class UniformSampler:
     """A fixed number of users, each equally likely, without replacement."""
 
     cohort_size: int = option(10, COHORT_SIZE_HELP, minimum=1)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _too_many(self.cohort_size, population)
+    incompatibility = exceeds_population
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
         return rng.choice(len(population.user_ids), self.cohort_size, replace=False)
 
 
-@register("sampler", "poisson")
-@dataclass(frozen=True)
+@component("sampler", "poisson")
 class PoissonSampler:
     """Each user independently, with the probability that gives `cohort_size` clients on average."""
 
     cohort_size: int = option(10, "clients per round, on average", minimum=1)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _too_many(self.cohort_size, population)
+    incompatibility = exceeds_population
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
         num_users = len(population.user_ids)  # the number that independent draws would select, then any of that size
         return rng.choice(num_users, rng.binomial(num_users, self.cohort_size / num_users), replace=False)
 
 
-@register("sampler", "size_weighted")
-@dataclass(frozen=True)
+@component("sampler", "size_weighted")
 class SizeWeightedSampler:
     """A fixed number of users, drawn in proportion to their number of examples, without replacement.
 
@@ -57,11 +53,7 @@ class SizeWeightedSampler:
 
     cohort_size: int = option(10, COHORT_SIZE_HELP, minimum=1)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        return _too_many(self.cohort_size, population)
+    incompatibility = exceeds_population
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
         selected: dict[int, None] = {}
@@ -76,8 +68,7 @@ class SizeWeightedSampler:
         return np.concatenate([np.array(list(selected)), rest])
 
 
-@register("sampler", "all")
-@dataclass(frozen=True)
+@component("sampler", "all")
 class AllClients:
     """Every user in every round."""
 
@@ -85,16 +76,15 @@ class AllClients:
         return np.arange(len(population.user_ids))
 
 
-@register("sampler", "centralized")
-@dataclass(frozen=True)
+@component("sampler", "centralized")
 class Centralized:
     """One client that holds all examples: centralized training."""
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        for component in (algorithm.correction, algorithm.personal_layers, algorithm.compressor, algorithm.aggregator):
-            if component is not None:
+        for other in (algorithm.correction, algorithm.personal_layers, algorithm.compressor, algorithm.aggregator):
+            if other is not None:
                 return (
-                    f"{type(component).__name__} needs several clients, and sampler=centralized has one: "
+                    f"{type(other).__name__} needs several clients, and sampler=centralized has one: "
                     "choose another sampler or leave it out"
                 )
         return None
@@ -103,10 +93,3 @@ class Centralized:
         if len(population.user_ids) != 1:
             raise ValueError("sampler=centralized needs the pooled population: pass population.pooled()")
         return np.zeros(1, np.int64)
-
-
-def _too_many(cohort_size: int, population: Population) -> str | None:
-    num_users = len(population.user_ids)
-    if cohort_size <= num_users:
-        return None
-    return f"cohort_size={cohort_size} is more than the {num_users} users of the data: choose a smaller cohort"

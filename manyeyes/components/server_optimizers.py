@@ -1,29 +1,23 @@
-"""How the server steps, given the update g = theta_t - theta of the clients: it descends along g."""
-
-from dataclasses import dataclass
+"""Server optimizers: they descend along the update g = theta_t - theta of the clients."""
 
 import torch
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import Schedule
-from manyeyes.core.registry import check_options, option, register
+from manyeyes.core.registry import check_options, component, option, register
 
 OptState = dict[str, Tensor]
 LR_HELP = "server learning rate"
 SCHEDULE_HELP = "server learning rate over rounds"
 
 
-@register("server_optimizer", "sgd")
-@dataclass(frozen=True)
+@component("server_optimizer", "sgd")
 class ServerSGD:
     """v <- momentum v + g, theta <- theta - lr v: FedAvg, and with momentum FedAvgM (Hsu et al. 2020, section 5.1)."""
 
     lr: float = option(1.0, LR_HELP, above=0)
     momentum: float = option(0.0, "server momentum (FedAvgM)", minimum=0, below=1)
     schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def init(self, theta: Tensor) -> OptState:
         return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
@@ -36,10 +30,9 @@ class ServerSGD:
         return theta - lr * velocity, {"velocity": velocity}
 
 
-@register("server_optimizer", "adam", variant="adam")
-@register("server_optimizer", "yogi", variant="yogi")
 @register("server_optimizer", "adagrad", variant="adagrad", beta1=0.0)
-@dataclass(frozen=True)
+@register("server_optimizer", "yogi", variant="yogi")
+@component("server_optimizer", "adam")
 class AdaptiveServer:
     """m <- beta1 m + (1 - beta1) g, theta <- theta - lr m / (sqrt(v) + tau): Reddi et al. 2021, Algorithm 2.
 

@@ -1,20 +1,17 @@
 """How much a client counts in the update of a round, and how much an example counts in the loss."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from manyeyes.components.client_optimizers import SGD
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Floats, Ints, Population
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import component, option
 
 Doubles = NDArray[np.float64]
 
 
-@register("client_weighting", "examples")
-@dataclass(frozen=True)
+@component("client_weighting", "examples")
 class WeightByExamples:
     """n_k / n, as FedAvg (McMahan et al. 2017)."""
 
@@ -25,8 +22,7 @@ class WeightByExamples:
         return float(num_examples_K.sum())
 
 
-@register("client_weighting", "uniform")
-@dataclass(frozen=True)
+@component("client_weighting", "uniform")
 class WeightUniformly:
     """1 / K."""
 
@@ -37,8 +33,7 @@ class WeightUniformly:
         return float(len(num_examples_K))
 
 
-@register("client_weighting", "fednova")
-@dataclass(frozen=True)
+@component("client_weighting", "fednova")
 class FedNovaWeighting:
     """FedNova's normalized averaging: n_k / n, with each update divided by its effective steps.
 
@@ -77,8 +72,7 @@ def normalization_factors(algorithm: Algorithm, num_steps_K: Ints, round: int) -
     return np.array(distances)[num_steps_K]
 
 
-@register("example_weighting", "importance")
-@dataclass(frozen=True)
+@component("example_weighting", "importance")
 class ImportanceReweighting:
     """FedIR: p(y) / q_k(y), normalized over the batch by the loss (Hsu et al. 2020, Eq. 3 and 4)."""
 

@@ -1,4 +1,4 @@
-"""A federated algorithm: one component for each slot, and the protocol that each slot's components follow.
+"""A federated algorithm: one component for each slot, and the protocol of each slot.
 
 A round is Algorithm 1 of Hsu, Qi and Brown, "Federated Visual Classification with Real-World Data Distribution"
 (2020): sample clients, train locally, aggregate, step the server (`manyeyes.core.round`). Axes: K clients, S steps,
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from manyeyes.core.plan import RoundPlan
     from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 
-OptState = tuple[Tensor, ...]  # what a client optimizer carries from step to step
+OptState = tuple[Tensor, ...]  # of a client optimizer, from step to step
+State = Tensor | None  # of a correction, at the server or at a client before its first round
+Tensors = dict[str, Tensor]
+Doubles = NDArray[np.float64]
 
 
 class Sampler(Protocol):
@@ -47,7 +50,7 @@ class Batching(Protocol):
         """Return n_k, the number of examples that a client with `num_held` examples counts as."""
 
     def phases(self, num_steps: int) -> Ints | None:
-        """Return which part of the model trains in each step [S] (`plan.Phase`); None: always everything."""
+        """Return which layers train in each step [S] (ALL, PERSONAL or SHARED of `core.plan`); None: always all."""
 
 
 class ClientOptimizer(Protocol):
@@ -72,9 +75,7 @@ class ClientOptimizer(Protocol):
 class ClientWeighting(Protocol):
     """How much a client counts: the update is sum(weights * updates) / normalizer."""
 
-    def weights(
-        self, algorithm: Algorithm, num_examples_K: Ints, num_steps_K: Ints, round: int
-    ) -> NDArray[np.float64]: ...
+    def weights(self, algorithm: Algorithm, num_examples_K: Ints, num_steps_K: Ints, round: int) -> Doubles: ...
 
     def normalizer(self, algorithm: Algorithm, num_examples_K: Ints, num_steps_K: Ints, round: int) -> float: ...
 
@@ -82,11 +83,9 @@ class ClientWeighting(Protocol):
 class ServerOptimizer(Protocol):
     """How the server steps, given the update theta_t - theta of the clients."""
 
-    def init(self, theta: Tensor) -> dict[str, Tensor]: ...
+    def init(self, theta: Tensor) -> Tensors: ...
 
-    def step(
-        self, theta: Tensor, update: Tensor, state: dict[str, Tensor], round: int
-    ) -> tuple[Tensor, dict[str, Tensor]]: ...
+    def step(self, theta: Tensor, update: Tensor, state: Tensors, round: int) -> tuple[Tensor, Tensors]: ...
 
 
 class ExampleWeighting(Protocol):
@@ -130,23 +129,18 @@ class Correction(Protocol):
     def downloads(self) -> bool:
         """Whether clients receive the correction's server state."""
 
-    def init(self, theta: Tensor) -> Tensor | None:
+    def init(self, theta: Tensor) -> State:
         """Return the correction's server state."""
 
-    def offset(self, correction_state: Tensor | None, client_state: Tensor | None) -> Tensor | None: ...
+    def offset(self, correction_state: State, client_state: State) -> State: ...
 
     def client_update(
-        self,
-        correction_state: Tensor | None,
-        client_state: Tensor | None,
-        update: Tensor,
-        steps_times_lr: float,
-        full_gradient: Tensor | None,
-    ) -> tuple[Tensor | None, Tensor | None]:
+        self, correction_state: State, client_state: State, update: Tensor, steps_times_lr: float, full_gradient: State
+    ) -> tuple[State, State]:
         """Return the client's new state and what it uploads."""
 
-    def server_update(self, correction_state: Tensor | None, step: ServerStep) -> tuple[Tensor | None, Tensor]:
-        """Return the new server state and the new theta: `step.theta_after`, or what the correction makes of it."""
+    def server_update(self, correction_state: State, step: ServerStep) -> tuple[State, Tensor]:
+        """Return the new server state and the new theta: `step.theta_after`, or a correction of it."""
 
 
 class PersonalLayers(Protocol):
@@ -170,23 +164,18 @@ class Privacy(Protocol):
     def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> Privacy:
         """Return the mechanism with what follows from a run's users and rounds."""
 
-    def init(self) -> dict[str, Tensor]:
+    def init(self) -> Tensors:
         """Return the mechanism's server state."""
 
-    def clipping_bound(self, privacy_state: dict[str, Tensor]) -> float:
+    def clipping_bound(self, privacy_state: Tensors) -> float:
         """Return the bound on the norm of each update of the round."""
 
     def privatize(
-        self,
-        result: CohortResult,
-        plan: RoundPlan,
-        context: RoundContext,
-        privacy_state: dict[str, Tensor],
-        noise_seed: int,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, result: CohortResult, plan: RoundPlan, context: RoundContext, privacy_state: Tensors, noise_seed: int
+    ) -> tuple[Tensor, Tensors]:
         """Return the mean update with noise [W], and the new server state."""
 
-    def epsilon_spent(self, rounds: int, privacy_state: dict[str, Tensor]) -> float: ...
+    def epsilon_spent(self, rounds: int, privacy_state: Tensors) -> float: ...
 
     def max_rounds(self, rounds: int) -> int:
         """Return how many of `rounds` rounds the budget allows."""
@@ -224,20 +213,20 @@ class Compressor(Protocol):
     def num_bytes(self, num_elements: int) -> int:
         """Return the size of an encoded update."""
 
-    def encode(self, update_N: Tensor, rng: np.random.Generator) -> dict[str, Tensor]: ...
+    def encode(self, update_N: Tensor, rng: np.random.Generator) -> Tensors: ...
 
-    def decode(self, arrays: dict[str, Tensor], num_elements: int) -> Tensor: ...
+    def decode(self, arrays: Tensors, num_elements: int) -> Tensor: ...
 
 
 class Aggregator(Protocol):
     """How the clients' updates become one, where that is not their weighted sum."""
 
-    def init(self, weights: Tensor) -> dict[str, Tensor]:
+    def init(self, weights: Tensor) -> Tensors:
         """Return the aggregator's server state."""
 
     def aggregate(
-        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors
+    ) -> tuple[Tensor, Tensors]:
         """Return the update [W] of the accepted clients, and the new state."""
 
 
@@ -249,7 +238,7 @@ class Loss(Protocol):
 
 
 class Engine(Protocol):
-    """Trains the clients of a plan; a context manager that holds processes and device memory."""
+    """Trains the clients of a plan; a context manager that owns processes and device memory."""
 
     @property
     def num_trainable(self) -> int:
@@ -257,13 +246,13 @@ class Engine(Protocol):
 
     @property
     def num_augment_uniforms(self) -> int:
-        """How many random numbers the augmentation of one example takes."""
+        """The number of random numbers for the augmentation of one example."""
 
     def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        """Return where the weights belong to personal layers [W]; the same tensor for the same layers."""
+        """Return the mask of the weights that belong to personal layers [W]; the same tensor for the same layers."""
 
     def prefetch(self, plan: RoundPlan) -> None:
-        """Prepare what can be prepared for a coming round."""
+        """Prepare a coming round, such as its images."""
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
@@ -280,7 +269,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The components. Any combination is legal unless a component says that it is meaningless (`validate`)."""
+    """The components of an algorithm; each may refuse a combination by a method `incompatibility`."""
 
     sampler: Sampler
     batching: Batching
@@ -298,12 +287,12 @@ class Algorithm:
     loss: Loss | None = None  # None: cross-entropy, or binary cross-entropy with several labels per image
 
     def validate(self, population: Population) -> None:
-        """Raise a ValueError for a combination that makes no sense: every component is asked before round 1."""
+        """Raise ValueError for a combination that a component refuses, before round 1."""
         for slot in fields(self):
             incompatibility = getattr(getattr(self, slot.name), "incompatibility", None)
             if incompatibility is not None and (reason := incompatibility(self, population)):
                 raise ValueError(reason)
-        check_private(self)  # last: what components say can add refusals and take none away
+        check_private(self)  # components can add refusals, and cannot remove these
 
 
 SLOTS: tuple[str, ...] = tuple(slot.name for slot in fields(Algorithm))

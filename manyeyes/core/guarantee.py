@@ -1,7 +1,7 @@
-"""The privacy guarantee of a round: only the noised sum of clipped updates leaves it, whatever the components do.
+"""The privacy guarantee of a round: only the noised sum of clipped updates is published, whatever components do.
 
 The mechanism (`Algorithm.privacy`) is the one trusted component. `check_private` refuses components before round 1;
-`check_plan` and `private_update` check what the components made of the round.
+`check_plan` and `private_update` check what components computed in the round.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from manyeyes.core.plan import RoundPlan
     from manyeyes.core.state import CohortResult, RoundContext
 
-NORM_RTOL = 1e-3  # how much longer than its clips a sum of clipped updates may seem by rounding
+NORM_RTOL = 1e-3  # by which rounding may make the norm of a sum of clipped updates too large
 SLOTS_THAT_SEE_OTHERS = ("sampler", "client_weighting", "example_weighting", "compressor")
 
 
 def check_private(algorithm: Algorithm) -> None:
-    """Refuse components that the privacy guarantee does not cover, whatever they say of themselves.
+    """Refuse components that the privacy guarantee does not cover, whatever they declare.
 
     Types are compared exactly: a subclass may do anything.
     """
@@ -50,7 +50,7 @@ def check_private(algorithm: Algorithm) -> None:
 
 
 def check_plan(algorithm: Algorithm, plan: RoundPlan) -> None:
-    """Refuse a private plan in which a client counts for more than one."""
+    """Refuse a private plan in which a client counts more than once."""
     if algorithm.privacy is None:
         return
     for client in plan.clients:
@@ -79,5 +79,7 @@ def private_update(
         total = total.masked_fill(context.personal_mask, 0)
     max_norm = int(result.accepted_K.sum()) * context.clipping_norm if result.accepted_K.any() else 0.0
     if not float(torch.linalg.vector_norm(total)) <= max_norm * (1 + NORM_RTOL):
-        raise RuntimeError("the engine returned a sum of updates that is longer than privacy's clip allows")
+        raise RuntimeError(
+            "the engine returned a sum of updates whose norm is above that of clipped updates: report this engine"
+        )
     return privacy.privatize(replace(result, update_W=total), plan, context, privacy_state, noise_seed)

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Floats, Ints, Population
 from manyeyes.core.rng import derive_key, make_rng, make_rngs
 
-ALL, PERSONAL, SHARED = 0, 1, 2  # phases: what trains in a step: everything, the personal layers, or the other layers
+ALL, PERSONAL, SHARED = 0, 1, 2  # phases: which layers train in a step
 STEP_SEED_STRIDE = 1_000_003  # between the dropout seeds of two steps: more than a model has layers
 
 
@@ -20,12 +19,12 @@ STEP_SEED_STRIDE = 1_000_003  # between the dropout seeds of two steps: more tha
 class ClientPlan:
     """What one client does in one round; index -1 is padding."""
 
-    user: int  # position in the population that is trained on
-    client_id: int  # its number in `population.user_ids`, the same in every view of the data
+    user: int  # position in the population that trains
+    client_id: int  # its id in `population.user_ids`, the same in every view of the data
     num_examples: int  # n_k
     weight: float
     example_indices_SB: Ints
-    example_weights_SB: Floats
+    example_weights_SB: Floats  # in the loss
     augment_uniforms_SBD: Floats | None
     dropout_seeds_S: Ints
     full_indices: Ints | None  # all examples of the client and their weights, where a correction needs them
@@ -58,26 +57,28 @@ class RoundPlan:
 def plan_round(
     algorithm: Algorithm, population: Population, seed: int, round: int, num_augment_uniforms: int = 0
 ) -> RoundPlan:
-    """Sample the clients of a round and draw everything that is random in their training."""
+    """Sample the clients of a round and make every random choice of their training."""
     users = algorithm.sampler.sample(population, make_rng(seed, "cohort", round))
     if not len(users):
         return RoundPlan(seed, round, ())
-    client_ids, held_K = population.user_ids[users].tolist(), population.num_examples[users]
-    batches = draw_batches(algorithm, held_K.tolist(), seed, round, client_ids)
-    num_examples_K = np.array([algorithm.batching.num_examples(n) for n in held_K.tolist()])
+    client_ids, num_held = population.user_ids[users].tolist(), population.num_examples[users].tolist()
+    batches = draw_batches(algorithm, num_held, seed, round, client_ids)
+    num_examples_K = np.array([algorithm.batching.num_examples(n) for n in num_held])
     num_steps_K = np.array([len(positions_SB) for positions_SB in batches])
     weights_K = algorithm.client_weighting.weights(algorithm, num_examples_K, num_steps_K, round)
     uniforms = draw_uniforms(batches, seed, round, client_ids, num_augment_uniforms)
-    steps = _StepTable.of_cohort(batches, population.offsets[users], dropout_seeds(seed, round, client_ids))
+    steps = _client_steps(batches, population.offsets[users], dropout_seeds(seed, round, client_ids))
 
     clients = []
     needs_full_gradient = algorithm.correction is not None and algorithm.correction.needs_full_gradient
     for k, (user, client_id) in enumerate(zip(users.tolist(), client_ids, strict=True)):
-        indices_SB, weights_SB, seeds_S = steps.of_client(k)
-        held_weights = example_weights(algorithm, population, user)
-        if held_weights is not None:
-            weights_SB *= held_weights[batches[k]]
-        full = population.examples(user) if needs_full_gradient else None
+        indices_SB, weights_SB, seeds_S = steps[k]
+        full_indices = population.examples(user) if needs_full_gradient else None
+        full_weights = example_weights(algorithm, population, user)
+        if full_weights is not None:
+            weights_SB *= full_weights[batches[k]]
+        elif full_indices is not None:
+            full_weights = np.ones(len(full_indices), np.float32)
         clients.append(
             ClientPlan(
                 user=user,
@@ -88,21 +89,19 @@ def plan_round(
                 example_weights_SB=weights_SB,
                 augment_uniforms_SBD=uniforms[k],
                 dropout_seeds_S=seeds_S,
-                full_indices=full,
-                full_weights=held_weights
-                if held_weights is not None or full is None
-                else np.ones(len(full), np.float32),
+                full_indices=full_indices,
+                full_weights=full_weights,
                 phase_S=algorithm.batching.phases(len(indices_SB)),
             )
         )
     return RoundPlan(seed, round, tuple(clients))
 
 
-def draw_batches(algorithm: Algorithm, held: list[int], seed: int, round: int, client_ids: list[int]) -> list[Ints]:
-    """Return the positions that each client trains on, among those it holds [S, B]."""
+def draw_batches(algorithm: Algorithm, num_held: list[int], seed: int, round: int, client_ids: list[int]) -> list[Ints]:
+    """Return the positions that each client trains on, among its examples [S, B]."""
     rngs = make_rngs(seed, "draw", round, client_ids)
-    batches = [algorithm.batching.batches(n, rng) for n, rng in zip(held, rngs, strict=True)]
-    if any((positions_SB >= n).any() for positions_SB, n in zip(batches, held, strict=True)):
+    batches = [algorithm.batching.batches(n, rng) for n, rng in zip(num_held, rngs, strict=True)]
+    if any((positions_SB >= n).any() for positions_SB, n in zip(batches, num_held, strict=True)):
         name = type(algorithm.batching).__name__
         raise ValueError(f"batching={name} returned a position beyond the examples of a client: return 0..num_held-1")
     return batches
@@ -131,35 +130,23 @@ def example_weights(algorithm: Algorithm, population: Population, user: int) -> 
     if algorithm.example_weighting is None:
         return None
     counts = population.class_counts
-    if algorithm.privacy is not None:  # private training must not use the labels of other users
+    if algorithm.privacy is not None:  # private training must not read the labels of other users
         counts = np.ones(len(population.classes), np.int64)
     class_weights = algorithm.example_weighting.class_weights(population.histogram(user), counts)
     return class_weights[population.labels.targets(population.examples(user))]
 
 
-@dataclass(frozen=True, eq=False)
-class _StepTable:
-    """The T steps of all clients in three arrays: many times faster than arrays for each client."""
+def _client_steps(batches: list[Ints], offsets_K: Ints, seeds_K: Ints) -> list[tuple[Ints, Floats, Ints]]:
+    """Return example indices, weights and dropout seeds of each client's steps.
 
-    starts_K: NDArray[np.int64]
-    ends_K: NDArray[np.int64]
-    indices_TB: Ints
-    weights_TB: Floats
-    seeds_T: Ints
-
-    @staticmethod
-    def of_cohort(batches: list[Ints], offsets_K: Ints, seeds_K: Ints) -> _StepTable:
-        num_steps_K = np.array([len(positions_SB) for positions_SB in batches])
-        ends_K = np.cumsum(num_steps_K)
-        starts_K = ends_K - num_steps_K
-        positions_TB = np.concatenate(batches)
-        step_T = np.arange(ends_K[-1]) - np.repeat(starts_K, num_steps_K)
-        is_real_TB = positions_TB >= 0
-        indices_TB = np.where(is_real_TB, positions_TB + np.repeat(offsets_K, num_steps_K)[:, None], -1)
-        seeds_T = np.repeat(seeds_K, num_steps_K) + STEP_SEED_STRIDE * step_T
-        return _StepTable(starts_K, ends_K, indices_TB, is_real_TB.astype(np.float32), seeds_T)
-
-    def of_client(self, k: int) -> tuple[Ints, Floats, Ints]:
-        """Return the views of one client's steps."""
-        steps = slice(self.starts_K[k], self.ends_K[k])
-        return self.indices_TB[steps], self.weights_TB[steps], self.seeds_T[steps]
+    They are views of three arrays of the T steps of all clients: many times faster than arrays for each client.
+    """
+    num_steps_K = np.array([len(positions_SB) for positions_SB in batches])
+    ends_K = np.cumsum(num_steps_K)
+    positions_TB = np.concatenate(batches)
+    step_T = np.arange(ends_K[-1]) - np.repeat(ends_K - num_steps_K, num_steps_K)
+    is_real_TB = positions_TB >= 0
+    indices_TB = np.where(is_real_TB, positions_TB + np.repeat(offsets_K, num_steps_K)[:, None], -1)
+    seeds_T = np.repeat(seeds_K, num_steps_K) + STEP_SEED_STRIDE * step_T
+    arrays = (indices_TB, is_real_TB.astype(np.float32), seeds_T)
+    return list(zip(*(np.split(array, ends_K[:-1]) for array in arrays), strict=True))

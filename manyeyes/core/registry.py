@@ -16,11 +16,12 @@ from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 import numpy as np
 
 T = TypeVar("T")
+C = TypeVar("C")
 UNKNOWN = (
     "???"  # stands in a description for an option that a component does not keep; OmegaConf requires a value there
 )
@@ -167,6 +168,18 @@ def register(slot: str, name: str, **preset: Any) -> Callable[[T], T]:
         assert callable(factory), f"{slot}={name} is not callable"
         _REGISTRY.setdefault(slot, {})[name] = Registration(slot, name, factory, preset)
         return factory
+
+    return decorate
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def component(slot: str, name: str) -> Callable[[type[C]], type[C]]:
+    """Make a class a frozen dataclass that checks its options, and register it."""
+
+    def decorate(kind: type[C]) -> type[C]:
+        if "__post_init__" not in vars(kind):
+            kind.__post_init__ = check_options  # type: ignore[attr-defined]
+        return register(slot, name)(dataclass(frozen=True)(kind))
 
     return decorate
 

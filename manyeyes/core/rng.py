@@ -1,4 +1,4 @@
-"""Chance: every random choice is a function of (seed, purpose, round, user), and of nothing else."""
+"""Random numbers: every random choice is a function of (seed, purpose, round, user) only."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -7,22 +7,22 @@ import numpy as np
 
 
 def derive_key(seed: int, purpose: str, round: int = 0, user: int = 0) -> int:
-    """A 128-bit key for one purpose of one user in one round; the same on every machine and in every process."""
+    """Return a 128-bit key for one purpose of one user in one round, the same on every machine."""
     text = f"{seed}/{purpose}/{round}/{user}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
 
 
 def make_rng(seed: int, purpose: str, round: int = 0, user: int = 0) -> np.random.Generator:
-    """A generator of its own for one purpose of one user in one round."""
+    """Return the generator for one purpose of one user in one round."""
     return np.random.Generator(np.random.Philox(key=derive_key(seed, purpose, round, user)))
 
 
 def make_rngs(seed: int, purpose: str, round: int, users: Iterable[int]) -> Iterator[np.random.Generator]:
-    """What `generator` gives each user, in turn: one object, brought to each one's start, which is far cheaper."""
+    """Yield the generators that `make_rng` returns for each user: one object, reset for each, which is far cheaper."""
     bits = np.random.Philox(key=0)
     rng, start = np.random.Generator(bits), bits.state
-    words = start["state"]["key"]
+    key = start["state"]["key"]
     for user in users:
-        words[1], words[0] = divmod(derive_key(seed, purpose, round, user), 2**64)
+        key[1], key[0] = divmod(derive_key(seed, purpose, round, user), 2**64)
         bits.state = start
         yield rng

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 import torch
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.core.algorithm import Algorithm, ClientOptimizer, Compressor, Correction, Loss
+from manyeyes.core.plan import ClientPlan, RoundPlan
 
-ClientState = dict[str, Tensor]  # by the names below; the optimizer state has one number for each of its tensors
+ClientState = dict[str, Tensor]  # by the names below; the tensors of the optimizer state are numbered
 ClientStates = Mapping[int, ClientState]  # by client id
 MutableClientStates = MutableMapping[int, ClientState]
 
@@ -33,10 +35,10 @@ class RoundContext:
     correction: Correction | None
     correction_state: Tensor | None  # [P]
     personal_mask: Tensor | None  # true where a value stays with the client [W]
-    clipping_norm: float = math.inf  # longer updates are scaled down to it
+    clipping_norm: float = math.inf  # updates of a larger norm are scaled down to it
     correct_personal_layers: bool = False  # whether the correction acts on personal layers too
     compressor: Compressor | None = None
-    keep_client_updates: bool = False  # whether every client's update is wanted, not only their sum
+    keep_client_updates: bool = False  # whether every client's update is returned, not only their sum
     loss: Loss | None = None  # None: by the kind of labels
 
 
@@ -58,6 +60,32 @@ def empty_result(weights: Tensor) -> CohortResult:
     """Return the result of a round in which no client takes part."""
     none = np.zeros(0)
     return CohortResult(torch.zeros_like(weights), None, none.astype(bool), none, none, {})
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The clients of a round with the result of their training."""
+
+    plan: RoundPlan
+    result: CohortResult
+    num_users: int  # of the population
+
+    @property
+    def accepted(self) -> list[ClientPlan]:
+        return list(compress(self.plan.clients, self.result.accepted_K))
+
+    @property
+    def rejected(self) -> list[ClientPlan]:
+        return list(compress(self.plan.clients, ~self.result.accepted_K))
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """The update of a round, and the new states of the components that computed it."""
+
+    update_W: Tensor
+    privacy_state: dict[str, Tensor]
+    aggregator_state: dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)

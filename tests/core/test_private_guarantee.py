@@ -546,7 +546,7 @@ def test_values_without_noise_do_not_change() -> None:
 
 
 def test_a_sum_above_the_norm_of_its_clipped_updates_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="a sum of updates that is longer than privacy's clip allows"):
+    with pytest.raises(RuntimeError, match="a sum of updates whose norm is above that of clipped updates"):
         run_rounds(private(), engine=make_engine(LeakyEngine))
 
 

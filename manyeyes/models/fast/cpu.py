@@ -64,8 +64,8 @@ def winograd_matrices(height: int, kernel_rows: int, top: int) -> tuple[Tensor, 
     for tile, first in enumerate(range(0, num_rows, TILE_ROWS)):
         to_values[tile, :, first : first + points] = np.linalg.inv(_evaluation(kernel_rows, points)).T
         to_rows[first : first + TILE_ROWS, tile] = _evaluation(kernel_rows, TILE_ROWS).T
-    to_values = to_values[:, :, top : top + height].reshape(-1, height)  # the padding is 0
-    matrices = (to_values, to_rows[:num_rows].reshape(num_rows, -1), _evaluation(kernel_rows, kernel_rows))
+    unpadded = to_values[:, :, top : top + height].reshape(-1, height)  # the padding is 0
+    matrices = (unpadded, to_rows[:num_rows].reshape(num_rows, -1), _evaluation(kernel_rows, kernel_rows))
     image_matrix, output_matrix, kernel_matrix = (torch.from_numpy(matrix).float() for matrix in matrices)
     return image_matrix, output_matrix, kernel_matrix
 

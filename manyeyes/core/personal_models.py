@@ -1,0 +1,72 @@
+"""Personal models: one for each client, which trains on the same batches as the shared model and is never sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from manyeyes.core.algorithm import Algorithm, Engine
+from manyeyes.core.plan import RoundPlan
+from manyeyes.core.state import PERSONAL_MODEL_PREFIX, ClientState, ClientStates, RoundContext, ServerState
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalTraining:
+    """The result of training the clients' personal models; empty if the algorithm has none."""
+
+    client_states: dict[int, ClientState] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)  # by client id; the reason is empty for "not finite"
+
+
+def train_personal_models(
+    algorithm: Algorithm, state: ServerState, plan: RoundPlan, engine: Engine, client_states: ClientStates
+) -> PersonalTraining:
+    """Train each client's personal model from its last state or, the first time, from the server's weights."""
+    personal_model = algorithm.personal_model
+    if personal_model is None or not plan.clients:
+        return PersonalTraining()
+    correction = personal_model.correction
+    if correction.init(torch.zeros(0)) is not None or correction.needs_full_gradient:
+        raise ValueError(
+            f"personal_model={type(personal_model).__name__} uses {type(correction).__name__}, which needs server "
+            "state or a full gradient, and a personal model has neither: use ProximalTerm"
+        )
+    context = RoundContext(
+        client_optimizer=algorithm.client_optimizer,
+        lr=algorithm.client_optimizer.learning_rate(state.round),
+        correction=correction,
+        correction_state=None,
+        personal_mask=engine.personal_mask(personal_model.personal_layers),
+        correct_personal_layers=True,
+        loss=algorithm.loss,
+    )
+    old_states = {client_id: _personal_part(client_state) for client_id, client_state in client_states.items()}
+    result = engine.train(state.weights, plan, context, old_states)
+    new_states = {
+        client_id: {PERSONAL_MODEL_PREFIX + name: tensor for name, tensor in client_state.items()}
+        for client_id, client_state in result.client_states.items()
+    }
+    failed = [c.client_id for c, is_accepted in zip(plan.clients, result.accepted_K, strict=True) if not is_accepted]
+    return PersonalTraining(
+        new_states, {client_id: result.rejection_reasons.get(client_id, "") for client_id in failed}
+    )
+
+
+def _personal_part(client_state: ClientState) -> ClientState:
+    """Return the state of a client's personal model, under the names that an engine knows."""
+    return {
+        name.removeprefix(PERSONAL_MODEL_PREFIX): tensor
+        for name, tensor in client_state.items()
+        if name.startswith(PERSONAL_MODEL_PREFIX)
+    }
+
+
+def merge_client_states(
+    old: ClientStates, new: dict[int, ClientState], personal: PersonalTraining
+) -> dict[int, ClientState]:
+    """Return the new states of the clients of a round; without personal models they replace the old ones."""
+    if not personal.client_states and not personal.failures:
+        return new
+    own = personal.client_states
+    return {k: old.get(k, {}) | own.get(k, {}) | new.get(k, {}) for k in sorted(own.keys() | new.keys())}
