@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from manyeyes.core.population import Ints, Population, SingleLabels
+from manyeyes.core.registry import Bounds, check_value
 from manyeyes.core.rng import derive_key, make_rng
 
 MAX_DRAWS = 10_000  # of classes per client, until every class has a client
+FRACTION = Bounds(minimum=0, below=1)
 RELEASED_COLUMNS = ("user_id", "image_id", "class")
 
 
@@ -26,15 +28,16 @@ def dirichlet(labels: ArrayLike, users: int, alpha: float, seed: int, per_user: 
     """
     classes, ids = np.unique(np.asarray(labels), return_inverse=True)
     sizes = _sizes(len(ids), users, per_user)
-    if not 0 <= alpha < np.inf:
-        raise ValueError(f"alpha is {alpha}: set it to a number of at least 0 (one class per user)")
+    check_value("alpha", alpha, float, Bounds(minimum=0))
     g = make_rng(seed, "dirichlet")
     remaining_C = np.bincount(ids, minlength=len(classes))
     # Below 1e-6 Dir(alpha p) is at its limit: one class, and when that is exhausted another.
     concentration_C = max(alpha, 1e-6) * remaining_C / len(ids)
     counts_UC = np.zeros((users, len(classes)), np.int64)
     for user, size in enumerate(sizes):
-        log_q_C = _log_gamma(concentration_C, g)
+        # Logarithms of gamma variables: normalized they are Dirichlet, and small concentrations do not underflow.
+        log_q_C = np.log(g.standard_gamma(concentration_C + 1))
+        log_q_C -= g.standard_exponential(len(classes)) / concentration_C
         while missing := size - counts_UC[user].sum():
             # Eq. 5, drawn sequentially: what an exhausted class lacks is drawn again from the others.
             log_available_C = np.where(remaining_C > 0, log_q_C, -np.inf)
@@ -53,8 +56,7 @@ def classes_per_client(labels: ArrayLike, users: int, n: int, seed: int) -> Ints
     """Return the user of each example: n classes per user, each class split equally among its users (FedPer, 4)."""
     classes, ids = np.unique(np.asarray(labels), return_inverse=True)
     _sizes(len(ids), users, None)
-    if not 1 <= n <= len(classes):
-        raise ValueError(f"classes_per_client is {n}: set it to a number from 1 to {len(classes)}")
+    check_value("classes_per_client", n, int, Bounds(minimum=1, maximum=len(classes)))
     g = make_rng(seed, "classes per client")
     all_classes_UC = np.tile(np.arange(len(classes)), (users, 1))
     for _ in range(MAX_DRAWS):
@@ -83,14 +85,9 @@ def iid(count: int, users: int, seed: int) -> Ints:
 def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
     """Return the user of each official train image, or -1, in the splits that Hsu et al. released.
 
-    Parameters
-    ----------
-    path
-        Their archive, its folder, one of its CSVs (user_id, image_id, class), or an .npz with a key like
-        cifar10_alpha_0.10.
+    `path` is their archive, its folder, one of its CSVs, or an .npz with keys like cifar10_alpha_0.10.
     """
-    labels = np.asarray(labels)
-    path = Path(path)
+    labels, path = np.asarray(labels), Path(path)
     if not path.exists():
         raise ValueError(f"No released splits at {path}: give their .zip, folder, .csv or .npz")
     if path.suffix in (".npz", ".zip") and not zipfile.is_zipfile(path):
@@ -130,7 +127,7 @@ def within_users(users: ArrayLike, seed: int, test: float = 0.17) -> NDArray[np.
 
     A user's split depends only on the seed and on the user's name and number of examples.
     """
-    _check_fractions(test=test)
+    check_value("test", test, float, FRACTION)
     names, index, counts = np.unique(np.asarray(users), return_inverse=True, return_counts=True)
     split = np.full(len(index), "train", "U5")
     for name, examples in zip(names, np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1]), strict=True):
@@ -141,7 +138,8 @@ def within_users(users: ArrayLike, seed: int, test: float = 0.17) -> NDArray[np.
 
 def by_users(users: ArrayLike, seed: int, val: float = 0.1, test: float = 0.1) -> NDArray[np.str_]:
     """Return train, val or test for each example: each user is in one split, and each fraction above 0 has a user."""
-    _check_fractions(val=val, test=test)
+    check_value("val", val, float, FRACTION)
+    check_value("test", test, float, FRACTION)
     names, index = np.unique(np.asarray(users), return_inverse=True)
     num_val, num_test = (max(round(fraction * len(names)), 1) if fraction else 0 for fraction in (val, test))
     if num_val + num_test >= len(names):
@@ -188,26 +186,13 @@ def repartition(population: Population, partitioner: Callable[[Ints, int], Ints]
     )
 
 
-def _log_gamma(shape: NDArray[np.float64], g: np.random.Generator) -> NDArray[np.float64]:
-    """Return logarithms of gamma variables; normalized they are Dirichlet, and small shapes do not underflow."""
-    return np.asarray(np.log(g.standard_gamma(shape + 1)) - g.standard_exponential(len(shape)) / shape)
-
-
 def _sizes(count: int, users: int, per_user: int | None) -> Ints:
     """Return how many of `count` examples each user gets: `per_user`, or as equal as possible."""
-    if not 1 <= users <= count:
-        raise ValueError(f"users is {users}: set it to a number from 1 to {count}, the number of examples")
+    check_value("users", users, int, Bounds(minimum=1, maximum=count))
     if per_user is None:
         return count // users + (np.arange(users) < count % users)
-    if not 1 <= per_user <= count // users:
-        raise ValueError(f"per_user is {per_user}: set it to 1 to {count // users} for {users} users, {count} examples")
+    check_value("per_user", per_user, int, Bounds(minimum=1, maximum=count // users))
     return np.full(users, per_user)
-
-
-def _check_fractions(**fractions: float) -> None:
-    for name, fraction in fractions.items():
-        if not 0 <= fraction < 1:
-            raise ValueError(f"{name} is {fraction}: set it to a fraction of at least 0 and below 1")
 
 
 def _released_array(path: Path, count: int, key: str) -> Ints:

@@ -291,7 +291,7 @@ def test_a_label_without_a_name_is_refused(folder: Path) -> None:
         ({"partition": "pachinko"}, "Unknown partition 'pachinko': choose dirichlet"),
         ({"task": "rough"}, "Unknown task of CIFAR-100 'rough': choose fine, coarse"),
         ({"partition": "released"}, "partition=released needs splits"),
-        ({"users": 1000}, "users is 1000: set it to a number from 1 to 216"),
+        ({"users": 1000}, "users is 1000: set it to a whole number of at least 1 and at most 216"),
     ],
 )
 def test_unknown_options_are_refused(folder: Path, options: dict[str, object], message: str) -> None:

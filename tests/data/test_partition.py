@@ -250,14 +250,20 @@ def test_half_downloaded_splits_are_refused(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: dirichlet([0, 1], 3, 1, 0), "users is 3: set it to a number from 1 to 2"),
+        (lambda: dirichlet([0, 1], 3, 1, 0), "users is 3: set it to a whole number of at least 1 and at most 2"),
         (lambda: dirichlet([0, 1], 2, -1, 0), "alpha is -1"),
         (lambda: dirichlet([0, 1], 2, float("nan"), 0), "alpha is nan"),
-        (lambda: dirichlet([0, 1], 2, 1, 0, per_user=2), "per_user is 2: set it to 1 to 1 for 2 users, 2 examples"),
-        (lambda: classes_per_client([0, 1], 2, 3, 0), "classes_per_client is 3: set it to a number from 1 to 2"),
+        (
+            lambda: dirichlet([0, 1], 2, 1, 0, per_user=2),
+            "per_user is 2: set it to a whole number of at least 1 and at most 1",
+        ),
+        (
+            lambda: classes_per_client([0, 1], 2, 3, 0),
+            "classes_per_client is 3: set it to a whole number of at least 1 and at most 2",
+        ),
         (lambda: classes_per_client(np.arange(30), 2, 3, 0), "left some of the 30 classes without a client"),
-        (lambda: iid(3, 0, 0), "users is 0: set it to a number from 1 to 3"),
-        (lambda: within_users([0, 0], 0, test=1.5), "test is 1.5: set it to a fraction"),
+        (lambda: iid(3, 0, 0), "users is 0: set it to a whole number of at least 1 and at most 3"),
+        (lambda: within_users([0, 0], 0, test=1.5), "test is 1.5: set it to a number of at least 0 and below 1"),
         (lambda: by_users([0, 1], 0), "2 users are too few"),
     ],
 )

@@ -28,9 +28,9 @@ def test_progress_is_reported(tmp_path: Path, manifest: Manifest) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "size is 0: set it to 1 to 4096 pixels"),
+        ({"size": 0}, "size is 0: set it to a whole number of at least 1 and at most 4096"),
         ({"encoding": "png"}, "encoding is 'png': set it to raw or jpeg"),
-        ({"processes": 0}, "processes is 0: set it to at least 1"),
+        ({"processes": 0}, "processes is 0: set it to a whole number of at least 1"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -68,10 +68,9 @@ class JpegImages:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, path: Path, offsets: Path, height: int, width: int, threads: int | None = None) -> None:
-        self._args = (path, offsets, height, width, threads)
+    def __init__(self, path: Path, offsets: Path, height: int, width: int) -> None:
+        self._args = (path, offsets, height, width)
         self._offsets, self._file = np.load(offsets), path.open("rb", buffering=0)
-        self._threads = threads or os.cpu_count() or 1
         self.shape = (len(self._offsets) - 1, height, width, 3)
 
     def __len__(self) -> int:
@@ -81,7 +80,7 @@ class JpegImages:
         rows = row_indices(rows, len(self))
         images = np.zeros((*rows.shape, *self.shape[1:]), np.uint8)
         # One pool per call: threads that stay would not survive a fork, and starting them takes no time.
-        with ThreadPoolExecutor(self._threads) as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(self._decode, rows.ravel().tolist(), images.reshape(-1, *self.shape[1:])))
         return images
 

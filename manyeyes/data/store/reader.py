@@ -23,13 +23,7 @@ from manyeyes.data.store.images import JpegImages, MemoryMappedImages
 
 
 def open_population(path: Path, task: str | None = None) -> Population:
-    """Open a prepared dataset, or an HDF5 file of FLAIR.
-
-    Parameters
-    ----------
-    task
-        Which labels are predicted; by default the dataset's first. The columns have the labels of all tasks.
-    """
+    """Open a prepared dataset, or an HDF5 file of FLAIR, with the labels of a task; by default of its first one."""
     path = Path(path)
     if path.is_file():
         return open_hdf5(path, task or "coarse")
@@ -44,8 +38,13 @@ def open_population(path: Path, task: str | None = None) -> Population:
     tasks = {name: tuple(classes) for name, classes in meta["tasks"].items()}
     user_names, offsets, rows, columns = examples.read(path / "examples.parquet", tasks)
     labels: Any = columns[next(iter(tasks))]
-    users = np.arange(len(user_names))
-    population = Population(_open_images(path, meta), labels, offsets, users, rows, columns, user_names)
+    image_file = path.absolute() / IMAGE_FILES[meta["encoding"]]
+    images = (
+        MemoryMappedImages(image_file)
+        if meta["encoding"] == "raw"
+        else JpegImages(image_file, image_file.with_name("offsets.npy"), *meta["shape"])
+    )
+    population = Population(images, labels, offsets, np.arange(len(user_names)), rows, columns, user_names)
     return population if task is None else population.task(task)
 
 
@@ -71,10 +70,3 @@ def _read_meta(path: Path) -> dict[str, Any]:
         fix = "upgrade manyeyes" if version > VERSION else "prepare it again"
         raise ValueError(f"{path} has format {version} and this manyeyes reads format {VERSION}: {fix}")
     return meta
-
-
-def _open_images(path: Path, meta: dict[str, Any]) -> MemoryMappedImages | JpegImages:
-    images = path.absolute() / IMAGE_FILES[meta["encoding"]]
-    if meta["encoding"] == "raw":
-        return MemoryMappedImages(images)
-    return JpegImages(images, images.with_name("offsets.npy"), *meta["shape"])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from manyeyes.core.population import Ints
+from manyeyes.core.registry import Bounds, check_value
 from manyeyes.data.decode import UnreadableImage
 from manyeyes.data.manifest import Files, Manifest
 from manyeyes.data.store import examples
@@ -94,12 +95,9 @@ def write_store(
 def _check_options(manifest: Manifest, size: int | None, encoding: str, processes: int | None) -> None:
     if not len(manifest):
         raise ValueError(f"{manifest.dataset} has no examples: check that the raw folder is the right one")
-    if size is not None and not 1 <= size <= 4096:
-        raise ValueError(f"size is {size}: set it to 1 to 4096 pixels")
-    if encoding not in IMAGE_FILES:
-        raise ValueError(f"encoding is {encoding!r}: set it to {' or '.join(IMAGE_FILES)}")
-    if processes is not None and processes < 1:
-        raise ValueError(f"processes is {processes}: set it to at least 1, or to None for one per core")
+    check_value("size", size, int | None, Bounds(minimum=1, maximum=4096))
+    check_value("encoding", encoding, str, Bounds(choices=tuple(IMAGE_FILES)))
+    check_value("processes", processes, int | None, Bounds(minimum=1))
     reserved = {*RESERVED_COLUMNS} & {*manifest.labels, *manifest.columns}
     assert manifest.labels and not reserved, f"{manifest.dataset} needs labels, and no column named {reserved}"
 

@@ -60,9 +60,15 @@ def compose(seed: int, user: int, contents: UserImages, classes: Taxonomy) -> tu
     main_radius = np.zeros(n)
     main_radius[image[main]] = radius[main]
     candidates = g.uniform(0.08, 0.92, (o, 5, 2))
-    position = _clear_of(center[image], main_radius[image] + radius, candidates)
-    position[main] = center[image[main]]
-    value, texture_value = _values(0.5 * (sky + ground)[image], g.random((3, o)))
+    distance = np.sqrt(((candidates - center[image][:, None]) ** 2).sum(2))
+    # The first position that is clear of the main object, else the farthest.
+    best = np.argmax(np.minimum(distance, 0.9 * (main_radius[image] + radius)[:, None]), 1)
+    position = np.where(main[:, None], center[image], candidates[np.arange(o), best])
+    background, uniforms = 0.5 * (sky + ground)[image], g.random((3, o))
+    # An object is lighter or darker than the background, and its texture differs in the other direction.
+    side = np.where(uniforms[0] < np.clip(2 - 2 * background, 0.2, 0.9), 1, -1)
+    value = background + side * (0.2 + 0.25 * uniforms[1])
+    texture_value = value - side * (0.35 + 0.25 * uniforms[2])
     hue = np.where(g.random(o) < 0.3, _hues_near(palette, g.random(o)), g.random(o))
     texture_hue = hue + np.where(g.random(o) < 0.5, 0.06, 0.5) * g.normal(size=o)
     vividness = np.clip(0.38 + 0.18 * g.normal(size=o), 0.05, 0.95)
@@ -76,8 +82,8 @@ def compose(seed: int, user: int, contents: UserImages, classes: Taxonomy) -> tu
         radius=_to_float32(radius),
         aspect_ratio=_to_float32(np.exp(0.1 * np.clip(g.normal(size=o), -2, 2))),
         rotation=_to_float32(0.2 * g.normal(size=o)),
-        color=_to_rgb(hue, vividness, value),
-        texture_color=_to_rgb(texture_hue, vividness * 0.8, texture_value),
+        color=_to_rgb(hue, vividness, np.clip(value, 0.06, 1)),
+        texture_color=_to_rgb(texture_hue, vividness * 0.8, np.clip(texture_value, 0.06, 1)),
     )
     rendered = select(rendered, np.lexsort([depth, image]))
 
@@ -100,21 +106,6 @@ def _to_rgb(hue: Doubles, saturation: Doubles, value: Doubles) -> Array:
 def _hues_near(hue: float, uniforms: Doubles) -> Doubles:
     """Return hues from all around the color wheel, denser near one of them."""
     return hue + 4 * (uniforms - 0.5) ** 3
-
-
-def _clear_of(center: Doubles, min_distance: Doubles, candidates: Doubles) -> Doubles:
-    """Return the first of several positions [O, K, 2] that is clear of the main object, else the farthest [O, 2]."""
-    distance = np.sqrt(((candidates - center[:, None]) ** 2).sum(2))
-    best = np.argmax(np.minimum(distance, 0.9 * min_distance[:, None]), 1)
-    return candidates[np.arange(len(candidates)), best]
-
-
-def _values(background: Doubles, uniforms: Doubles) -> tuple[Doubles, Doubles]:
-    """Return how light objects and their textures are: each may be lighter or darker than the background."""
-    side = np.where(uniforms[0] < np.clip(2 - 2 * background, 0.2, 0.9), 1, -1)
-    value = background + side * (0.2 + 0.25 * uniforms[1])
-    texture_value = value - side * (0.35 + 0.25 * uniforms[2])
-    return np.clip(value, 0.06, 1), np.clip(texture_value, 0.06, 1)
 
 
 def _to_float32(x: Doubles) -> Array:

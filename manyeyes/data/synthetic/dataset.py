@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, MultiLabels, Population, SingleLabels
-from manyeyes.core.registry import check_options, option
+from manyeyes.core.registry import Bounds, check_options, check_value, option
 from manyeyes.core.rng import make_rng
 from manyeyes.data.clean_spawn import CleanSpawnContext
 from manyeyes.data.synthetic.composition import compose
@@ -45,10 +45,8 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
     offsets = np.concatenate([[0], np.cumsum(counts)])
     images = np.empty((int(offsets[-1]), description.size, description.size, 3), np.uint8)
     ranges = _user_ranges(offsets, max_images=max(64, 2**23 // description.size**2))
-    if processes is None:
-        processes = 1 if images.nbytes < 2**24 else os.cpu_count() or 1
-    if processes < 1:
-        raise ValueError(f"processes is {processes}: set it to at least 1, or to None for one per core")
+    check_value("processes", processes, int | None, Bounds(minimum=1))
+    processes = processes or (1 if images.nbytes < 2**24 else os.cpu_count() or 1)
     jobs = [(description, counts[first:last], first) for first, last in ranges]
     users: list[UserImages] = []
     ratings: list[Ints] = []

@@ -79,11 +79,13 @@ def _background(scene: Scene, size: int, generators: list[np.random.Generator]) 
     relief = np.zeros((len(scene.user), size, size), np.float32)
     for cells, strength in ((4, 0.7), (11, 0.5)):
         heights = np.stack([g.standard_normal((cells, cells), np.float32) for g in generators])
-        spread = _interpolation(size, cells)
-        relief += strength * (spread @ heights @ spread.T)
+        distance = _pixel_centers(size)[:, None] * (cells - 1) - np.arange(cells, dtype=np.float32)
+        interpolation = (0.5 + 0.5 * np.cos(np.pi * np.clip(distance, -1, 1))).astype(np.float32)  # [size, cells]
+        relief += strength * (interpolation @ heights @ interpolation.T)
     rows = _pixel_centers(size)[None, :, None]
     edge = scene.horizon[:, None, None] + 0.12 * relief * scene.relief[:, None, None] * 4
-    ground_weight = _smooth_step((rows - edge) * 6)[..., None]
+    step = np.clip(0.5 + 0.5 * ((rows - edge) * 6), 0, 1)
+    ground_weight = (step * step * (3 - 2 * step))[..., None]
     fade = 1 + 0.25 * (rows - 0.5)[..., None]  # the sky is lighter and the ground darker in front
     sky = scene.sky[:, None, None] * fade
     canvas = sky + ground_weight * (scene.ground[:, None, None] / fade - sky)
@@ -131,7 +133,9 @@ def _render_patches(
     color, texture_color = objects.color[:, None, None], objects.texture_color[:, None, None]
     color = color + texture(coarse, at)[..., None] * (texture_color - color)
     offset = max(1, size // 32)
-    shadow = np.roll(np.clip(0.6 + depth * 2.5, 0, 1), (offset, offset), (1, 2)) * _fade_at_border(side)
+    distance = np.minimum(np.arange(side), side - 1 - np.arange(side))  # from the border, where the shadow fades out
+    fade = np.clip(distance / (0.12 * side), 0, 1).astype(np.float32)
+    shadow = np.roll(np.clip(0.6 + depth * 2.5, 0, 1), (offset, offset), (1, 2)) * (fade[:, None] * fade)
     transparency = (1 - 0.35 * shadow) * (1 - cover)
     return transparency[..., None], color * (shade * cover)[..., None]
 
@@ -163,21 +167,3 @@ def _blur(canvas: Array, blur: Array, passes: int) -> Array:
 def _pixel_centers(size: int) -> Array:
     """Return the centers of the pixels along one side, in 0..1."""
     return ((np.arange(size) + 0.5) / size).astype(np.float32)
-
-
-def _interpolation(size: int, cells: int) -> Array:
-    """Return the matrix [size, cells] that spreads values on a coarse grid smoothly over the pixels."""
-    distance = _pixel_centers(size)[:, None] * (cells - 1) - np.arange(cells, dtype=np.float32)
-    return (0.5 + 0.5 * np.cos(np.pi * np.clip(distance, -1, 1))).astype(np.float32)
-
-
-def _smooth_step(x: Array) -> Array:
-    """Return a smooth step from 0 (x <= -1) to 1 (x >= 1)."""
-    y = np.clip(0.5 + 0.5 * x, 0, 1)
-    return y * y * (3 - 2 * y)
-
-
-def _fade_at_border(side: int) -> Array:
-    """Return 1 within a patch and 0 on its border, so that no shadow ends in a line [P, P]."""
-    ramp = np.clip(np.minimum(np.arange(side), side - 1 - np.arange(side)) / (0.12 * side), 0, 1).astype(np.float32)
-    return ramp[:, None] * ramp
