@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from manyeyes.engines.images import ImagePrefetcher
 
 T = TypeVar("T")
-DEFAULT_COHORT_SIZE = 8  # clients per round where nothing else is known
 IMAGE_STORAGES = ("auto", "gpu", "cpu")
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 
@@ -96,7 +94,7 @@ class EngineSetup:
     preprocess: Preprocess
     device: torch.device
     options: EngineOptions = EngineOptions()
-    cohort_size: int = DEFAULT_COHORT_SIZE  # clients that a round is expected to have
+    cohort_size: int = 8  # clients that a round is expected to have
     dist: DistInfo = SINGLE_PROCESS
     prefetcher: ImagePrefetcher | None = None  # the population's images, where they are read ahead
 
@@ -175,13 +173,14 @@ class EngineBase:
         """Return an engine that trains each client together with the other processes of a group."""
         raise NotImplementedError(f"{type(self).__name__} has no in_group: set splits_clients to False.")
 
+    def close(self) -> None:
+        """Release processes and device memory."""
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Release processes and device memory."""
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 def choose_precision(name: str, device: torch.device) -> str:

@@ -11,6 +11,7 @@ from manyeyes.core.population import Ints, Population, as_image_source
 from manyeyes.core.rng import make_rng
 from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, RESIDUAL, ClientState, RoundContext
 
+LossAndGrad = tuple[float, Tensor]
 EPS = 1e-12  # stands for a sum of weights that is 0: examples that count nothing then give no gradient
 
 

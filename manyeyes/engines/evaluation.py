@@ -1,7 +1,7 @@
 """Evaluation: a split through the model, into metrics that merge over batches, users and processes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -28,11 +28,8 @@ MAX_SCORED_MODELS = 50  # clients' models, evenly chosen, that are scored where 
 class Evaluator(Protocol):
     """Scores models on one population."""
 
-    @property
-    def population(self) -> Population: ...
-
-    @property
-    def dist(self) -> DistInfo: ...
+    population: Population
+    dist: DistInfo
 
     def evaluate_global(self, weights: Tensor) -> Score:
         """Score the shared model on every example."""
@@ -44,6 +41,7 @@ class Evaluator(Protocol):
         """Score users' own models, by client id, on their own examples."""
 
 
+@dataclass(eq=False)
 class LocalEvaluator:
     """Scores models in this process, and merges the scores of all processes; it changes no state.
 
@@ -51,25 +49,20 @@ class LocalEvaluator:
     are scored in addition; their results are part of the score's.
     """
 
-    def __init__(
-        self,
-        model: FlatModel,
-        population: Population,
-        preprocess: Preprocess,
-        device: torch.device,
-        precision: str = "float32",
-        compile: bool = False,
-        batch_size: int = 0,  # 0: by the size of the images
-        dist: DistInfo = SINGLE_PROCESS,
-        metrics: MetricSet = NO_METRICS,
-    ) -> None:
-        self.model, self.population, self.preprocess, self.device = model, population, preprocess, device
-        self.precision, self.compile, self.dtype = precision, compile, compute_dtype(precision)
-        self.dist, self.metrics = dist, metrics
-        is_small = max(population.image_shape[:2]) <= SMALL_IMAGE_PIXELS
-        large_batch = GPU_EVAL_BATCH if is_small and device.type == "cuda" else GPU_EVAL_BATCH // 4
-        self.batch_size = batch_size or large_batch
-        self._captured: Callable[[Tensor, Tensor], Tensor] | None = None  # `_forward` as a CUDA graph
+    model: FlatModel
+    population: Population
+    preprocess: Preprocess
+    device: torch.device
+    precision: str = "float32"
+    compile: bool = False
+    batch_size: int = 0  # 0: by the size of the images
+    dist: DistInfo = SINGLE_PROCESS
+    metrics: MetricSet = NO_METRICS
+    _captured: Callable[[Tensor, Tensor], Tensor] | None = field(default=None, init=False)  # `_forward` as a CUDA graph
+
+    def __post_init__(self) -> None:
+        is_small = max(self.population.image_shape[:2]) <= SMALL_IMAGE_PIXELS
+        self.batch_size = self.batch_size or GPU_EVAL_BATCH // (1 if is_small and self.device.type == "cuda" else 4)
 
     def evaluate_global(self, weights: Tensor) -> Score:
         return self._merge(self._scores(weights, self.dist.shard(np.arange(len(self.population)))))
@@ -147,8 +140,9 @@ class LocalEvaluator:
 
     def _forward(self, weights: Tensor, images: Tensor) -> Tensor:
         theta, statistics = weights[: self.model.num_trainable], weights[self.model.num_trainable :]
-        inputs = self.model.to_memory_format(self.preprocess.evaluate(images)).to(self.dtype)
-        return self.model(theta.to(self.dtype), statistics, inputs).float()
+        dtype = compute_dtype(self.precision)
+        inputs = self.model.to_memory_format(self.preprocess.evaluate(images)).to(dtype)
+        return self.model(theta.to(dtype), statistics, inputs).float()
 
 
 def with_personal_weights(weights: Tensor, mask: Tensor, client_state: Mapping[str, Tensor] | None) -> Tensor:
@@ -158,6 +152,4 @@ def with_personal_weights(weights: Tensor, mask: Tensor, client_state: Mapping[s
 
 def _evenly_chosen(items: Ints, max_items: int) -> Ints:
     """Return at most `max_items` of the items, evenly spaced."""
-    if not len(items):
-        return items
-    return items[np.unique(np.linspace(0, len(items) - 1, max_items).round().astype(int))]
+    return items[np.unique(np.linspace(0, len(items) - 1, max_items).round().astype(int))] if len(items) else items

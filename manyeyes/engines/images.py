@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -166,9 +165,7 @@ class ImagePrefetcher:
         self._thread = ThreadPoolExecutor(1, "prefetch")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stopped.set()
         self._thread.shutdown(cancel_futures=True)
         self.buffer = self._next = None

@@ -52,15 +52,10 @@ class Assignment:
     loads: list[float] = field(default_factory=list)  # of each rank
 
 
-def balance(costs: Sequence[float], num_workers: int) -> list[list[int]]:
-    """Return the indices for each worker, the most costly first."""
-    return _greedy(range(len(costs)), costs, [0.0] * num_workers)
-
-
 def balance_clients(clients: Sequence[ClientPlan], num_workers: int) -> list[list[int]]:
     """Return the indices of each worker's clients, balanced by cost, in the order of the plan."""
     costs = [ClientCost.from_client(client).cost for client in clients]
-    return [sorted(indices) for indices in balance(costs, num_workers)]
+    return [sorted(indices) for indices in balance(costs, [0.0] * num_workers)]
 
 
 def balance_with_groups(costs: Sequence[ClientCost], num_ranks: int, allreduce_cost: float = math.inf) -> Assignment:
@@ -80,7 +75,7 @@ def balance_with_groups(costs: Sequence[ClientCost], num_ranks: int, allreduce_c
         groups.append((index, members))
         for rank in members:
             loads[rank] = client.cost_in_group(size, allreduce_cost)
-    unsplit = _greedy(rest, [client.cost for client in costs], loads)
+    unsplit = balance([client.cost for client in costs], loads, rest)
     return Assignment([sorted(indices) for indices in unsplit], groups, loads)
 
 
@@ -95,10 +90,10 @@ def _group_size(client: ClientCost, fair_cost: float, num_free: int, allreduce_c
     return best if client.cost_in_group(best, allreduce_cost) <= MAX_SPLIT_TIME_FRACTION * client.cost else 1
 
 
-def _greedy(indices: Sequence[int], costs: Sequence[float], loads: list[float]) -> list[list[int]]:
-    """Give each index to the worker with the smallest load; `loads` grow."""
+def balance(costs: Sequence[float], loads: list[float], indices: Sequence[int] | None = None) -> list[list[int]]:
+    """Return the indices for each worker, the most costly first; each worker's load grows."""
     assigned = [list[int]() for _ in loads]
-    for index in sorted(indices, key=lambda index: -costs[index]):
+    for index in sorted(range(len(costs)) if indices is None else indices, key=lambda index: -costs[index]):
         worker = loads.index(min(loads))
         loads[worker] += costs[index]
         assigned[worker].append(index)
@@ -125,5 +120,8 @@ def merge_results(
             updates_KW[indices] = result.updates_KW
         accepted_K[indices], loss_K[indices], norm_K[indices] = result.accepted_K, result.loss_K, result.norm_K
         states |= result.client_states
-    states = {client.client_id: states[client.client_id] for client in plan.clients if client.client_id in states}
-    return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, states, updates_KW)
+    return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, in_plan_order(plan, states), updates_KW)
+
+
+def in_plan_order(plan: RoundPlan, states: dict[int, ClientState]) -> dict[int, ClientState]:
+    return {client.client_id: states[client.client_id] for client in plan.clients if client.client_id in states}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +30,7 @@ from manyeyes.core.state import (
 from manyeyes.engines.base import EngineBase, EngineSetup, deterministic_kernels
 from manyeyes.engines.client_step import (
     EPS,
+    LossAndGrad,
     fetch,
     make_client_state,
     persisted_opt_state,
@@ -77,15 +77,30 @@ class ReferenceEngine(EngineBase):
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
         """Train the clients one after another, and sum what the finite ones send."""
-        cohort = _CohortSum(weights, len(plan.clients), context.keep_client_updates)
-        for client in plan.clients:
+        num_clients = len(plan.clients)
+        update_W, uploads_P = torch.zeros_like(weights), None
+        updates_KW = weights.new_zeros(num_clients, len(weights)) if context.keep_client_updates else None
+        accepted_K, loss_K, norm_K = np.zeros(num_clients, bool), np.zeros(num_clients), np.zeros(num_clients)
+        new_states: dict[int, ClientState] = {}
+        for k, client in enumerate(plan.clients):
             client_state = client_states.get(client.client_id, {})
             with _reproducible_modules(derive_key(plan.seed, "modules", plan.round, client.client_id), self.device):
                 training = self._train_client(weights, client, context, client_state)
-            received_W, norm, residual = simulate_uplink(training.update_W, plan, client, context, client_state)
-            training.client_state.update(residual)
-            cohort.add(client, training, received_W, norm)
-        return cohort.result()
+            received_W, norm_K[k], residual = simulate_uplink(training.update_W, plan, client, context, client_state)
+            loss_K[k], new_state, upload_P = training.loss, training.client_state | residual, training.upload_P
+            tensors = (received_W, training.update_W, upload_P, *new_state.values())
+            accepted_K[k] = math.isfinite(training.loss) and all(map(_is_finite, tensors))
+            if not accepted_K[k]:
+                continue
+            if new_state:
+                new_states[client.client_id] = new_state
+            if updates_KW is None:
+                update_W += client.weight * received_W
+            else:
+                updates_KW[k] = received_W
+            if upload_P is not None:
+                uploads_P = upload_P if uploads_P is None else uploads_P + upload_P
+        return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, new_states, updates_KW)
 
     def _train_client(
         self, weights: Tensor, client: ClientPlan, context: RoundContext, client_state: ClientState
@@ -98,7 +113,7 @@ class ReferenceEngine(EngineBase):
         if correction is not None:
             offset = correction.offset(context.correction_state, correction_state)
             if correction.needs_full_gradient:
-                full_gradient = self.full_gradient(start, client, training_loss(context, self.population))
+                full_gradient = self.full_gradient(start, client, context)
         opt_state = persisted_opt_state(client_state) or context.client_optimizer.init(theta)
         end, opt_state, loss = self._local_steps(weights, start, client, context, offset, opt_state)
 
@@ -136,7 +151,7 @@ class ReferenceEngine(EngineBase):
         for step in range(client.num_steps):
             phase = None if client.phase_S is None else torch.tensor(client.phase_S[step], device=self.device)
             statistics_before = statistics if phase is None else statistics.clone()
-            loss, grad = self._gradient(theta, statistics, client, step, loss_function)
+            loss, grad = self._batch_gradient(theta, statistics, client, step, loss_function)
             theta, opt_state = local_step(context, theta, server_theta, grad, offset, opt_state, phase)
             if phase is not None:
                 moves = trained_mask(context, phase)[self.num_trainable :]
@@ -144,102 +159,66 @@ class ReferenceEngine(EngineBase):
             loss_sum += loss
         return torch.cat([theta, statistics]), opt_state, loss_sum / client.num_steps
 
-    def _gradient(
+    def _batch_gradient(
         self, theta: Tensor, statistics: Tensor, client: ClientPlan, step: int, loss_function: Loss
-    ) -> tuple[float, Tensor]:
-        """Return the loss of one batch and its gradient [P]."""
+    ) -> LossAndGrad:
+        """Return the loss of one batch and its gradient [P], computed alone or together with a group's members."""
+        example_weights, uniforms_SBD = client.example_weights_SB[step], client.augment_uniforms_SBD
+        seed = torch.tensor(client.dropout_seeds_S[step], device=self.device)
+
+        def gradient_of(selected_B: NDArray[np.bool_]) -> LossAndGrad:
+            images, targets = fetch(self.population, client.example_indices_SB[step][selected_B], self.device)
+            weights = torch.from_numpy(example_weights[selected_B]).to(self.device)
+            uniforms = None
+            if uniforms_SBD is not None:
+                uniforms = torch.from_numpy(uniforms_SBD[step][selected_B]).to(self.device)
+            self.model.module.train()
+            inputs = self.preprocess.augment(images, uniforms)
+            return self._gradient(
+                theta, statistics, inputs, lambda outputs: weighted_mean(loss_function(outputs, targets), weights), seed
+            )
+
         is_real_B = client.example_indices_SB[step] >= 0
-        gradient_of = partial(self._gradient_of, theta, statistics, client, step, loss_function)
         if self._group is None:
             return gradient_of(is_real_B)
-        return self._group.gradient(gradient_of, is_real_B, client.example_weights_SB[step], theta)
+        return self._group.gradient(gradient_of, is_real_B, example_weights, theta)
 
-    def _gradient_of(
-        self,
-        theta: Tensor,
-        statistics: Tensor,
-        client: ClientPlan,
-        step: int,
-        loss_function: Loss,
-        selected_B: NDArray[np.bool_],
-    ) -> tuple[float, Tensor]:
-        """Return the loss of the selected examples of a batch and its gradient [P]."""
-        images, targets = fetch(self.population, client.example_indices_SB[step][selected_B], self.device)
-        weights = torch.from_numpy(client.example_weights_SB[step][selected_B]).to(self.device)
-        uniforms = None
-        if client.augment_uniforms_SBD is not None:
-            uniforms = torch.from_numpy(client.augment_uniforms_SBD[step][selected_B]).to(self.device)
-        leaf = self._to_compute_dtype(theta.detach()).requires_grad_()
-        self.model.module.train()
-        inputs = self._to_compute_dtype(self.model.to_memory_format(self.preprocess.augment(images, uniforms)))
-        seed = torch.tensor(client.dropout_seeds_S[step], device=self.device)
-        outputs = self.model(leaf, statistics, inputs, seed).to(theta.dtype)
-        loss = weighted_mean(loss_function(outputs, targets), weights)
-        (grad,) = torch.autograd.grad(loss, leaf)
-        return float(loss.detach()), grad.to(theta.dtype)
-
-    def full_gradient(self, weights: Tensor, client: ClientPlan, loss_function: Loss) -> Tensor:
+    def full_gradient(self, weights: Tensor, client: ClientPlan, context: RoundContext) -> Tensor:
         """Return the gradient of the loss over all of the client's examples [P], without augmentation."""
         assert client.full_indices is not None and client.full_weights is not None, (
             "the plan was made for a correction that does not need the gradient of all of a client's examples"
         )
         theta, statistics = weights[: self.num_trainable], weights[self.num_trainable :]
-        total = torch.zeros_like(theta)
+        loss_function, total = training_loss(context, self.population), torch.zeros_like(theta)
         self.model.module.eval()
         for first in range(0, len(client.full_indices), FULL_GRADIENT_BATCH):
             batch = slice(first, first + FULL_GRADIENT_BATCH)
             images, targets = fetch(self.population, client.full_indices[batch], self.device)
             example_weights = torch.from_numpy(client.full_weights[batch]).to(self.device)
-            leaf = self._to_compute_dtype(theta.detach()).requires_grad_()
-            inputs = self._to_compute_dtype(self.model.to_memory_format(self.preprocess.evaluate(images)))
-            outputs = self.model(leaf, statistics, inputs).to(theta.dtype)
-            total += torch.autograd.grad((loss_function(outputs, targets) * example_weights).sum(), leaf)[0]
+
+            def loss_sum(outputs: Tensor, targets: Tensor = targets, weights: Tensor = example_weights) -> Tensor:
+                return (loss_function(outputs, targets) * weights).sum()
+
+            total += self._gradient(theta, statistics, self.preprocess.evaluate(images), loss_sum)[1]
         return total / max(float(client.full_weights.sum()), EPS)
+
+    def _gradient(
+        self,
+        theta: Tensor,
+        statistics: Tensor,
+        images: Tensor,
+        loss_of: Callable[[Tensor], Tensor],
+        seed: Tensor | None = None,
+    ) -> LossAndGrad:
+        """Return a loss of the model's outputs and its gradient [P]."""
+        leaf = self._to_compute_dtype(theta.detach()).requires_grad_()
+        inputs = self._to_compute_dtype(self.model.to_memory_format(images))
+        loss = loss_of(self.model(leaf, statistics, inputs, seed).to(theta.dtype))
+        (grad,) = torch.autograd.grad(loss, leaf)
+        return float(loss.detach()), grad.to(theta.dtype)
 
     def _to_compute_dtype(self, tensor: Tensor) -> Tensor:
         return tensor.bfloat16() if self.precision == "bf16" else tensor
-
-
-class _CohortSum:
-    """The sum over the clients trained so far, and their statistics."""
-
-    def __init__(self, weights: Tensor, num_clients: int, keep_updates: bool) -> None:
-        self._update_W = torch.zeros_like(weights)
-        self._updates_KW = weights.new_zeros(num_clients, len(weights)) if keep_updates else None
-        self._uploads_P: Tensor | None = None
-        self._accepted_K: list[bool] = []
-        self._loss_K: list[float] = []
-        self._norm_K: list[float] = []
-        self._client_states: dict[int, ClientState] = {}
-
-    def add(self, client: ClientPlan, training: ClientTraining, received_W: Tensor, norm: float) -> None:
-        """Add the next client of the plan: its statistics and, if all of it is finite, what the server received."""
-        tensors = (received_W, training.update_W, training.upload_P, *training.client_state.values())
-        index, is_accepted = len(self._accepted_K), math.isfinite(training.loss) and all(map(_is_finite, tensors))
-        self._accepted_K.append(is_accepted)
-        self._loss_K.append(training.loss)
-        self._norm_K.append(norm)
-        if not is_accepted:
-            return
-        if training.client_state:
-            self._client_states[client.client_id] = training.client_state
-        if self._updates_KW is None:
-            self._update_W += client.weight * received_W
-        else:
-            self._updates_KW[index] = received_W
-        if training.upload_P is not None:
-            self._uploads_P = training.upload_P if self._uploads_P is None else self._uploads_P + training.upload_P
-
-    def result(self) -> CohortResult:
-        return CohortResult(
-            update_W=self._update_W,
-            uploads_P=self._uploads_P,
-            accepted_K=np.array(self._accepted_K),
-            loss_K=np.array(self._loss_K),
-            norm_K=np.array(self._norm_K),
-            client_states=self._client_states,
-            updates_KW=self._updates_KW,
-        )
 
 
 def _is_finite(tensor: Tensor | None) -> bool:

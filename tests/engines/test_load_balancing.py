@@ -35,7 +35,7 @@ def test_clients_are_assigned_by_cost() -> None:
 
 
 def test_each_worker_gets_the_most_costly_first() -> None:
-    assert balance([3, 5, 3, 4, 3], 2) == [[1, 2], [3, 0, 4]]
+    assert balance([3, 5, 3, 4, 3], [0.0, 0.0]) == [[1, 2], [3, 0, 4]]
 
 
 def test_a_client_that_every_rank_would_wait_for_is_trained_by_a_group() -> None:

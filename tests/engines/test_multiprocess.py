@@ -48,6 +48,7 @@ def test_two_rounds_equal_the_references(name: str, workers: int) -> None:
     is_centralized = isinstance(algorithm.sampler, Centralized)
     population = POPULATION.pooled() if is_centralized else POPULATION
     algorithm = algorithm if is_centralized else replace(algorithm, sampler=AllClients())
+    torch.manual_seed(0)
     group_norm_model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3))
     assert_equals_reference(algorithm, group_norm_model if name == "fedbn" else lenet(), population, workers)
 

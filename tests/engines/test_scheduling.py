@@ -74,7 +74,7 @@ def test_real_batch_sizes_by_hand() -> None:
 def test_chunks_have_every_step_once_and_in_order(num_steps: list[int], num_streams: int, max_steps: int) -> None:
     groups = [Group((k,), 1, (1,) * n) for k, n in enumerate(num_steps)]
     steps = []
-    for indices in balance([group.cost for group in groups], num_streams):
+    for indices in balance([group.cost for group in groups], [0.0] * num_streams):
         for chunk in cut([groups[index] for index in indices], max_steps):
             assert 0 < sum(r.last - r.first for r in chunk) <= max_steps
             steps += [(r.group.client_indices[0], step) for r in chunk for step in range(r.first, r.last)]
@@ -92,5 +92,5 @@ def test_users_of_flairs_sizes_need_little_padding_and_no_stream_waits_long() ->
         num_padded = sum(sum(group.batch_sizes) for group in groups)
         assert num_padded <= 1.15 * 2 * cohort.sum()
         costs = [group.cost for group in groups]
-        loads = [sum(costs[index] for index in indices) for indices in balance(costs, 8)]
+        loads = [sum(costs[index] for index in indices) for indices in balance(costs, [0.0] * 8)]
         assert max(loads) <= max(1.05 * sum(loads) / len(loads), *costs)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from manyeyes.core.population import Floats
-from manyeyes.engines.client_step import EPS
+from manyeyes.engines.client_step import EPS, LossAndGrad
 from manyeyes.models.flat import FlatModel, SeededDropout
 from manyeyes.models.inspection import probe
 
@@ -25,8 +25,6 @@ from manyeyes.models.inspection import probe
 # a measurement would decide differently each time, and runs repeat bit for bit.
 SECONDS_PER_FLOP, SECONDS_PER_BYTE, SECONDS_PER_ALLREDUCE = 2e-11, 1e-9, 5e-4
 FLOPS_FACTOR = 3  # of forward and backward, in forward passes
-
-LossAndGrad = tuple[float, Tensor]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ round, and the statistics of each client.
 import math
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -19,7 +18,13 @@ from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundCo
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.distributed.data_parallel import ClientGroup, GroupCache
 from manyeyes.engines.distributed.process_group import all_reduce, init_process_group, peer_errors
-from manyeyes.engines.load_balancing import Assignment, ClientCost, balance_with_groups, merge_results
+from manyeyes.engines.load_balancing import (
+    Assignment,
+    ClientCost,
+    balance_with_groups,
+    in_plan_order,
+    merge_results,
+)
 
 PartialResult = tuple[list[int], CohortResult]  # the result of the clients with these indices in the plan
 
@@ -43,10 +48,8 @@ class DistributedEngine(EngineBase):
         self.engine.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.engine.__exit__(kind, error, traceback)
+    def close(self) -> None:
+        self.engine.close()
 
     def shard(self, plan: RoundPlan) -> RoundPlan:
         """Return the clients that this process trains where none is trained by several."""
@@ -59,6 +62,11 @@ class DistributedEngine(EngineBase):
         uploads = [weights.new_zeros(self.num_trainable) if local.uploads_P is None else local.uploads_P]
         has_uploads = context.correction is not None and context.correction.uploads
         total = all_reduce(torch.cat([local.update_W, *(uploads if has_uploads else [])]))
+        updates_KW = None
+        if context.keep_client_updates:
+            num_clients = len(plan.clients)
+            updates_KW = weights.new_zeros(num_clients, len(weights)) if local.updates_KW is None else local.updates_KW
+            updates_KW = all_reduce(updates_KW)
         statistics_K3 = np.stack([local.accepted_K, local.loss_K, local.norm_K], 1)
         statistics_K3 = np.sum(self.dist.all_gather(statistics_K3), axis=0)
         return CohortResult(
@@ -67,8 +75,8 @@ class DistributedEngine(EngineBase):
             accepted_K=statistics_K3[:, 0] > 0,
             loss_K=statistics_K3[:, 1],
             norm_K=statistics_K3[:, 2],
-            client_states=self._gather_client_states(plan, local, weights.device),
-            updates_KW=self._gather_updates(weights, plan, local) if context.keep_client_updates else None,
+            client_states=in_plan_order(plan, self._gather_client_states(local, weights.device)),
+            updates_KW=updates_KW,
         )
 
     def _train_local(
@@ -90,8 +98,7 @@ class DistributedEngine(EngineBase):
         return results
 
     def _assign(self, plan: RoundPlan, allreduce_cost: float) -> Assignment:
-        costs = [ClientCost.from_client(client) for client in plan.clients]
-        return balance_with_groups(costs, self.dist.size, allreduce_cost)
+        return balance_with_groups([ClientCost.from_client(c) for c in plan.clients], self.dist.size, allreduce_cost)
 
     def _engine_in_group(self, members: list[int]) -> EngineBase | None:
         """Return the engine that trains together with other ranks; None if this rank is not a member."""
@@ -103,23 +110,15 @@ class DistributedEngine(EngineBase):
         sum_over_members = partial(all_reduce, group=process_group)
         return self.engine.in_group(ClientGroup(members.index(self.dist.rank), len(members), sum_over_members))
 
-    def _gather_updates(self, weights: Tensor, plan: RoundPlan, local: CohortResult) -> Tensor:
-        updates_KW = local.updates_KW
-        return all_reduce(weights.new_zeros(len(plan.clients), len(weights)) if updates_KW is None else updates_KW)
+    def _gather_client_states(self, local: CohortResult, device: torch.device) -> dict[int, ClientState]:
+        shards = self.dist.all_gather(
+            {k: _move(state, torch.device("cpu")) for k, state in local.client_states.items()}
+        )
+        return {client_id: _move(state, device) for shard in shards for client_id, state in shard.items()}
 
-    def _gather_client_states(
-        self, plan: RoundPlan, local: CohortResult, device: torch.device
-    ) -> dict[int, ClientState]:
-        on_host = {
-            client_id: {name: tensor.cpu() for name, tensor in client_state.items()}
-            for client_id, client_state in local.client_states.items()
-        }
-        states = {client_id: state for shard in self.dist.all_gather(on_host) for client_id, state in shard.items()}
-        return {
-            client.client_id: {name: tensor.to(device) for name, tensor in states[client.client_id].items()}
-            for client in plan.clients
-            if client.client_id in states
-        }
+
+def _move(client_state: ClientState, device: torch.device) -> ClientState:
+    return {name: tensor.to(device) for name, tensor in client_state.items()}
 
 
 def _subset(plan: RoundPlan, indices: list[int]) -> RoundPlan:

@@ -58,6 +58,7 @@ class PlanBuffers:
             return torch.zeros((2 * self.max_steps, num_streams, width, *shape), dtype=dtype, device=device)
 
         is_multi = population.labels.multi
+        self._target_dtype = np.uint8 if is_multi else np.int64
         self.columns = {
             "images": make(batch_size, dtype=torch.int64),
             "weights": make(batch_size),
@@ -93,43 +94,29 @@ class PlanBuffers:
         """Return the arrays of one chunk; padding repeats the first example of its batch and has weight 0."""
         num_steps = max(sum(r.last - r.first for r in stream) for stream in step_ranges)
         layout = _ChunkLayout.from_plan(plan, step_ranges, (num_steps, self.num_streams, self.width))
-        clients = layout.clients
+        clients, size = layout.clients, self.batch_size
+        uniforms = [c.augment_uniforms_SBD[s] for c, s in clients if c.augment_uniforms_SBD is not None]
+        examples = layout.fill(np.int64, [c.example_indices_SB[s] for c, s in clients], size, empty=-1)
+        is_real = examples >= 0
+        filled = np.where(is_real, examples, np.maximum(examples[..., :1], 0))
+        targets = self.population.labels.targets(filled.ravel()).astype(self._target_dtype, copy=False)
         arrays: dict[str, NDArray[Any]] = {
-            "weights": layout.fill(np.float32, [c.example_weights_SB[s] for c, s in clients], self.batch_size),
-            "augment_uniforms": self._pack_uniforms(layout),
+            "weights": layout.fill(np.float32, [c.example_weights_SB[s] for c, s in clients], size),
+            "augment_uniforms": layout.fill(np.float32, uniforms, size, self.num_uniforms),
+            "targets": targets.reshape(*filled.shape, *targets.shape[1:]),
             "dropout_seeds": layout.fill(np.int64, [c.dropout_seeds_S[s] for c, s in clients]),
             "is_active": layout.is_active,
             "phases": layout.fill(np.int8, [c.phase_S[s] for c, s in clients if c.phase_S is not None]),
             "client_weights": layout.client_weights,
         }
-        steps = [client.example_indices_SB[steps] for client, steps in clients]
-        examples = layout.fill(np.int64, steps, self.batch_size, empty=-1)
-        is_real = examples >= 0
-        filled = np.where(is_real, examples, np.maximum(examples[..., :1], 0))
-        arrays["targets"] = self._pack_targets(filled)
         pixels = None
         if self._is_resident:
             arrays["images"] = self.population.image_indices[filled]
         else:
-            pixels = self.population.pixels(examples[is_real])
+            pixels = self._to_pinned(self.population.pixels(examples[is_real]))
             positions = np.cumsum(is_real.ravel()).reshape(is_real.shape) - 1
             arrays["images"] = np.where(is_real, positions, np.maximum(positions[..., :1], 0))
-        tensors = {name: self._to_pinned(array) for name, array in arrays.items()}
-        return PlanChunk(tuple(step_ranges), tensors, None if pixels is None else self._to_pinned(pixels))
-
-    def _pack_uniforms(self, layout: _ChunkLayout) -> NDArray[Any]:
-        uniforms = [
-            client.augment_uniforms_SBD[steps]
-            for client, steps in layout.clients
-            if client.augment_uniforms_SBD is not None
-        ]
-        return layout.fill(np.float32, uniforms, self.batch_size, self.num_uniforms)
-
-    def _pack_targets(self, examples: Ints) -> NDArray[Any]:
-        targets: NDArray[Any] = self.population.labels.targets(examples.ravel())
-        if targets.ndim > 1:
-            targets = targets.astype(np.uint8)
-        return targets.reshape(*examples.shape, *targets.shape[1:])
+        return PlanChunk(tuple(step_ranges), {name: self._to_pinned(array) for name, array in arrays.items()}, pixels)
 
     def send(self, chunk: PlanChunk) -> int:
         """Copy a chunk, unless it is the last one sent, into the half that was used before; return that half.

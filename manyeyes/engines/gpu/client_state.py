@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from manyeyes.core.algorithm import Loss
 from manyeyes.core.plan import ClientPlan
 from manyeyes.core.state import CORRECTION_STATE, PERSONAL_WEIGHTS, ClientState, ClientStates, RoundContext
 from manyeyes.engines.client_step import make_client_state, persisted_opt_state
@@ -17,15 +16,9 @@ class ClientStateTransfer:
     """Launches between the captured ones, only for algorithms whose clients keep or upload something."""
 
     def __init__(
-        self,
-        reference: ReferenceEngine,
-        buffers: RoundBuffers,
-        context: RoundContext,
-        client_states: ClientStates,
-        loss_function: Loss,
+        self, reference: ReferenceEngine, buffers: RoundBuffers, context: RoundContext, client_states: ClientStates
     ) -> None:
         self.reference, self.buffers, self.context, self.old_states = reference, buffers, context, client_states
-        self.loss_function = loss_function
         self.new_states: dict[int, ClientState] = {}
         self._persists_opt_state = context.client_optimizer.persist_state
         self._is_needed = (
@@ -48,7 +41,7 @@ class ClientStateTransfer:
                 tensor[k] = persisted
             if correction is not None and correction.needs_full_gradient:
                 weights = self.buffers.weights if stream.start is None else stream.start[k]
-                full_gradient = self.reference.full_gradient(weights, client, self.loss_function)
+                full_gradient = self.reference.full_gradient(weights, client, self.context)
                 self._full_gradients[client.client_id] = full_gradient
 
     def _load_personal_weights(self, stream: Stream, k: int, personal_weights: Tensor) -> None:
@@ -87,9 +80,8 @@ class ClientStateTransfer:
                 correction_state=correction_state,
                 opt_state=tuple(tensor[k].clone() for tensor in stream.opt_state) if self._persists_opt_state else (),
             )
-            tensors = [update_KW[k], *state.values(), *(() if upload is None else (upload,))]
+            tensors = [stream.losses[k], update_KW[k], *state.values(), *(() if upload is None else (upload,))]
             is_finite = torch.stack([torch.isfinite(torch.linalg.vector_norm(tensor)) for tensor in tensors]).all()
-            is_finite &= torch.isfinite(stream.losses[k])
             stream.finite[k] = is_finite
             if upload is not None:
                 upload = torch.where(is_finite, upload, 0)

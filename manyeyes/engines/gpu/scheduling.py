@@ -54,7 +54,7 @@ Schedule = list[list[list[StepRange]]]  # of each chunk of a round, of each stre
 def make_schedule(plan: RoundPlan, num_streams: int, max_width: int, exact: bool, max_steps: int) -> Schedule:
     """Divide a round's clients among streams, in chunks of at most `max_steps` steps of each stream."""
     groups = make_groups(plan.clients, max_width, exact)
-    streams = balance([group.cost for group in groups], num_streams)
+    streams = balance([group.cost for group in groups], [0.0] * num_streams)
     chunks = [cut([groups[index] for index in indices], max_steps) for indices in streams]
     return [[step_ranges or [] for step_ranges in chunk] for chunk in zip_longest(*chunks)]
 

@@ -103,23 +103,13 @@ class StepCompiler:
             augmented = augment(images[rows], uniforms if uniforms.shape[-1] else None)
             return model.to_memory_format(augmented).to(dtype).unflatten(0, (width, batch_size))
 
-        def loss_of_client(
-            theta: Tensor | ThetaPieces,
-            statistics: Tensor,
-            images: Tensor,
-            targets: Tensor,
-            weights: Tensor,
-            seed: Tensor,
-        ) -> Tensor:
+        def loss_of_client(theta: Tensor | ThetaPieces, statistics: Tensor, images: Tensor, *batch: Tensor) -> Tensor:
+            targets, weights, seed = batch
             outputs = model(theta, statistics, images, seed).float()
             return weighted_mean(self.loss_function(outputs, targets), weights)
 
         def loss(
-            theta_K: ThetaPieces,
-            statistics_KS: Tensor,
-            images: Tensor,
-            step_index: Tensor,
-            columns: dict[str, Tensor],
+            theta_K: ThetaPieces, statistics_KS: Tensor, images: Tensor, step_index: Tensor, columns: dict[str, Tensor]
         ) -> Tensor:
             targets, weights = (at(step_index, columns[name])[:, :batch_size] for name in ("targets", "weights"))
             targets = targets.float() if is_multi else targets
@@ -130,8 +120,7 @@ class StepCompiler:
 
         return StepFunctions(preprocess, loss)
 
-    def _full_gradient(self, stream: Stream, shape: StepShape, functions: StepFunctions) -> Tensor:
-        """Return the gradient [K, P]."""
+    def _full_gradient(self, stream: Stream, shape: StepShape, functions: StepFunctions) -> Tensor:  # [K, P]
         return torch.cat(self.gradient(stream, shape, functions)[1], 1).float()
 
     def _exact_gradient(self, stream: Stream, shape: StepShape) -> Tensor:
@@ -150,8 +139,7 @@ class StepCompiler:
         What a step is tried with does not depend on the round, so that a resumed run is compiled as it was before.
         """
         width, batch_size = shape
-        clients = tuple(self._trial_client(k * batch_size, batch_size) for k in range(width))
-        plan = RoundPlan(seed=0, round=0, clients=clients)
+        plan = RoundPlan(0, 0, tuple(self._trial_client(k * batch_size, batch_size) for k in range(width)))
         step = StepRange(Group(tuple(range(width)), width, (batch_size,)), first=0, last=1)
         no_steps: list[list[StepRange]] = [[] for _ in range(self.buffers.num_streams - 1)]
         self.buffers.upload(self.buffers.pack(plan, [[step], *no_steps]), half=0)

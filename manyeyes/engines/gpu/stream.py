@@ -7,7 +7,7 @@ be captured once as a CUDA graph and replayed. Axes: K clients side by side, P t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,30 +21,16 @@ from manyeyes.engines.gpu.compiling import capture_graph
 ROW_ALIGNMENT = 64  # values: where each client's weights begin, so that matrix products are fast for all of them
 
 
-@dataclass(frozen=True, eq=False)
 class RoundBuffers:
     """What all streams read in a round: the weights and what every client is sent, in device memory."""
 
-    weights: Tensor  # [W]
-    num_trainable: int  # P
-    lr: Tensor
-    clipping_norm: Tensor
-    correction_state: Tensor | None  # the server's [P]
-    shared_mask: Tensor | None  # 0 where a value stays with the client, else 1 [W]
-    personal_indices: Tensor | None  # of the values that stay with the client
-
-    @staticmethod
-    def allocate(weights: Tensor, num_trainable: int, context: RoundContext) -> RoundBuffers:
-        state, mask = context.correction_state, context.personal_mask
-        return RoundBuffers(
-            weights=weights.clone(),
-            num_trainable=num_trainable,
-            lr=weights.new_zeros(1),
-            clipping_norm=weights.new_zeros(1),
-            correction_state=None if state is None else state.clone(),
-            shared_mask=None if mask is None else (~mask).to(weights.dtype),
-            personal_indices=None if mask is None else mask.nonzero()[:, 0],
-        )
+    def __init__(self, weights: Tensor, num_trainable: int, context: RoundContext) -> None:
+        correction_state, mask = context.correction_state, context.personal_mask
+        self.weights, self.num_trainable = weights.clone(), num_trainable  # [W], P
+        self.lr, self.clipping_norm = weights.new_zeros(1), weights.new_zeros(1)
+        self.correction_state = None if correction_state is None else correction_state.clone()  # the server's [P]
+        self.shared_mask = None if mask is None else (~mask).to(weights.dtype)  # 0 where a value is not sent, else 1
+        self.personal_indices = None if mask is None else mask.nonzero()[:, 0]  # of the values that are not sent
 
     def update(self, weights: Tensor, context: RoundContext) -> None:
         """Copy what changes from round to round to where the streams read it."""
@@ -173,21 +159,6 @@ class Stream:
         results[:, :width].index_copy_(0, self.group_index, statistics[None])
         self.group_index += 1
 
-    def wait_for(self, stream: torch.cuda.Stream | None) -> None:
-        """Let what is launched here from now on wait for another CUDA stream; nothing on a CPU."""
-        if self.stream is not None and stream is not None:
-            self.stream.wait_stream(stream)
-
-    def signal(self, stream: torch.cuda.Stream | None) -> None:
-        """Let what is launched in another CUDA stream from now on wait for this one."""
-        if self.stream is not None and stream is not None:
-            stream.wait_stream(self.stream)
-
-    def make_current(self) -> None:
-        """Launch here from now on: much cheaper than a context for every launch; nothing on a CPU."""
-        if self.stream is not None:
-            torch.cuda.set_stream(self.stream)
-
     def capture(self, name: Hashable, function: Callable[[], None]) -> None:
         """Add a function by name: compiled by a first call and, on a GPU, captured as a graph that is replayed.
 
@@ -202,6 +173,12 @@ class Stream:
         else:
             graph, _ = capture_graph(function, self.stream, self._pool)
             self.functions[name] = graph.replay
+
+
+def wait(waiting: torch.cuda.Stream | None, other: torch.cuda.Stream | None) -> None:
+    """Let what is launched in a CUDA stream from now on wait for another stream; nothing on a CPU."""
+    if waiting is not None and other is not None:
+        waiting.wait_stream(other)
 
 
 def has_offset(correction: Correction, correction_state: Tensor | None, theta: Tensor) -> bool:

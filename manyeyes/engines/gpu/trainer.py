@@ -19,7 +19,7 @@ from manyeyes.engines.gpu.client_state import ClientStateTransfer
 from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
 from manyeyes.engines.gpu.step import StepCompiler, StepFunctions, StepShape
-from manyeyes.engines.gpu.stream import RoundBuffers, Stream
+from manyeyes.engines.gpu.stream import RoundBuffers, Stream, wait
 
 if TYPE_CHECKING:
     from manyeyes.engines.gpu.engine import GpuEngine
@@ -38,12 +38,11 @@ class StreamTrainer:
             model.module.train()
         population, num_uniforms = engine.setup.population, engine.num_augment_uniforms
         num_streams, width, dtype = engine.num_streams, engine.width, compute_dtype(engine.precision)
-        self.round_buffers = RoundBuffers.allocate(weights, engine.num_trainable, context)
+        self.round_buffers = RoundBuffers(weights, engine.num_trainable, context)
         self.streams = [Stream(self.round_buffers, context, number, width, dtype) for number in range(num_streams)]
         batch_size = batch_size_of(plan)
         self.plan_buffers = PlanBuffers(population, self.device, num_streams, width, batch_size, num_uniforms)
-        self.loss_function = training_loss(context, population)
-        self.steps = StepCompiler(engine, self.plan_buffers, self.loss_function)
+        self.steps = StepCompiler(engine, self.plan_buffers, training_loss(context, population))
         self._step_functions: dict[StepShape, StepFunctions] = {}
         self._prefetched: tuple[RoundPlan, Schedule, list[PlanChunk]] | None = None
 
@@ -63,7 +62,11 @@ class StreamTrainer:
         on_device_busy: Callable[[], None],
     ) -> CohortResult:
         """Launch a round, call `on_device_busy` while the device works, and return the result."""
-        schedule, chunks = self._take_prefetched(plan) or self._schedule(plan)
+        if self._prefetched is not None and self._prefetched[0].clients == plan.clients:
+            (_, schedule, packed), self._prefetched = self._prefetched, None
+            chunks = iter(packed)
+        else:
+            schedule, chunks = self._schedule(plan)
         self.round_buffers.update(weights, context)
         with deterministic_kernels(self.engine.precision):
             first = next(chunks)
@@ -71,8 +74,7 @@ class StreamTrainer:
             for stream in self.streams:
                 stream.total.zero_()
                 stream.uploads = None
-            reference = self.engine.reference
-            transfer = ClientStateTransfer(reference, self.round_buffers, context, client_states, self.loss_function)
+            transfer = ClientStateTransfer(self.engine.reference, self.round_buffers, context, client_states)
             results = self._launch(plan, chain([first], chunks), transfer)
             on_device_busy()
         return self._gather(plan, schedule, results, transfer)
@@ -82,13 +84,6 @@ class StreamTrainer:
         engine, max_steps = self.engine, self.plan_buffers.max_steps
         schedule = make_schedule(plan, engine.num_streams, engine.width, engine.exact_batches, max_steps)
         return schedule, (self.plan_buffers.pack(plan, step_ranges) for step_ranges in schedule)
-
-    def _take_prefetched(self, plan: RoundPlan) -> tuple[Schedule, Iterator[PlanChunk]] | None:
-        """Return the schedule and the chunks of a plan that was prefetched; None for another plan."""
-        if self._prefetched is None or self._prefetched[0].clients != plan.clients:
-            return None
-        (_, schedule, packed), self._prefetched = self._prefetched, None
-        return schedule, iter(packed)
 
     def _capture_missing(self, schedule: Schedule, first: PlanChunk) -> None:
         """Compile, check and capture the steps that the round needs and no earlier round needed."""
@@ -141,16 +136,16 @@ class StreamTrainer:
         results: list[Tensor] = []
         main = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         for stream in self.streams:
-            stream.wait_for(main)
+            wait(stream.stream, main)
         for chunk in chunks:
             half = self.plan_buffers.send(chunk)
             for stream in self.streams:
-                stream.wait_for(self.plan_buffers.stream)
+                wait(stream.stream, self.plan_buffers.stream)
             launches = {stream: self._launches(stream, plan, chunk, half, transfer) for stream in self.streams}
             with torch.cuda.stream(main):  # which is current again afterwards; None: no effect
                 _run_in_turn(launches)
             for stream in self.streams:
-                stream.signal(main)
+                wait(main, stream.stream)
             results.append(self.plan_buffers.results_of(chunk, half))
             self.plan_buffers.free_events[half] = None if main is None else main.record_event()
         return results
@@ -218,7 +213,8 @@ def _run_in_turn(launches: dict[Stream, Iterator[None]]) -> None:
     """Launch a step of each stream in turn, until all are launched."""
     while launches:
         for stream, launch in list(launches.items()):
-            stream.make_current()
+            if stream.stream is not None:  # much cheaper than a context for every launch
+                torch.cuda.set_stream(stream.stream)
             if next(launch, "finished") == "finished":
                 del launches[stream]
 

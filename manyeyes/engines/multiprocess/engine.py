@@ -9,7 +9,6 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -88,7 +87,7 @@ class MultiprocessEngine(EngineBase):
         self._weights.copy_(weights)
         if context.correction_state is not None:
             self._correction_state.copy_(context.correction_state)
-        if context.keep_client_updates:
+        if context.keep_client_updates and len(plan.clients) > len(self._updates_KW):
             self._allocate_updates(len(plan.clients))
         shards = [indices for indices in balance_clients(plan.clients, len(self._update_sums)) if indices]
         tasks = [self._task(plan, indices, context, client_states) for indices in shards]
@@ -110,17 +109,11 @@ class MultiprocessEngine(EngineBase):
             _, worker = self._workers.popitem()
             worker.stop()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _allocate_updates(self, num_clients: int) -> None:
         """Make memory for each client's update; processes that were forked before do not see it, and are ended."""
-        if num_clients > len(self._updates_KW):
-            self.close()
-            capacity = num_clients + int(num_clients * SPARE_CLIENTS_FRACTION)
-            self._updates_KW = _shared_memory(self._weights.dtype, capacity, len(self._weights))
+        self.close()
+        capacity = num_clients + int(num_clients * SPARE_CLIENTS_FRACTION)
+        self._updates_KW = _shared_memory(self._weights.dtype, capacity, len(self._weights))
 
     def _task(self, plan: RoundPlan, indices: list[int], context: RoundContext, client_states: ClientStates) -> bytes:
         """Return the message for the worker that trains the clients of these indices."""
