@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import cast
 
 from manyeyes import __version__
+from manyeyes.core.registry import import_object, suggestion
 
 COMMANDS: dict[str, tuple[str, str]] = {  # name: module of this package, one line of help
     "run": ("run", "train; settings and sweeps as in Hydra"),
@@ -36,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"manyeyes {__version__}")
         return 0
     if name not in COMMANDS and ":" not in name:
-        return _print_error(f"Unknown command {name!r}: choose {', '.join(COMMANDS)}, or package.module:function.", 2)
+        hint = suggestion(name, COMMANDS)
+        choices = f"choose {', '.join(COMMANDS)}, or package.module:function."
+        return _print_error(f"Unknown command {name!r}{hint}: {choices}", 2)
     try:
         return command(name)(rest)
     except ValueError as error:
@@ -68,8 +71,6 @@ def usage() -> str:
 def command(name: str) -> Callable[[list[str]], int]:
     """Return the function of a command, or a user's own by import path; its module is imported when it is needed."""
     if name not in COMMANDS:
-        from manyeyes.core.registry import import_object
-
         return cast(Callable[[list[str]], int], import_object(name, "command"))
     try:
         module = import_module(f"manyeyes.cli.{COMMANDS[name][0]}")

@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from manyeyes.cli import data, run
+from manyeyes.cli.parser import Parser
 
 HELP = """usage: manyeyes fedper [--multirun] [--raw DIR] [setting=value ...]
 
@@ -26,47 +27,31 @@ All settings of manyeyes run work too (manyeyes run --help), and take precedence
   python -m manyeyes.fedper --multirun dataset.num_classes=4,8,10 model_name=resnet,mobile algorithm=fedper,fedavg \\
       model.num_head_layers=2,3 '+repeat_num=range(5)'
 """
-COMMON = {
-    "algorithm": "fedavg",
-    "sampler": "all",
-    "algorithm.epochs": "4",
-    "algorithm.lr": "0.01",
-    "algorithm.momentum": "0.9",
-    "model": "mobilenet_v1",
-    "model.norm": "batch",
-    "evaluate_every": "1",
-}
-CIFAR10 = {
-    "data": "cifar10",
-    "data.path": "data/cifar10",
-    "data.repartition.num_clients": "10",
-    "data.repartition.classes_per_client": "10",
-    "algorithm.batch_size": "128",
-    "rounds": "50",
-    "preprocess.crop": "224",  # the whole image, enlarged
-    "preprocess.scale": "[1,1]",
-    "preprocess.ratio": "[1,1]",
-    "preprocess.mean": "[0.491,0.482,0.447]",
-    "preprocess.std": "[0.247,0.243,0.262]",
-}
-FLICKR = {
-    "data": "flickr_aes",
-    "data.path": "data/flickr_aes",
-    "algorithm.batch_size": "4",
-    "rounds": "35",
-    "preprocess.mean": "[0.485,0.456,0.406]",
-    "preprocess.std": "[0.229,0.224,0.225]",
+COMMON = """
+    algorithm=fedavg sampler=all algorithm.epochs=4 algorithm.lr=0.01 algorithm.momentum=0.9
+    model=mobilenet_v1 model.norm=batch evaluate_every=1
+"""
+DATASETS = {  # each CIFAR-10 image is enlarged, and not cropped
+    "cifar10": """
+        data=cifar10 data.path=data/cifar10
+        partitioner=classes partitioner.num_clients=10 partitioner.classes_per_client=10
+        algorithm.batch_size=128 rounds=50 preprocess.crop=224 preprocess.scale=[1,1] preprocess.ratio=[1,1]
+        preprocess.mean=[0.491,0.482,0.447] preprocess.std=[0.247,0.243,0.262]
+    """,
+    "flickr": """
+        data=flickr_aes data.path=data/flickr_aes algorithm.batch_size=4 rounds=35
+        preprocess.mean=[0.485,0.456,0.406] preprocess.std=[0.229,0.224,0.225]
+    """,
 }
 ALGORITHMS_WITH_HEAD = ("fedper", "fedrep")
 HEAD = {"algorithm.head_layers": "2"}
-DATASETS = {"cifar10": CIFAR10, "flickr": FLICKR}
-PREPARE = {  # the arguments of `manyeyes data prepare`; its users do not matter where images get new clients
+PREPARE = {  # the arguments of `manyeyes data prepare`; the partitioner replaces the users of CIFAR-10
     "cifar10": ("cifar10", "--partition", "iid", "--users", "10"),
     "flickr": ("flickr_aes",),
 }
 TRANSLATIONS = {
-    "num_clients": "data.repartition.num_clients",
-    "dataset.num_clients": "data.repartition.num_clients",
+    "num_clients": "partitioner.num_clients",
+    "dataset.num_clients": "partitioner.num_clients",
     "clients_per_round": "sampler.cohort_size",
     "num_epochs": "algorithm.epochs",
     "fit_config.epochs": "algorithm.epochs",
@@ -76,7 +61,7 @@ TRANSLATIONS = {
     "learning_rate": "algorithm.lr",
     "model_name": "model",
     "model.num_head_layers": "algorithm.head_layers",
-    "dataset.num_classes": "data.repartition.classes_per_client",
+    "dataset.num_classes": "partitioner.classes_per_client",
     "dataset.seed": "seed",
     "repeat_num": "seed",
     "server_device": "engine.device",
@@ -87,17 +72,20 @@ IGNORED = ("num_classes", "model.num_classes", "model._target_", "dataset.split"
 
 
 def main(argv: list[str]) -> int:
-    """Translate the settings, prepare the data if that is asked for, and run."""
+    """Translate the settings, prepare the data if its raw files are given, and run."""
     if "--help" in argv or "-h" in argv:
         print(HELP)
         return 0
-    flags, given, raw = _parse(argv)
-    name = given.pop("dataset.name", "cifar10").strip("'\"")
+    flags, baseline_settings, raw = _parse(argv)
+    name = baseline_settings.pop("dataset.name", "cifar10").strip("'\"")
     if name not in DATASETS:
         raise ValueError(f"dataset.name is {name!r}: choose cifar10 or flickr, one at a time.")
-    settings = dict(pair for setting, value in given.items() for pair in _translate(setting, value, name))
+    settings = dict(pair for setting in baseline_settings.items() for pair in _translate(*setting, name))
     if "resume" not in settings:  # a resumed run has its settings
-        settings = COMMON | DATASETS[name] | settings
+        defaults = dict(setting.split("=", 1) for setting in (COMMON + DATASETS[name]).split())
+        if "partitioner" in settings:  # other options than those of the baseline's
+            defaults = {setting: value for setting, value in defaults.items() if not setting.startswith("partitioner")}
+        settings = defaults | settings
         _prepare_data(name, Path(settings["data.path"]), raw)
     return max(run.main([*flags, *(f"{n}={value}" for n, value in sweep.items())]) for sweep in _sweeps(settings))
 
@@ -117,28 +105,23 @@ def _sweeps(settings: dict[str, str]) -> Iterator[dict[str, str]]:
 
 def _parse(argv: list[str]) -> tuple[list[str], dict[str, str], Path | None]:
     """Return flags for Hydra, settings by name, and the folder of raw data."""
-    flags, given, raw, words = list[str](), dict[str, str](), None, iter(argv)
-    for word in words:
-        name, _, value = word.partition("=")
-        if name in ("--raw", "--config-name", "--config_name", "--config-path", "--config_path"):
-            value = value or next(words, "")
-            if not value:
-                raise ValueError(f"{name} needs a value: write {name} VALUE.")
-            if name == "--raw":
-                raw = Path(value)
-            else:  # cifar10, flickr, or conf/cifar10/mobile and fedper
-                given |= _named_configuration(value)
-        elif word.startswith("-"):
-            flags += [word, next(words, "")] if word in run.VALUE_FLAGS else [word]
-        else:
-            given[name.lstrip("+")] = value
-    return flags, given, raw
+    parser = Parser("manyeyes fedper", add_help=False, allow_abbrev=False)
+    parser.add_argument("--raw", type=Path)
+    parser.add_argument("--config-name", "--config_name", default="")
+    parser.add_argument("--config-path", "--config_path", default="")
+    args, rest = parser.parse_known_args(argv)
+    flags, overrides = run.split_flags(rest)
+    settings = _named_configuration(args.config_path) | _named_configuration(args.config_name)
+    for override in overrides:
+        name, _, value = override.lstrip("+").partition("=")
+        settings[name] = value
+    return flags, settings, args.raw
 
 
 def _named_configuration(path: str) -> dict[str, str]:
     """Return the settings that a configuration file of the baseline stands for, by the parts of its path."""
     settings = {}
-    for part in Path(path).with_suffix("").parts:
+    for part in Path(path).with_suffix("").parts if path else ():
         if part in DATASETS:
             settings["dataset.name"] = part
         elif part in MODELS:
@@ -155,31 +138,20 @@ def _translate(name: str, value: str, dataset: str) -> Iterator[tuple[str, str]]
     if name.startswith(IGNORED) or (name == "dataset.num_classes" and dataset == "flickr" and value == "5"):
         return
     if name == "dataset.fraction":
-        _check_fraction(value)
+        if value != "0.83":
+            raise ValueError(f"dataset.fraction is {value}: only 0.83, the fraction of training images, is possible.")
         return
     setting = TRANSLATIONS.get(name, name)
-    _check_repartition(name, setting, value, dataset)
+    if dataset == "flickr" and setting.startswith("partitioner"):
+        raise ValueError(
+            f"{name} is for CIFAR-10: FLICKR-AES has five scores, and its clients are chosen when it is prepared "
+            "(manyeyes data prepare flickr_aes --raters N)."
+        )
     if name == "clients_per_round":
         yield "sampler", "uniform"
     if name == "model_name":
         value = _model_names(value)
     yield setting, value
-
-
-def _check_fraction(value: str) -> None:
-    if value != "0.83":
-        raise ValueError(f"dataset.fraction is {value}: only 0.83, the fraction of training images, is possible.")
-
-
-def _check_repartition(name: str, setting: str, value: str, dataset: str) -> None:
-    """Refuse new clients for FLICKR-AES, and none for CIFAR-10, which would be the users of the prepared dataset."""
-    if dataset == "flickr" and setting.startswith("data.repartition."):
-        raise ValueError(
-            f"{name} is for CIFAR-10: FLICKR-AES has five scores, and its clients are chosen when it is prepared "
-            "(manyeyes data prepare flickr_aes --raters N)."
-        )
-    if setting == "data.repartition.num_clients" and name != setting and "0" in value.split(","):
-        raise ValueError(f"{name} is {value}: give at least 1 client.")
 
 
 def _model_names(values: str) -> str:

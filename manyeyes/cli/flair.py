@@ -49,22 +49,17 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(HELP)
         return 0
-    flags = [word for word in argv if word.startswith("-")]
-    given = dict(_name_and_value(word) for word in argv if not word.startswith("-"))
-    if "resume" in given:
-        return run.main([*flags, *(f"{name}={value}" for name, value in given.items())])
-    row = "FL-F-17" if _is_true("pretrained", given.pop("pretrained", "true")) else "FL-R-17"
-    tasks = ",".join(_tasks(given.pop("dataset.use_fine_grained_labels", "false")))
-    settings = dict(word.split("=", 1) for word in paper.run(row).settings) | {"data.task": tasks}
-    settings |= {TRANSLATIONS.get(name, name): value for name, value in given.items() if name not in IGNORED}
-    if not {"dataset.data_path", "data.path"} & given.keys() and settings["data"] == "flair":
+    flags, overrides = run.split_flags(argv)
+    baseline = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
+    settings: dict[str, str] = {}
+    if "resume" not in baseline:  # a resumed run has its settings
+        row = "FL-F-17" if _is_true("pretrained", baseline.pop("pretrained", "true")) else "FL-R-17"
+        settings = dict(setting.split("=", 1) for setting in paper.run(row).settings)
+        settings["data.task"] = ",".join(_tasks(baseline.pop("dataset.use_fine_grained_labels", "false")))
+    translated = {TRANSLATIONS.get(name, name): value for name, value in baseline.items() if name not in IGNORED}
+    if settings and "data.path" not in translated and translated.get("data", "flair") == "flair":
         settings["data.path"] = _find_data()
-    return run.main([*flags, *(f"{name}={value}" for name, value in settings.items())])
-
-
-def _name_and_value(word: str) -> tuple[str, str]:
-    name, _, value = word.lstrip("+").partition("=")
-    return name, value
+    return run.main([*flags, *(f"{name}={value}" for name, value in (settings | translated).items())])
 
 
 def _is_true(name: str, value: str) -> bool:

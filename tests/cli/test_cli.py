@@ -1,11 +1,13 @@
-"""The command: what a person did wrong is one sentence, and the exit code says how it went."""
+"""The command: a user's mistake is one sentence, and the exit code says how the command ended."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,30 +16,69 @@ from manyeyes import cli
 from manyeyes.core.state import DivergenceError
 from manyeyes.training.loop import Interrupted
 
-
-@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
-def test_help_names_every_command(command: Any, words: tuple[str, ...]) -> None:
-    found = command(*words)
-    assert (found.code, found.err) == (0, "")
-    assert all(f"\n  {name} " in found.out for name in cli.COMMANDS)
+COMMANDS = (
+    *("run", "reproduce", "flair", "fedper", "report", "users", "data", "privacy", "flower", "estimate", "dashboard"),
+    *("demo", "doctor"),
+)
 
 
-def test_version(spawn: Callable[..., subprocess.Popen[str]]) -> None:
-    process = spawn("-m", "manyeyes", "--version")
-    assert process.communicate(timeout=60) == (f"manyeyes {version('manyeyes')}\n", "")
-    assert process.returncode == 0
+@pytest.fixture
+def run_raises(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Let `manyeyes run` raise an error."""
+
+    def replace(error: BaseException) -> None:
+        def fail(argv: list[str]) -> int:
+            raise error
+
+        monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(main=fail))
+
+    return replace
 
 
-def test_the_doctor_names_the_package_of_every_extra_that_a_command_needs(command: Any) -> None:
-    found = command("doctor")
-    assert found.code == 0
-    assert all(f"│ {package} " in found.out for package in ("tensorboard", "mlflow", "wandb", "flwr", "submitit"))
+@pytest.mark.parametrize("argv", [(), ("--help",), ("-h",), ("help",)])
+def test_help_lists_every_command(command: Any, argv: tuple[str, ...]) -> None:
+    outcome = command(*argv)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert tuple(cli.COMMANDS) == COMMANDS
+    assert all(f"\n  {name} " in outcome.out for name in COMMANDS)
 
 
-def test_an_unknown_command_is_named(command: Any) -> None:
-    found = command("train")
-    assert (found.code, found.out) == (2, "")
-    assert found.err == f"manyeyes: 'train' is no command: choose {', '.join(cli.COMMANDS)}\n"
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_a_module_with_a_main_function(name: str) -> None:
+    if name == "flower":
+        pytest.importorskip("flwr")
+    assert callable(import_module(f"manyeyes.cli.{name}").main)
+
+
+def test_the_version_is_that_of_the_package(command: Any) -> None:
+    outcome = command("--version")
+    assert (outcome.code, outcome.out, outcome.err) == (0, f"manyeyes {version('manyeyes')}\n", "")
+
+
+def test_the_doctor_lists_the_packages_of_the_extras(command: Any) -> None:
+    outcome = command("doctor")
+    assert outcome.code == 0
+    assert all(f"│ {package} " in outcome.out for package in ("tensorboard", "mlflow", "wandb", "flwr", "submitit"))
+
+
+def test_an_unknown_command_is_refused_with_the_nearest(command: Any) -> None:
+    outcome = command("reprot")
+    assert (outcome.code, outcome.out) == (2, "")
+    choices = f"choose {', '.join(cli.COMMANDS)}, or package.module:function."
+    assert outcome.err == f"manyeyes: Unknown command 'reprot' (did you mean 'report'?): {choices}\n"
+
+
+def test_a_users_own_command_runs_by_import_path(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_command.py").write_text("def hello(argv):\n    print('hello', *argv)\n    return 3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = command("own_command:hello", "a", "b")
+    assert (outcome.code, outcome.out, outcome.err) == (3, "hello a b\n", "")
+
+
+@pytest.mark.parametrize("name", ["demo", "doctor"])
+def test_commands_without_arguments_refuse_arguments(command: Any, name: str) -> None:
+    outcome = command(name, "fast")
+    assert (outcome.code, outcome.err) == (1, f"manyeyes: {name} takes no arguments, and got fast\n")
 
 
 @pytest.mark.parametrize(
@@ -51,32 +92,28 @@ def test_an_unknown_command_is_named(command: Any) -> None:
         (KeyboardInterrupt(), 130, "stopped"),
     ],
 )
-def test_an_error_is_one_sentence_and_a_code(
-    command: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, sentence: str
+def test_an_error_is_one_sentence_and_an_exit_code(
+    command: Any, run_raises: Callable[[BaseException], None], error: BaseException, code: int, sentence: str
 ) -> None:
-    def fail(words: list[str]) -> int:
-        raise error
-
-    monkeypatch.setitem(cli.COMMANDS, "run", fail)
-    found = command("run")
-    assert (found.code, found.out, found.err) == (code, "", f"manyeyes: {sentence}\n")
+    run_raises(error)
+    outcome = command("run")
+    assert (outcome.code, outcome.out, outcome.err) == (code, "", f"manyeyes: {sentence}\n")
 
 
-def test_a_broken_invariant_is_not_hidden(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(words: list[str]) -> int:
-        raise AssertionError("impossible")
-
-    monkeypatch.setitem(cli.COMMANDS, "run", fail)
-    with pytest.raises(AssertionError, match="impossible"):
+@pytest.mark.parametrize("error", [AssertionError("impossible"), RuntimeError("a defect")])
+def test_a_defect_is_raised(command: Any, run_raises: Callable[[BaseException], None], error: BaseException) -> None:
+    run_raises(error)
+    with pytest.raises(type(error), match=str(error)):
         command("run")
 
 
-def test_a_run_in_a_process_of_its_own_says_where_it_is_and_is_silent_otherwise(
+@pytest.mark.slow
+def test_a_run_in_its_own_process_prints_one_line_and_writes_only_its_folder(
     tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], tiny: tuple[str, ...]
 ) -> None:
-    process = spawn("-m", "manyeyes", "run", *tiny, "rounds=2", "folder=here")
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (0, "")
-    assert out.startswith("here: accuracy 0.")
+    process = spawn("-m", "manyeyes", "run", *tiny, "rounds=2", "folder=run")
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, "")
+    assert out.startswith("run: accuracy 0.")
     assert out.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
