@@ -49,7 +49,7 @@
   function ticks(low, high, count, log) {
     const values = [];
     if (log && high / low >= 8) {
-      const decades = Math.log10(high / low), factors = decades < 2.5 ? [1, 2, 5] : [1], jump = Math.max(1, Math.ceil(decades / count));
+      const decades = Math.log10(high / low), factors = 3 * decades <= 1.5 * count ? [1, 2, 5] : [1], jump = Math.max(1, Math.ceil(decades / count));
       for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += jump)
         for (const factor of factors) values.push(factor * 10 ** power);
       return values;

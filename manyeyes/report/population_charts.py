@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series
 from manyeyes.report.page import Image, ImageStrip
 from manyeyes.training.dataset_stats import Doubles
 
+Array = NDArray[Any]
 MAX_NAMED_LABELS = 40  # with bars; more are a line
 LOG_RATIO = 20  # of the largest to the smallest value, from which an axis is logarithmic
 LOG_USERS = 100  # from which ranks are logarithmic
@@ -59,23 +62,16 @@ def classes_chart(counts: Mapping[str, Ints], num_classes: int) -> Chart:
 def label_charts(classes: list[str], counts_C: Ints, users_C: Doubles, num_images: int) -> list[Chart]:
     """Return the frequency of each label, and the share of users who have it (FLAIR, figure 3)."""
     order = np.argsort(-counts_C, kind="stable")
-    top = order[0]
-    names, is_named = tuple(classes[c] for c in order), len(order) <= MAX_NAMED_LABELS
-    x_axis = Axis("", names=names) if is_named else Axis("labels, the most common first")
-    is_log = bool(counts_C.max() > LOG_RATIO * max(1, counts_C.min()))
-    charts = []
-    for name, column, label, title, log in (
-        ("labels", counts_C, "images", f"{classes[top]} is in {counts_C[top] / num_images:.0%} of images", is_log),
-        ("label_users", users_C, "users", f"{users_C[top]:.0%} of users have {classes[top]}", False),
-    ):
-        values = column[order].tolist()
-        kind: Kind = "bars" if is_named else "line"
-        series = Series(label, range(len(order)), values, kind=kind, labels=() if is_named else names)
-        low = MIN_LOG_COUNT if log else 0
-        y_axis = Axis(f"{label} with the label", log=log, percent=name == "label_users", low=low)
-        caption = f"{label.capitalize()} with each label, the most common label first, as in figure 3 of FLAIR."
-        charts.append(Chart(name, title, x_axis, y_axis, [series], caption))
-    return charts
+    names, counts_C, users_C = tuple(classes[c] for c in order), counts_C[order], users_C[order]
+    is_log = bool(counts_C[0] > LOG_RATIO * max(1, counts_C[-1]))
+    images_axis = Axis("images with the label", log=is_log, low=MIN_LOG_COUNT if is_log else 0)
+    users_axis = Axis("users with the label", percent=True, log=len(names) > MAX_NAMED_LABELS)
+    images_title = f"{names[0]} is in {counts_C[0] / num_images:.0%} of images"
+    users_title = f"{users_C[0]:.0%} of users have {names[0]}"
+    return [
+        _label_chart("labels", images_title, names, images_axis, counts_C, "line"),
+        _label_chart("label_users", users_title, names, users_axis, users_C, "points"),
+    ]
 
 
 def label_emd_chart(emds: Mapping[str, Doubles], means: Mapping[str, float], note: str) -> Chart:
@@ -149,6 +145,15 @@ def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
             ]
             content.append(ImageStrip(f"User {name}, {amount}: {len(sample)} of {len(examples):,} shown", images))
     return content
+
+
+def _label_chart(name: str, title: str, labels: tuple[str, ...], y: Axis, values: Array, kind: Kind) -> Chart:
+    """Return a value of each label: as bars or, of many labels, as a series of the given kind."""
+    is_named = len(labels) <= MAX_NAMED_LABELS
+    x = Axis("", names=labels) if is_named else Axis("labels, the most common first")
+    series = Series(y.label, range(len(labels)), values.tolist(), kind="bars" if is_named else kind)
+    caption = f"{y.label.capitalize()}, the most common label first, as in figure 3 of FLAIR."
+    return Chart(name, title, x, y, [series if is_named else replace(series, labels=labels)], caption)
 
 
 def _rank_chart(name: str, title: str, label: str, counts: Mapping[str, Ints], caption: str) -> Chart:

@@ -7,6 +7,7 @@ from manyeyes.report.chart import Axis
 
 POINT_MARGIN = 0.03  # of the range, so that points at its ends are whole
 MIN_LOG_RATIO = 8  # a smaller range on a logarithmic axis has evenly spaced ticks
+MAX_TICK_RATIO = 1.5  # of the ticks of a logarithmic axis to the requested number
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def ticks(low: float, high: float, count: int, log: bool = False) -> list[float]
     """Return about `count` round values between two values."""
     if log and high / low >= MIN_LOG_RATIO:
         decades = math.log10(high / low)
-        factors, jump = ([1, 2, 5] if decades < 2.5 else [1]), max(1, math.ceil(decades / count))
+        factors = [1, 2, 5] if 3 * decades <= MAX_TICK_RATIO * count else [1]
+        jump = max(1, math.ceil(decades / count))
         powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1, jump)
         values = [factor * 10.0**power for power in powers for factor in factors]
         return [value for value in values if low * 0.9999 <= value <= high * 1.0001]
