@@ -62,23 +62,17 @@ def dataset_stats(splits: dict[str, Population | None]) -> dict[str, Any]:
 def is_valid(stats: dict[str, Any]) -> bool:
     """Return whether a file's content is what `dataset_stats` returns."""
     try:
-        num_classes = len(stats["classes"])
         height, width = stats["pixels"]
-        return (
-            all(isinstance(text, str) for text in (stats["labels"], *stats["classes"]))
-            and bool(stats["splits"])
-            and isinstance(height * width, int)
-            and all(_is_split(split, num_classes) for split in stats["splits"].values())
-        )
+        splits = list(stats["splits"].values())
+        per_class = [split[name] for split in splits for name in ("class_images", "class_users")]
+        percentiles = [split[f"{name}_percentiles"] for split in splits for name in ("size", "class", "emd")]
+        totals = [split[name] for split in splits for name in ("users", "images", "mean_emd")]
+        values = [height, width, *totals, *chain(*per_class, *percentiles)]
+        texts = [stats["labels"], *stats["classes"]]
+        is_complete = bool(splits) and all(len(counts) == len(stats["classes"]) for counts in per_class)
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
-
-
-def _is_split(split: dict[str, Any], num_classes: int) -> bool:
-    counts = [split[name] for name in ("class_images", "class_users")]
-    percentiles = [split[f"{name}_percentiles"] for name in ("size", "class", "emd")]
-    numbers = [split["users"], split["images"], split["mean_emd"], *chain(*counts, *percentiles)]
-    return all(len(row) == num_classes for row in counts) and all(isinstance(x, int | float) for x in numbers)
+    return is_complete and all(isinstance(x, int | float) for x in values) and all(isinstance(x, str) for x in texts)
 
 
 def _summary(stats: SplitStats) -> dict[str, Any]:

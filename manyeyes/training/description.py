@@ -45,8 +45,7 @@ def describe_run(
         **asdict(config),
         "sources": source_hashes([*components.values(), *chain(*lists.values())]),
     }
-    plain: dict[str, Any] = as_plain(description)
-    return plain
+    return {name: as_plain(value) for name, value in description.items()}
 
 
 def source_hashes(components: Iterable[Any]) -> dict[str, str]:

@@ -13,7 +13,8 @@ import torch
 
 from manyeyes.io.cpu_info import cpu_name
 
-PACKAGES = ("manyeyes", "torch", "numpy", "hydra-core", "safetensors")
+PROJECT = "manyeyes"
+PACKAGES = (PROJECT, "torch", "numpy", "hydra-core", "safetensors")
 
 
 def environment() -> dict[str, Any]:
@@ -39,9 +40,6 @@ def package_version(package: str) -> str | None:
         return None
 
 
-PROJECT = "manyeyes"
-
-
 def revision(package: Path) -> str | None:
     """Return the git revision of the package in this folder, or None where it does not run from its own checkout.
 
@@ -50,9 +48,11 @@ def revision(package: Path) -> str | None:
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     top = _git(package, "rev-parse", "--show-toplevel")
-    if not top or _project(Path(top) / "pyproject.toml") != PROJECT:
+    try:
+        project = tomllib.loads(Path(top or "", "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return _git(package, "describe", "--always", "--dirty", "--abbrev=40") or None
+    return _git(package, "describe", "--always", "--dirty", "--abbrev=40") if project == PROJECT else None
 
 
 def _git(folder: Path, *args: str) -> str | None:
@@ -62,12 +62,3 @@ def _git(folder: Path, *args: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return process.stdout.strip() if process.returncode == 0 else None
-
-
-def _project(path: Path) -> str | None:
-    """Return the name of the project that a pyproject.toml describes."""
-    try:
-        project = tomllib.loads(path.read_text(encoding="utf-8")).get("project")
-    except (OSError, ValueError):
-        return None
-    return project.get("name") if isinstance(project, dict) else None

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,6 +37,7 @@ from manyeyes.training.run_files import (
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
+NO_POINTS = (np.zeros(0, np.int64), np.zeros(0))
 RUN_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE)  # a folder with any of them is a run
 NOT_COMPARED = ("folder", "resume")  # settings that say where a run is, not what it is
 
@@ -87,17 +89,14 @@ class RunRecord:
     @cached_property
     def columns(self) -> dict[str, tuple[Ints, Floats]]:
         """The rounds and values of each number in the events, and of `images_per_second`."""
-        points: dict[str, list[tuple[int, float]]] = {}
+        points: dict[str, dict[int, float]] = defaultdict(dict)
         for event in self.events:
-            numbers = dict(finite_numbers(event))
-            if numbers.get("seconds", 0) > 0 and "num_images" in numbers:
-                numbers["images_per_second"] = numbers["num_images"] / numbers["seconds"]
-            for name, value in numbers.items():
-                points.setdefault(name, []).append((event["round"], value))
-        return {
-            name: (np.array([round for round, _ in pairs], np.int64), np.array([value for _, value in pairs]))
-            for name, pairs in points.items()
-        }
+            values = dict(finite_numbers(event))
+            if values.get("seconds", 0) > 0 and "num_images" in values:
+                values["images_per_second"] = values["num_images"] / values["seconds"]
+            for name, value in values.items():
+                points[name][event["round"]] = value
+        return {name: (np.array([*row], np.int64), np.array([*row.values()])) for name, row in points.items()}
 
     @cached_property
     def cumulative(self) -> dict[str, Floats]:
@@ -111,13 +110,12 @@ class RunRecord:
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
         """Return the rounds and values of a metric; empty if the run does not have it."""
-        rounds, values = self.columns.get(name, (np.zeros(0, np.int64), np.zeros(0)))
+        rounds, values = self.columns.get(name, NO_POINTS)
         return rounds.tolist(), values.tolist()
 
     def last(self, name: str) -> float | None:
         """Return the last value of a metric, or None."""
-        values = self.curve(name)[1]
-        return values[-1] if values else None
+        return float(self.columns[name][1][-1]) if name in self.columns else None
 
     def user_scores(self) -> dict[str, PerUser]:
         """Return the score of each user by column of per_user.csv: of the shared model, and "personalized"."""
@@ -213,11 +211,12 @@ def find_runs(arguments: list[str]) -> list[RunRecord]:
     """Return the runs that a user named: folders, NAME=FOLDER, or folders of runs such as those of a sweep."""
     given_names = {folder: name for argument in arguments for folder, name in _named_folders(argument)}
     runs = [read_run(folder, name) for folder, name in given_names.items()]
-    names = [given or name for given, name in zip(given_names.values(), _folder_names(runs), strict=True)]
-    unique = [
-        name if names.count(name) == 1 else f"{name} ({run.folder})" for name, run in zip(names, runs, strict=True)
+    names = [given_name or name for given_name, name in zip(given_names.values(), _folder_names(runs), strict=True)]
+    counts = Counter(names)
+    return [
+        replace(run, name=name if counts[name] == 1 else f"{name} ({run.folder})")
+        for run, name in zip(runs, names, strict=True)
     ]
-    return [replace(run, name=name) for run, name in zip(runs, unique, strict=True)]
 
 
 def differing_settings(runs: list[RunRecord]) -> list[str]:
@@ -254,12 +253,9 @@ def _folder_names(runs: list[RunRecord]) -> list[str]:
     folder_names = [str(run.folder.resolve().relative_to(os.path.commonpath(parents))) for run in runs]
     differing = differing_settings(runs)
     if differing and all(name.isdigit() for name in folder_names):
-        return [", ".join(_brief(name, run.settings.get(name)) for name in differing) for run in runs]
+        labels = {name: "" if name.endswith(".name") else f"{name.rpartition('.')[2]} " for name in differing}
+        return [", ".join(f"{labels[name]}{run.settings.get(name)}" for name in differing) for run in runs]
     return folder_names
-
-
-def _brief(name: str, value: Any) -> str:
-    return str(value) if name.endswith(".name") else f"{name.rpartition('.')[2]} {value}"
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
