@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), given to users by a partition; and synthetic images in their format."""
 
-import pickle
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.rng import make_rng
 from manyeyes.data import partition as partitions
 from manyeyes.data.dataset import Dataset
-from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, MD5, SIDE, SITE, Edition, find, pickle_key, read
+from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, MD5, SIDE, SITE, Edition, find, read
 from manyeyes.data.download.fetch import RemoteFile
 from manyeyes.data.manifest import Manifest, Pixels, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
@@ -88,10 +87,10 @@ def _user_names(owners: Ints, count: int) -> NDArray[np.str_]:
     return np.array(names + [""] * (count - len(owners)))
 
 
-def write_population(population: Population, raw: Path, name: str) -> Path:
-    """Write a population of 32 x 32 images as an edition of CIFAR, without its users, and return the folder."""
-    check_choice("edition of CIFAR", name, EDITIONS)
-    edition = EDITIONS[name]
+def write_population(population: Population, raw: Path, classes: int) -> Path:
+    """Write a population of 32 x 32 images as binary CIFAR-10 or CIFAR-100, without its users; return the folder."""
+    check_choice("classes of CIFAR", classes, (10, 100))
+    edition = EDITIONS[f"cifar-{classes}-binary"]
     batches = _batches(population, edition)
     folder = Path(raw) / edition.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,14 +98,12 @@ def write_population(population: Population, raw: Path, name: str) -> Path:
     for file, examples in batches.items():
         pixels = population.pixels(examples).transpose(0, 3, 1, 2).reshape(len(examples), -1)
         ids = population.labels.targets(examples)
-        labels = {task: ids // 5 if task == "coarse" else ids for task in edition.class_files}
-        if edition.binary:
-            content = np.column_stack([*labels.values(), pixels]).astype(np.uint8).tobytes()
-        else:
-            lists = {pickle_key(task, "labels"): column.tolist() for task, column in labels.items()}
-            content = pickle.dumps({"data": pixels, **lists}, protocol=2)
-        (folder / file).write_bytes(content)
-    _write_class_names(population.classes, folder, edition)
+        labels = [ids // 5 if task == "coarse" else ids for task in edition.class_files]
+        (folder / file).write_bytes(np.column_stack([*labels, pixels]).astype(np.uint8).tobytes())
+    coarse = tuple(f"group {i}" for i in range(-(-len(population.classes) // 5)))  # of five classes, as in CIFAR-100
+    for task, file in edition.class_files.items():
+        names = coarse if task == "coarse" else population.classes
+        (folder / file).write_text("".join(f"{name}\n" for name in names))
     return folder
 
 
@@ -132,22 +129,11 @@ def _batches(population: Population, edition: Edition) -> dict[str, NDArray[np.i
     return dict(zip((*edition.train, edition.test), [*np.array_split(train, len(edition.train)), test], strict=True))
 
 
-def _write_class_names(classes: tuple[str, ...], folder: Path, edition: Edition) -> None:
-    coarse = [f"group {i}" for i in range(-(-len(classes) // 5))]  # of five classes, as in CIFAR-100
-    names = {task: coarse if task == "coarse" else list(classes) for task in edition.class_files}
-    if edition.binary:
-        for task, file in edition.class_files.items():
-            (folder / file).write_text("".join(f"{name}\n" for name in names[task]))
-    else:  # all in one file
-        content = {pickle_key(task, "label_names"): task_names for task, task_names in names.items()}
-        (folder / next(iter(edition.class_files.values()))).write_bytes(pickle.dumps(content, protocol=2))
-
-
 def _dataset(classes: int) -> Dataset:
     archive = f"cifar-{classes}-python.tar.gz"
 
     def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
-        write_population(make_synthetic(synthetic), raw, f"cifar-{classes}-binary")
+        write_population(make_synthetic(synthetic), raw, classes)
 
     return Dataset(
         f"CIFAR-{classes} (Krizhevsky 2009): python or binary archive",

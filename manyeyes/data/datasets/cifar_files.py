@@ -77,7 +77,7 @@ EDITIONS = {
 }
 
 
-def pickle_key(task: str, name: str) -> str:
+def _pickle_key(task: str, name: str) -> str:
     """Return the key of a task's `labels` or `label_names` in a python batch: labels, or fine_labels."""
     return name if task == "class" else f"{task}_{name}"
 
@@ -96,15 +96,11 @@ class RawCifar:
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self.files:
-            raise ValueError(f"{self.origin} has no {name}: {self.fix}.")
+            raise self.damaged(name, "is missing")
         return self.files[name]
 
-    @property
-    def fix(self) -> str:
-        return f"download {SITE}{self.edition.archive} again"
-
     def damaged(self, name: str, reason: str) -> ValueError:
-        return ValueError(f"{name} in {self.origin} {reason}: {self.fix}.")
+        return ValueError(f"{name} in {self.origin} {reason}: download {SITE}{self.edition.archive} again.")
 
 
 def find(raw: Path, classes: int) -> RawCifar:
@@ -152,16 +148,16 @@ def _read_folder(folder: Path, edition: Edition) -> RawCifar:
 
 
 def _read_archive(archive: Path, edition: Edition) -> RawCifar:
-    data = archive.read_bytes()
+    folder, data = RawCifar(edition, archive.parent, {}), archive.read_bytes()
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
             members = [m for m in tar if m.isfile() and PurePosixPath(m.name).parent.name == edition.folder]
             files = {PurePosixPath(m.name).name: tar.extractfile(m).read() for m in members}  # type: ignore[union-attr]
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{archive} is truncated or damaged ({error}): download {SITE}{archive.name} again.") from None
+        raise folder.damaged(archive.name, f"is truncated or damaged ({error})") from None
     raw = RawCifar(edition, archive, files)
     if not raw.synthetic and hashlib.md5(data).hexdigest() != MD5[archive.name]:
-        raise ValueError(f"{archive} is not the published file (its md5 differs): {raw.fix}.")
+        raise folder.damaged(archive.name, "is not the published file (its md5 differs)")
     return raw
 
 
@@ -178,7 +174,7 @@ def _parse_pickle(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
     batch = _unpickle(raw, name)
     data = batch.get("data")
     pixels = data.array if isinstance(data, _PickledArray) else np.empty(0, np.uint8)
-    labels = [batch.get(pickle_key(task, "labels")) for task in raw.edition.class_files]
+    labels = [batch.get(_pickle_key(task, "labels")) for task in raw.edition.class_files]
     if pixels.shape[1:] != (PIXEL_BYTES,) or not all(_are_labels(ids, len(pixels)) for ids in labels):
         raise raw.damaged(name, "is not a batch of CIFAR")
     return pixels, np.array(labels, np.int64).T
@@ -189,7 +185,7 @@ def _are_labels(ids: Any, count: int) -> bool:
 
 
 def _class_names(raw: RawCifar, task: str) -> tuple[str, ...]:
-    file, key = raw.edition.class_files[task], pickle_key(task, "label_names")
+    file, key = raw.edition.class_files[task], _pickle_key(task, "label_names")
     if raw.edition.binary:
         return tuple(line for line in raw[file].decode().splitlines() if line)
     names = _unpickle(raw, file).get(key)

@@ -29,8 +29,7 @@ class ParquetShards:
 
     paths: tuple[Path, ...]
     shard: Ints  # of each image: the index of its file,
-    group: Ints  # its row group there,
-    row: Ints  # and its row in that
+    row: Ints  # and its row there
     ids: list[str]
 
     def __len__(self) -> int:
@@ -39,29 +38,39 @@ class ParquetShards:
     def read(self, index: int) -> bytes:
         path = self.paths[self.shard[index]]
         try:
-            data = self._read_group(int(self.shard[index]), int(self.group[index]))[int(self.row[index])].as_py()
+            data = self._read_image(int(self.shard[index]), int(self.row[index]))
         except pa.ArrowException as error:
             raise OSError(f"{path} cannot be read: {error}.") from None
         if data is None:
             raise OSError(f"{path} has no bytes for image {self.ids[index]}.")
-        return bytes(data)
+        return data
 
     def name(self, index: int) -> str:
         return self.ids[index]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_read_group"}  # open files
+        return {name: value for name, value in vars(self).items() if name != "_read_image"}  # which has open files
 
     @cached_property
-    def _read_group(self) -> Callable[[int, int], pa.ChunkedArray]:
-        open_shard = lru_cache(maxsize=4)(lambda shard: pq.ParquetFile(self.paths[shard]))
+    def _read_image(self) -> Callable[[int, int], bytes | None]:
+        @lru_cache(maxsize=4)
+        def open_shard(shard: int) -> tuple[pq.ParquetFile, Ints]:
+            file = pq.ParquetFile(self.paths[shard])
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            return file, np.cumsum([0, *sizes])
 
         @lru_cache(maxsize=2)
         def read_group(shard: int, group: int) -> pa.ChunkedArray:
-            images = open_shard(shard).read_row_group(group, columns=["image.bytes"]).column("image")
+            images = open_shard(shard)[0].read_row_group(group, columns=["image.bytes"]).column("image")
             return pc.struct_field(images, "bytes")
 
-        return read_group
+        def read_image(shard: int, row: int) -> bytes | None:
+            _, starts = open_shard(shard)
+            group = int(np.searchsorted(starts, row, side="right")) - 1
+            data: bytes | None = read_group(shard, group)[row - int(starts[group])].as_py()
+            return data
+
+        return read_image
 
 
 def read_manifest(raw: Path) -> Manifest:
@@ -70,23 +79,16 @@ def read_manifest(raw: Path) -> Manifest:
     if not paths:
         raise ValueError(f"{raw} contains no parquet files: give the folder where {REPOSITORY} was downloaded.")
     splits = [_split(path) for path in paths]
-    tables, group_sizes = zip(*map(_read_shard, paths), strict=True)
+    tables = [_read_shard(path) for path in paths]
     table = pa.concat_tables(tables)
     if not len(table):
         raise ValueError(f"The parquet files in {raw} have no rows: download them again.")
-    num_rows = [len(shard) for shard in tables]
-    sizes = np.concatenate(group_sizes)
-    source = ParquetShards(
-        paths,
-        shard=np.repeat(np.arange(len(paths)), num_rows),
-        group=np.repeat(np.concatenate([np.arange(len(groups)) for groups in group_sizes]), sizes),
-        row=np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes),
-        ids=table["image_id"].to_pylist(),
-    )
-    manifest = flair.make_manifest(table, np.repeat(splits, num_rows), source, PAGE)
-    return flair.check_users_and_labels(manifest, raw / flair.RELATIONSHIP).add_notes(
-        {"missing shards": _missing_shards(paths)}
-    )
+    shard = np.repeat(np.arange(len(paths)), [len(table) for table in tables])
+    row = np.concatenate([np.arange(len(table)) for table in tables])
+    source = ParquetShards(paths, shard, row, table["image_id"].to_pylist())
+    manifest = flair.make_manifest(table, np.array(splits)[shard], source, PAGE)
+    missing = {"missing shards": _missing_shards(paths)}
+    return flair.check_users_and_labels(manifest, raw / flair.RELATIONSHIP).add_notes(missing)
 
 
 def _split(path: Path) -> str:
@@ -106,8 +108,8 @@ def _missing_shards(paths: tuple[Path, ...]) -> list[str]:
     return [name for name in expected if name not in names]
 
 
-def _read_shard(path: Path) -> tuple[pa.Table, Ints]:
-    """Return all columns of one shard but the images, and the number of rows of each of its row groups."""
+def _read_shard(path: Path) -> pa.Table:
+    """Return all columns of one shard but the images."""
     try:
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names
@@ -115,13 +117,12 @@ def _read_shard(path: Path) -> tuple[pa.Table, Ints]:
             raise ValueError(
                 f"{path} has columns {', '.join(names)} and no column {missing[0]!r}: give FLAIR's shards."
             )
-        groups = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
         table = file.read(columns=flair.SCHEMA.names).select(flair.SCHEMA.names)
     except (pa.ArrowException, OSError):
         size = path.stat().st_size
         raise ValueError(f"{path} ({size} bytes) is not a complete parquet file: download it again.") from None
     try:
-        return table.cast(flair.SCHEMA), np.array(groups, np.int64)
+        return table.cast(flair.SCHEMA)
     except pa.ArrowException as error:
         raise ValueError(f"{path} has columns of other types than FLAIR's ({error}): download it again.") from None
 

@@ -30,7 +30,8 @@ class Row:
     origin: str  # the file, or the table and its line, for messages
     path: str
     user: str
-    labels: tuple[str, ...]
+    labels: Sequence[str]
+    multi: bool = False  # whether the table allows several labels
     split: str = ""
     lat: float = math.nan
     lon: float = math.nan
@@ -45,40 +46,33 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     check_choice("split", split, ("users", "per_user"))
     if not raw.exists():
         raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet.")
-    rows, multi, num_skipped = _read_folder(raw) if raw.is_dir() else _read_table(raw)
+    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
     if not rows:
-        raise ValueError(
-            f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with a row for each."
-        )
+        fix = "put them in <user>/<class>/ folders, or give a table with a row for each"
+        raise ValueError(f"{raw} has no images: {fix}.")
     users = np.array([row.user for row in rows])
-    given_split = np.array([row.split for row in rows])
-    columns = {"image_id": np.array([row.path for row in rows])}
-    coordinates = np.array([(row.lat, row.lon) for row in rows])
-    if not np.isnan(coordinates[:, 0]).all():
-        columns |= {"latitude": coordinates[:, 0], "longitude": coordinates[:, 1]}
-    if rows[0].split:
-        splits = given_split
-    else:
+    splits = np.array([row.split for row in rows])
+    notes = {"source": str(raw), "split": "given", "skipped_files": num_skipped}
+    if not rows[0].split:
         splits = partition.by_users(users, seed) if split == "users" else partition.within_users(users, seed)
+        notes |= {"split": split, "seed": seed}
+    columns = {"image_id": np.array([row.path for row in rows])}
+    if any(not math.isnan(row.lat) for row in rows):
+        columns |= {"latitude": np.array([row.lat for row in rows]), "longitude": np.array([row.lon for row in rows])}
     return Manifest(
         dataset=raw.stem,
         source=Files(raw if raw.is_dir() else raw.parent, [row.path for row in rows]),
         image=np.arange(len(rows)),
         users=users,
         split=splits,
-        labels={"label": _labels([row.labels for row in rows], multi)},
+        labels={"label": _labels(rows)},
         columns=columns,
-        notes={
-            "source": str(raw),
-            "split": "given" if rows[0].split else split,
-            "seed": seed,
-            "skipped_files": num_skipped,
-        },
+        notes=notes,
     )
 
 
-def _read_folder(root: Path) -> tuple[list[Row], bool, int]:
-    """Return the images two folders down, that none has several labels, and the number of other files."""
+def _read_folder(root: Path) -> tuple[list[Row], int]:
+    """Return the images two folders down, and the number of other files."""
     rows, num_skipped = [], 0
     for path in _visible_files(root, depth=3):
         name = path.relative_to(root).as_posix()
@@ -90,8 +84,8 @@ def _read_folder(root: Path) -> tuple[list[Row], bool, int]:
         elif name.encode(errors="replace").decode() != name:
             raise ValueError(f"{str(path)!a} has a name that is not UTF-8: rename it.")
         else:
-            rows.append(Row(str(path), name, user, (label[0],)))
-    return rows, False, num_skipped
+            rows.append(Row(str(path), name, user, label))
+    return rows, num_skipped
 
 
 def _visible_files(folder: Path, depth: int) -> Iterator[Path]:
@@ -105,12 +99,11 @@ def _visible_files(folder: Path, depth: int) -> Iterator[Path]:
             yield path
 
 
-def _read_table(path: Path) -> tuple[list[Row], bool, int]:
-    """Return the rows of a table, whether images may have several labels, and that no file was skipped."""
+def _read_table(path: Path) -> list[Row]:
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path} is neither a folder nor a .csv or .parquet table.")
-    rows, multi = readers[path.suffix.lower()](path)
+    rows = readers[path.suffix.lower()](path)
     missing = [row for row in rows if not (path.parent / row.path).is_file()]
     if missing:
         more = f", and {len(missing) - 1} more are missing" if len(missing) > 1 else ""
@@ -120,10 +113,10 @@ def _read_table(path: Path) -> tuple[list[Row], bool, int]:
         raise ValueError(
             f"{without_split[0].origin}: the split is empty, unlike in other rows: give train, val or test."
         )
-    return rows, multi, 0
+    return rows
 
 
-def _read_csv(path: Path) -> tuple[list[Row], bool]:
+def _read_csv(path: Path) -> list[Row]:
     rows = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -134,15 +127,16 @@ def _read_csv(path: Path) -> tuple[list[Row], bool]:
                 origin = f"{path.name}, line {table.line_num}"
                 if "" in cells or None in cells.values():
                     raise ValueError(f"{origin}: the line does not have one cell for each of {', '.join(names)}.")
-                rows.append(_row(origin, cells | {"label": [label.strip() for label in cells["label"].split("|")]}))
+                labels = [label.strip() for label in cells["label"].split("|")]
+                rows.append(_row(origin, cells, labels, len(labels) > 1))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
             f"{path} cannot be read ({error}): save it as CSV in UTF-8, with every quote closed."
         ) from None
-    return rows, any(len(row.labels) > 1 for row in rows)
+    return rows
 
 
-def _read_parquet(path: Path) -> tuple[list[Row], bool]:
+def _read_parquet(path: Path) -> list[Row]:
     try:
         table = pq.read_table(path)
     except pa.ArrowException as error:
@@ -150,11 +144,10 @@ def _read_parquet(path: Path) -> tuple[list[Row], bool]:
     _check_columns(path, table.column_names)
     label_type = table.schema.field("label").type
     multi = pa.types.is_list(label_type) or pa.types.is_large_list(label_type)
-    rows = [
-        _row(f"{path.name}, row {number}", cells if multi else cells | {"label": [cells["label"]]})
+    return [
+        _row(f"{path.name}, row {number}", cells, cells["label"] or [] if multi else [cells["label"]], multi)
         for number, cells in enumerate(table.to_pylist(), 1)
     ]
-    return rows, multi
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
@@ -166,17 +159,17 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
         raise ValueError(f"{path.name} has no column {(missing or ['lat or lon'])[0]}: it has {', '.join(names)}.")
 
 
-def _row(origin: str, cells: Mapping[str, Any]) -> Row:
+def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bool) -> Row:
     """Return one row of a table; raise ValueError if it is not valid."""
     path, user, split = (_text(cells.get(name)).strip() for name in ("path", "user", "split"))
-    labels = tuple(_text(label) for label in cells["label"] or ())
+    labels = [_text(label) for label in labels]
     for name, is_empty in (("path", not path), ("user", not user), ("label", not labels or "" in labels)):
         if is_empty:
             raise ValueError(f"{origin}: the {name} is empty.")
     if split not in ("", "train", "val", "test"):
         raise ValueError(f"{origin}: the split is {split!r}: give train, val or test.")
     lat, lon = (_degrees(origin, name, cells.get(name)) for name in ("lat", "lon"))
-    return Row(origin, path, user, labels, split, lat, lon)
+    return Row(origin, path, user, labels, multi, split, lat, lon)
 
 
 def _text(cell: object) -> str:
@@ -190,14 +183,14 @@ def _degrees(origin: str, name: str, cell: object) -> float:
         raise ValueError(f"{origin}: {name} is {cell!r}: give degrees, or leave the cell empty.") from None
 
 
-def _labels(rows: list[tuple[str, ...]], multi: bool) -> Labels:
+def _labels(rows: list[Row]) -> Labels:
     """Return labels whose classes are in the order of their names, or of their numbers if all are numbers."""
-    names = sorted({name for row in rows for name in row})
+    names = sorted({name for row in rows for name in row.labels})
     classes = tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else names)
     ids = {name: i for i, name in enumerate(classes)}
-    if multi:
-        return MultiLabels.from_lists([[ids[name] for name in row] for row in rows], classes)
-    return SingleLabels(np.array([ids[row[0]] for row in rows]), classes)
+    if any(row.multi for row in rows):
+        return MultiLabels.from_lists([[ids[name] for name in row.labels] for row in rows], classes)
+    return SingleLabels(np.array([ids[row.labels[0]] for row in rows]), classes)
 
 
 def write_population(population: Population, raw: Path) -> None:

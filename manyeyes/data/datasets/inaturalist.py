@@ -88,15 +88,8 @@ def make_split(raw: Path, rng: np.random.Generator, per_class: int, max_per_cell
     columns = {name: np.concatenate([train[name][chosen], val[name][test]]) for name in train}
     categories, ids = np.unique(columns.pop("category"), return_inverse=True)
     del columns["user"]
-    manifest = Manifest(
-        "inaturalist",
-        released.NO_IMAGES,
-        image=np.arange(len(ids)),
-        users=np.concatenate([clients, np.full(len(test), "")]),
-        split=np.repeat(["train", "test"], [len(chosen), len(test)]),
-        labels={"class": SingleLabels(ids, tuple(names[category] for category in categories.tolist()))},
-        columns=columns,
-    )
+    labels = SingleLabels(ids, tuple(names[category] for category in categories.tolist()))
+    manifest = released.unlocated_manifest("inaturalist", clients, labels, columns)
     return released.drop_clientless(manifest, NO_CLIENT)
 
 

@@ -95,18 +95,10 @@ def make_split(raw: Path, seed: int, filters: Filters = PAPER) -> Manifest:
     train = np.flatnonzero(is_train)
     test = _test_images(landmarks, users, train, has_author, filters, make_rng(seed, "landmarks"))
     chosen = np.concatenate([train, test])
-    classes = np.array(sorted(np.unique(landmarks[train]).tolist(), key=lambda landmark: int(names[landmark])))
-    class_of = np.zeros(len(names), np.int64)
-    class_of[classes] = np.arange(len(classes))
-    return Manifest(
-        "landmarks",
-        released.NO_IMAGES,
-        image=np.arange(len(chosen)),
-        users=np.concatenate([np.array(authors)[users[train]], np.full(len(test), "")]),
-        split=np.repeat(["train", "test"], [len(train), len(test)]),
-        labels={"class": SingleLabels(class_of[landmarks[chosen]], tuple(names[i] for i in classes.tolist()))},
-        columns={"image_id": released.as_strings(image_ids.take(pa.array(chosen)))},
-    )
+    numbers = np.array(names)[landmarks[chosen]]
+    labels = released.numbered_labels(numbers, numbers, raw)
+    columns = {"image_id": released.as_strings(image_ids.take(pa.array(chosen)))}
+    return released.unlocated_manifest("landmarks", np.array(authors)[users[train]], labels, columns)
 
 
 def _test_images(

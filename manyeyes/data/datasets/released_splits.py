@@ -1,9 +1,10 @@
 """The federated splits that Hsu et al. (2020) released as CSV files, and what iNaturalist and Landmarks share."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,6 @@ Strings = NDArray[np.str_]
 FEDERATED_VISION_URL = "https://storage.googleapis.com/gresearch/federated-vision-datasets/"
 TFF_URL = "https://storage.googleapis.com/tff-datasets-public/"
 BLOCK_BYTES = 1 << 26  # no row may be longer, and a landmark's row has all its images
-NO_IMAGES = Files(Path(), ())  # the source of a manifest whose images are not located yet
 
 
 def find_file(folder: Path, *names: str, fix: str = "download it there") -> Path:
@@ -62,22 +62,29 @@ def as_strings(column: pa.ChunkedArray) -> Strings:
     return np.array(column.to_pylist(), np.str_)
 
 
-def read_released(dataset: str, train: Path, test: Path, user: str = "user_id") -> Manifest:
-    """Return a released split: CSVs with user_id, image_id, class and for iNaturalist the original label."""
-    has_names = "label" in column_names(train)
-    shared = ("image_id", "class", "label") if has_names else ("image_id", "class")
-    tables = [read_table(train, (user, *shared)), read_table(test, shared)]
-    columns = {name: np.concatenate([as_strings(table[name]) for table in tables]) for name in shared}
-    num_train, num_test = map(len, tables)
+def unlocated_manifest(
+    dataset: str, clients: Strings, labels: SingleLabels, columns: Mapping[str, NDArray[Any]]
+) -> Manifest:
+    """Return the manifest of the clients' training images and then of the test images, which are not located yet."""
+    num_train, num_test = len(clients), len(labels) - len(clients)
     return Manifest(
         dataset,
-        NO_IMAGES,
-        image=np.arange(num_train + num_test),
-        users=np.concatenate([as_strings(tables[0][user]), np.full(num_test, "")]),
+        source=Files(Path(), ()),
+        image=np.arange(len(labels)),
+        users=np.concatenate([clients, np.full(num_test, "")]),
         split=np.repeat(["train", "test"], [num_train, num_test]),
-        labels={"class": _labels(columns["class"], columns["label" if has_names else "class"], train)},
-        columns={"image_id": columns["image_id"]},
+        labels={"class": labels},
+        columns=columns,
     )
+
+
+def read_released(dataset: str, train: Path, test: Path, user: str = "user_id") -> Manifest:
+    """Return a released split: CSVs with user_id, image_id, class and for iNaturalist the original label."""
+    shared = [name for name in ("image_id", "class", "label") if name != "label" or name in column_names(train)]
+    tables = [read_table(train, (user, *shared)), read_table(test, shared)]
+    columns = {name: np.concatenate([as_strings(table[name]) for table in tables]) for name in shared}
+    labels = numbered_labels(columns["class"], columns[shared[-1]], train)
+    return unlocated_manifest(dataset, as_strings(tables[0][user]), labels, {"image_id": columns["image_id"]})
 
 
 def drop_clientless(manifest: Manifest, no_client: Sequence[str]) -> Manifest:
@@ -120,7 +127,7 @@ def _counts(manifest: Manifest) -> dict[str, int]:
     return {"train": num_train, "test": len(manifest) - num_train, "users": len(np.unique(manifest.users[is_train]))}
 
 
-def _labels(class_numbers: Strings, names: Strings, path: Path) -> SingleLabels:
+def numbered_labels(class_numbers: Strings, names: Strings, path: Path) -> SingleLabels:
     """Return labels whose classes are in the order of their numbers."""
     for number in np.unique(class_numbers).tolist():
         if not number.isdecimal():

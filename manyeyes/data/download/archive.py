@@ -21,10 +21,10 @@ from manyeyes.io.files import exclusive_lock, write_text
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 MARKER_FOLDER = ".extracted"  # contains a file for each archive that is completely in the folder
 
-Member = tuple[str, IO[bytes] | None, int]  # name, content (None for a folder), bytes of the archive read so far
+Member = tuple[str, IO[bytes] | None]  # name and content; None for a folder
 
 
-def extract(archive: Path, into: Path, progress: Progress = no_progress) -> None:
+def extract(archive: Path, into: Path) -> None:
     """Extract an archive into a folder, unless it was extracted there before."""
     if not archive.name.endswith(SUFFIXES):
         raise ValueError(f"Archive {archive} is not one of {', '.join(SUFFIXES)}: give one of these.")
@@ -40,22 +40,20 @@ def extract(archive: Path, into: Path, progress: Progress = no_progress) -> None
         shutil.rmtree(unpacked, ignore_errors=True)  # of a process that was killed
         try:
             unpacked.mkdir()
-            _unpack(archive, unpacked, progress)
+            _unpack(archive, unpacked)
             _merge(unpacked, into)
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
         write_text(marker, _fingerprint(archive))
 
 
-def extract_all(
-    archives: Sequence[Path], into: Path, processes: int | None = None, progress: Progress = no_progress
-) -> None:
-    """Extract archives into one folder, several at a time; the first that fails stops the rest."""
+def extract_all(archives: Sequence[Path], into: Path, progress: Progress = no_progress) -> None:
+    """Extract archives into one folder, one per core at a time; the first that fails stops the rest."""
     if not archives:
         return
     sizes = {archive: archive.stat().st_size if archive.is_file() else 0 for archive in archives}
     done, total = 0, sum(sizes.values())
-    with ProcessPoolExecutor(min(processes or os.cpu_count() or 1, len(archives)), CleanSpawnContext()) as pool:
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(archives)), CleanSpawnContext()) as pool:
         jobs = {pool.submit(extract, archive, into): archive for archive in archives}
         try:
             for job in as_completed(jobs):
@@ -67,11 +65,9 @@ def extract_all(
             raise
 
 
-def _unpack(archive: Path, into: Path, progress: Progress) -> None:
-    total = archive.stat().st_size
+def _unpack(archive: Path, into: Path) -> None:
     try:
-        members = _zip_members(archive) if archive.name.endswith(".zip") else _tar_members(archive)
-        for name, content, done in members:
+        for name, content in _zip_members(archive) if archive.name.endswith(".zip") else _tar_members(archive):
             _check_name(archive, name)
             target = into / name
             if content is None:
@@ -80,8 +76,6 @@ def _unpack(archive: Path, into: Path, progress: Progress) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with content, target.open("wb") as file:
                 shutil.copyfileobj(content, file, CHUNK_BYTES)
-            progress(min(done, total), total)
-        progress(total, total)
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(
             f"Archive {archive} is truncated or not an archive of its kind ({error}): download it again."
@@ -94,15 +88,13 @@ def _unpack(archive: Path, into: Path, progress: Progress) -> None:
 
 
 def _zip_members(archive: Path) -> Iterator[Member]:
-    done = 0
     with zipfile.ZipFile(archive) as file:
         for member in file.infolist():
             if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _refusal(archive, member.filename, "is a link or a device")
             if member.flag_bits & 1:
                 raise _refusal(archive, member.filename, "is encrypted")
-            done += member.compress_size
-            yield member.filename, None if member.is_dir() else file.open(member), done
+            yield member.filename, None if member.is_dir() else file.open(member)
 
 
 def _tar_members(archive: Path) -> Iterator[Member]:
@@ -112,7 +104,7 @@ def _tar_members(archive: Path) -> Iterator[Member]:
             for member in file:
                 if not (member.isreg() or member.isdir()):
                     raise _refusal(archive, member.name, "is a link or a device")
-                yield member.name, file.extractfile(member), raw.tell()
+                yield member.name, file.extractfile(member)
                 file.members = []  # type: ignore[attr-defined]  # or a million headers stay in memory
             # tarfile takes a cut or broken header for the end, which is a block of zeros.
             if stream.last != bytes(tarfile.BLOCKSIZE):

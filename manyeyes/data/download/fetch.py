@@ -73,11 +73,11 @@ def download_progress(title: str) -> Iterator[Progress]:
         yield no_progress
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, TransferSpeedColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with RichProgress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
+    columns = (*RichProgress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+    with RichProgress(*columns, console=Console(file=sys.stderr)) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
