@@ -111,8 +111,8 @@ def test_fine_classes_of_a_coarse_class_look_different() -> None:
 
 def test_users_cameras_differ_more_than_one_users_images() -> None:
     population = make_synthetic(SyntheticImages(users=60, size=32, images_per_user=8), processes=1)
-    colour = population.pixels(np.arange(len(population))).mean((1, 2))
-    warmth = (colour[:, 0] - colour[:, 2]).reshape(60, 8)
+    color = population.pixels(np.arange(len(population))).mean((1, 2))
+    warmth = (color[:, 0] - color[:, 2]).reshape(60, 8)
     chance_level = warmth.var(axis=1, ddof=1).mean() / 8
     assert warmth.mean(axis=1).var(ddof=1) > 3 * chance_level
 

@@ -23,7 +23,6 @@ class StoreBuilder:
     """The folder `.NAME.preparing` next to the store; only chunks that its write-ahead log lists count."""
 
     folder: Path
-    encoding: str
     metadata: dict[str, Any]  # the first line of the log; a folder with another one is emptied
     chunks: list[dict[str, Any]] = field(default_factory=list)  # the other lines, one for each finished chunk
 
@@ -34,7 +33,7 @@ class StoreBuilder:
 
     @property
     def images(self) -> Path:
-        return self.store / IMAGE_FILES[self.encoding]
+        return self.store / IMAGE_FILES[self.metadata["encoding"]]
 
     @property
     def wal(self) -> Path:
@@ -73,7 +72,7 @@ class StoreBuilder:
             os.fsync(file.fileno())
         line: dict[str, Any] = {"end": end + len(chunk.data), "crc": zlib.crc32(chunk.data, self.crc)}
         line |= {"unreadable": chunk.unreadable, "notes": chunk.notes}
-        if self.encoding == "jpeg":
+        if self.metadata["encoding"] == "jpeg":
             line["sizes"] = chunk.sizes
         with self.wal.open("a") as wal:
             wal.write(json.dumps(line) + "\n")
@@ -81,7 +80,7 @@ class StoreBuilder:
 
     def _header(self) -> bytes:
         shape = (self.metadata["images"], *self.metadata["shape"], 3)
-        return b"" if self.encoding == "jpeg" else npy_header(shape, "|u1")
+        return b"" if self.metadata["encoding"] == "jpeg" else npy_header(shape, "|u1")
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:

@@ -79,7 +79,7 @@ def write_store(
             "encoding": encoding,
             "chunk": CHUNK_SIZE,
         }
-        builder = StoreBuilder(folder, encoding, metadata)
+        builder = StoreBuilder(folder, metadata)
         builder.resume()
         _check_space(out, builder)
         job = ConversionJob(manifest.source, sorted_examples.images, size, shape, encoding)
@@ -116,7 +116,7 @@ def _first_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
 
 def _check_space(out: Path, builder: StoreBuilder) -> None:
     height, width = builder.metadata["shape"]
-    is_jpeg = builder.encoding == "jpeg"
+    is_jpeg = builder.metadata["encoding"] == "jpeg"
     size = int(builder.metadata["images"] * height * width * 3 * (JPEG_FRACTION if is_jpeg else 1)) - builder.end
     free = shutil.disk_usage(out.parent).free
     if size > free:
@@ -169,7 +169,7 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
             f"None of the {len(sorted_examples.images)} images can be read; the first, {name}, is {reason}"
         )
     files = [builder.images.name, "examples.parquet"]
-    if builder.encoding == "jpeg":
+    if builder.metadata["encoding"] == "jpeg":
         sizes = [size for chunk in builder.chunks for size in chunk["sizes"]]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype("<i8")
         write_bytes(store / "offsets.npy", npy_header(offsets.shape, "<i8") + offsets.tobytes())
@@ -180,7 +180,7 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
     meta = {
         "version": VERSION,
         "dataset": manifest.dataset,
-        "encoding": builder.encoding,
+        "encoding": builder.metadata["encoding"],
         "shape": builder.metadata["shape"],
         "users": len(np.unique(readable.manifest.users)),
         "examples": len(readable.manifest),

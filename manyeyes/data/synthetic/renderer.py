@@ -70,7 +70,7 @@ def render(scene: Scene, objects: RenderedObjects, size: int, seed: int) -> NDAr
         generators = [make_rng(seed, "film", n, u) for u, n in zip(batch.user, batch.number, strict=True)]
         canvas = _background(batch, size, generators)
         _draw_objects(canvas, in_batch, in_batch.image - start, batch.light)
-        images[start : start + batch_size] = _photograph(canvas, batch, generators)
+        images[start : start + batch_size] = _apply_camera(canvas, batch, generators)
     return images
 
 
@@ -140,8 +140,8 @@ def _render_patches(
     return transparency[..., None], color * (shade * cover)[..., None]
 
 
-def _photograph(canvas: Array, scene: Scene, generators: list[np.random.Generator]) -> NDArray[np.uint8]:
-    """Apply the camera: blur, contrast, vignette, gain and noise [N, H, W, 3]."""
+def _apply_camera(canvas: Array, scene: Scene, generators: list[np.random.Generator]) -> NDArray[np.uint8]:
+    """Return the images after blur, contrast, vignette, gain and noise [N, H, W, 3]."""
     size = canvas.shape[1]
     canvas = _blur(canvas, scene.blur, passes=max(1, size // 48))
     canvas = (canvas - 0.5) * scene.contrast[:, None, None, None] + 0.5
