@@ -31,7 +31,6 @@ OLD_DATASET_STATS_FILE = "population.json"  # of a run folder that an older vers
 
 Event = dict[str, Any]  # what is recorded of a round: one line of METRICS_FILE
 Status = Literal["empty", "running", "stale", "stopped", "finished", "diverged", "failed"]
-STATUSES: tuple[Status, ...] = ("running", "stale", "finished", "stopped", "diverged", "failed", "empty")
 HEADLINE_METRICS = ("macro_ap", "accuracy")  # the first of these that a run has is shown first
 STALE_SECONDS = 300.0  # without a line, after which a running run is stale
 STALE_ROUNDS = 20  # the same, in rounds of the run

@@ -192,7 +192,7 @@ def explained_failures(folder: Path | None) -> Iterator[None]:
     except DivergenceError as error:
         saved = f" (its last good checkpoint is in {folder})" if folder else ""
         raise DivergenceError(
-            f"the run has diverged{saved}, {error}: try a lower learning rate, or clip gradients"
+            f"the run has diverged{saved}, {error}: set a lower algorithm.lr, or algorithm.max_grad_norm"
         ) from None
 
 
