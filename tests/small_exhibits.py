@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from manyeyes.papers import DatasetRecipe, Exhibit, ExhibitRow, PrintedValue, RunRecipe
-from manyeyes.papers.metric import AfterRounds, Final, Relative
+from manyeyes.papers.metric import AfterRounds, relative_after
 from manyeyes.papers.statistics import Statistic
 
 SYNTHETIC = (
@@ -26,9 +26,13 @@ def small_run(name: str, *settings: str) -> RunRecipe:
 
 BASELINE = RunRecipe("all", (*SYNTHETIC, "rounds=2", "algorithm=centralized"), None)
 PRINTED = PrintedValue(50.0, "%", "Table 1, row one", std=1.0)
-ONE_ROW = ExhibitRow("one", (small_run("fedavg"),), {AfterRounds("accuracy", 1): PRINTED, Relative(): None}, BASELINE)
+ONE_ROW = ExhibitRow(
+    "one", (small_run("fedavg"),), {AfterRounds("accuracy", 1): PRINTED, relative_after(): None}, BASELINE
+)
 GRID_ROW = ExhibitRow(
-    "grid", tuple(small_run(f"lr_{lr}", f"algorithm.lr={lr}") for lr in ("0.01", "1e30")), {Final("accuracy"): None}
+    "grid",
+    tuple(small_run(f"lr_{lr}", f"algorithm.lr={lr}") for lr in ("0.01", "1e30")),
+    {AfterRounds("accuracy"): None},
 )
 MISSING_ROW = ExhibitRow(
     "gone",
@@ -41,7 +45,7 @@ MIXED_ROW = ExhibitRow(
         small_run("lr_1e30", "algorithm.lr=1e30"),
         small_run("none", "algorithm.epochs=0"),
     ),
-    {Final("accuracy"): None},
+    {AfterRounds("accuracy"): None},
 )
 DATASET_ROW = ExhibitRow(
     "flair",

@@ -3,70 +3,51 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Column, Table
-
 from manyeyes.config.build import build_population
 from manyeyes.config.compose import compose_config
 from manyeyes.core.population import Population
+from manyeyes.core.registry import options_of
 from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibit
-from manyeyes.papers.comparison import ComparedNumber, ExhibitResults, compare, header
+from manyeyes.papers.comparison import compare, header
 from manyeyes.papers.document import write
 from manyeyes.papers.estimate import estimate
 from manyeyes.papers.figures import figures
 from manyeyes.papers.plan import USER_SETTINGS, ReproduceOptions, dataset_run, planned_runs, select_rows
+from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.runner import RunnerOptions, error_message, missing_dataset, run_all
 from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report.population import show
+from manyeyes.report.table import Table
 
-HELP = """usage: manyeyes reproduce --list
-       manyeyes reproduce PAPER.NAME [--plan | --show] [rows=NAME ...] [scale=F] [synthetic=true] [data=PATH] [...]
+USAGE = """usage: manyeyes reproduce --list
+       manyeyes reproduce PAPER.NAME [--plan | --show] [option=value ...]
 
 Train the runs that a table or figure of a paper needs, and print the paper's numbers next to the measured ones.
 Finished runs are not trained again, stopped runs are resumed, and a run that fails does not stop the others. The
 tables and figures of a paper share their runs.
 
-  --list               list every table and figure
-  --plan               print the runs, how far they are and about how long they take; train nothing
-  --show               compare the finished runs; train nothing
-  rows=NAME            only this row, or the rows with this text in their names; can be repeated
-  grid_filter=PATTERN  if a row is the best of a grid, only the runs whose names end like this; can be repeated
-  scale=F              smaller: rounds and clients times F; images, pixels and centralized epochs times its root
-  synthetic=true       train on synthetic images instead of the datasets
-  rounds=N             at most N rounds
-  seeds=N              N seeds instead of the paper's number
-  data=PATH            the folder with the prepared datasets (data), or the only dataset that is needed
-  folder=DIR           where runs are saved (runs)
-  parallel=N           N runs at a time, each in its own process with an equal number of cores
-  launcher=NAME        one of Hydra's launchers: joblib, submitit_local or submitit_slurm; its settings: launcher.NAME=...
-  retry_diverged=true  train runs that have diverged again
-
-Settings of engine, trackers, evaluate_every, evaluate_every_fraction, checkpoint_seconds and client_state_cache_mib are
-those of manyeyes run; all others are the paper's.
+  --list                list every table and figure
+  --plan                print the runs, how far they are and about how long they take; train nothing
+  --show                compare the finished runs; train nothing
 """
 FLAGS = ("--list", "--plan", "--show")
+OPTIONS = {declared.name: declared for kind in (ReproduceOptions, RunnerOptions) for declared in options_of(kind)}
 REPEATABLE = ("rows", "grid_filter")
-TYPES: dict[str, tuple[Callable[[str], Any], str]] = {  # of options, with a description of their values
-    **dict.fromkeys(("seeds", "rounds", "parallel"), (int, "a whole number")),
-    **dict.fromkeys(("folder", "data"), (Path, "a path")),
-    **dict.fromkeys(("synthetic", "retry_diverged"), ({"true": True, "false": False}.__getitem__, "true or false")),
-    "scale": (float, "a number"),
-    "launcher": (str, "a name"),
-}
+BOOLEANS = {"true": True, "false": False}
 
 
 def main(arguments: list[str]) -> int:
     """List the exhibits, plan one, or train and compare its runs."""
     if not arguments or "--help" in arguments or "-h" in arguments:
-        print(HELP)
+        _print_help()
         return 0
     if arguments == ["--list"]:
-        Console().print(_list_table())
+        _print_list()
         return 0
     flags = [argument for argument in arguments if argument.startswith("-")]
     settings = [argument for argument in arguments if "=" in argument and argument not in flags]
@@ -92,29 +73,30 @@ def _parse_options(arguments: list[str]) -> tuple[ReproduceOptions, RunnerOption
             raise ValueError(f"{name} has no value: write {name}=...")
         if name in REPEATABLE:
             lists[name].append(text)
-        elif name in TYPES:
-            values[name] = _convert(name, text)
+        elif name in OPTIONS:
+            values[name] = _parse_value(OPTIONS[name].type, text)
         elif name.startswith("launcher."):
             lists["launcher_settings"].append(argument)
         elif name.partition(".")[0] in USER_SETTINGS:
             lists["extra"].append(argument)
         else:
-            known = ", ".join((*REPEATABLE, *TYPES, *USER_SETTINGS))
+            known = ", ".join((*OPTIONS, *USER_SETTINGS))
             raise ValueError(f"{name} cannot be set, because the paper decides it: choose from {known}.")
     values |= {name: tuple(items) for name, items in lists.items()}
-    options, runner_options = (
-        kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
-        for kind in (ReproduceOptions, RunnerOptions)
-    )
-    return options, runner_options
+    names = [{field.name for field in fields(kind)} & values.keys() for kind in (ReproduceOptions, RunnerOptions)]
+    options, runner_options = ({name: values[name] for name in group} for group in names)
+    return ReproduceOptions(**options), RunnerOptions(**runner_options)
 
 
-def _convert(name: str, text: str) -> Any:
-    convert, description = TYPES[name]
-    try:
-        return convert(text)
-    except (ValueError, KeyError):
-        raise ValueError(f"{name} is {text!r}: it must be {description}.") from None
+def _parse_value(kind: Any, text: str) -> Any:
+    """Return the value of an option, or the text if it is not of its kind, which the options then reject."""
+    if kind is bool:
+        return BOOLEANS.get(text, text)
+    if kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+        return text
+    return text if kind is str else Path(text)
 
 
 def _reproduce(exhibit: Exhibit, options: ReproduceOptions, runner_options: RunnerOptions | None) -> int:
@@ -124,12 +106,14 @@ def _reproduce(exhibit: Exhibit, options: ReproduceOptions, runner_options: Runn
     failures = run_all(runs, runner_options, _log) if runner_options else []
     failures += [f"{run.folder}: {run.mismatch}" for run in runs if run.mismatch]
     populations = _build_populations(exhibit, options, failures)
-    results = ExhibitResults(exhibit, options)
-    numbers = compare(results, populations)
-    report = write(results, numbers, figures(results, populations))
+    results = ExhibitResults(exhibit, options, populations)
+    compared = compare(results)
+    report = write(results, compared, figures(results))
     failures += results.errors.values()
-    Console().print(_comparison_table(exhibit, options, numbers))
-    print(f"{report}: {sum(bool(number.measured) for number in numbers)} of {len(numbers)} measured")
+    cells = [number.cells() for number in compared]
+    print(Table(f"{exhibit.key}: {exhibit.title}", header(options.tag), cells, is_prose=True).terminal())
+    print("\n".join(filter(None, [exhibit.claim, options.disclaimer or RULE_TEXT])))
+    print(f"{report}: {sum(bool(number.measured) for number in compared)} of {len(compared)} measured")
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -166,7 +150,7 @@ def _print_plan(exhibit: Exhibit, options: ReproduceOptions, runner_options: Run
 def _build_populations(
     exhibit: Exhibit, options: ReproduceOptions, failures: list[str]
 ) -> dict[DatasetRecipe, Population]:
-    """Return the datasets that rows describe; an exhibit without runs also gets the page of `manyeyes data show`."""
+    """Return the datasets that rows describe; an exhibit without runs also gets the page of `manyeyes data inspect`."""
     populations: dict[DatasetRecipe, Population] = {}
     described = [(row, dataset) for row in exhibit.rows for dataset in row.datasets]
     for row, dataset in described:
@@ -186,19 +170,19 @@ def _build_populations(
     return populations
 
 
-def _list_table() -> Table:
-    table = Table("name", "title", "runs", "numbers", box=None)
+def _print_help() -> None:
+    lines = [f"  {name + '=...':<22}{declared.help}" for name, declared in OPTIONS.items()]
+    print(
+        "\n".join(
+            [USAGE, *lines, f"\nThe paper decides all settings of manyeyes run except {', '.join(USER_SETTINGS)}."]
+        )
+    )
+
+
+def _print_list() -> None:
+    rows = []
     for key, exhibit in EXHIBITS.items():
         num_printed = sum(printed is not None for row in exhibit.rows for printed in row.expected.values())
         num_runs = f"{len(exhibit.runs):,}" + (f" x {exhibit.num_seeds}" if exhibit.num_seeds > 1 else "")
-        table.add_row(key, exhibit.title, num_runs if exhibit.runs else "data", str(num_printed or "none printed"))
-    return table
-
-
-def _comparison_table(exhibit: Exhibit, options: ReproduceOptions, numbers: list[ComparedNumber]) -> Table:
-    columns = (Column(name.replace(" (", "\n("), overflow="fold") for name in header(options.tag))
-    caption = "\n".join(filter(None, [exhibit.claim, options.disclaimer or RULE_TEXT]))
-    table = Table(*columns, title=f"{exhibit.key}: {exhibit.title}", caption=caption)
-    for number in numbers:
-        table.add_row(*number.cells())
-    return table
+        rows.append([key, exhibit.title, num_runs if exhibit.runs else "data", str(num_printed or "none printed")])
+    print(Table("", ["name", "title", "runs", "numbers"], rows, is_prose=True).terminal())

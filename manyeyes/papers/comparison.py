@@ -4,19 +4,15 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import NamedTuple
 
-from manyeyes.core.population import Population
-from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, PrintedValue, RunRecipe
-from manyeyes.papers.metric import AfterRounds, Final, Metric, Relative, RunOutcome, WithinBatches
-from manyeyes.papers.plan import PlannedRun, ReproduceOptions, planned_run, seeds
+from manyeyes.papers.exhibit import ExhibitRow, PrintedValue, RunRecipe
+from manyeyes.papers.metric import AfterRounds, Metric, WithinBatches
+from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.statistics import Statistic
-from manyeyes.papers.timing import EvaluationGap, all_close, describe, evaluation_gap
+from manyeyes.papers.timing import EvaluationGap, all_close, describe
 from manyeyes.papers.tolerance import is_within
 
 
@@ -121,89 +117,10 @@ class ComparedNumber:
         }
 
 
-class BestRun(NamedTuple):
-    """The run of a row with the highest value, for one seed."""
-
-    value: float
-    outcome: RunOutcome
-    run: RunRecipe
-
-
-@dataclass(frozen=True, eq=False)
-class ExhibitResults:
-    """The results of an exhibit's runs, read from their folders when they are needed."""
-
-    exhibit: Exhibit
-    options: ReproduceOptions
-    errors: dict[Path, str] = field(default_factory=dict)  # a sentence for each finished run that cannot be used
-    _outcomes: dict[Path, RunOutcome | None] = field(default_factory=dict)
-
-    def outcome(self, run: RunRecipe, seed: int) -> RunOutcome | None:
-        """Return the outcome of a finished run; None if it is not finished, or damaged."""
-        planned = self._planned_run(run, seed)
-        if planned.folder not in self._outcomes:
-            self._outcomes[planned.folder] = None
-            try:
-                if planned.status == "finished":
-                    self._outcomes[planned.folder] = RunOutcome.from_folder(planned.folder)
-            except ValueError as error:
-                self.errors[planned.folder] = str(error)
-        return self._outcomes[planned.folder]
-
-    def centralized_baseline(self, row: ExhibitRow, seed: int) -> float | None:
-        """Return the centralized accuracy that the row's relative accuracies refer to."""
-        run = row.centralized_baseline
-        outcome = None if run is None else self.outcome(run, seed)
-        return None if run is None or outcome is None else self._value(Final("accuracy"), outcome, run, seed)
-
-    def best_runs(self, row: ExhibitRow, metric: Metric) -> list[BestRun]:
-        """Return the row's best run for each seed that has one."""
-        best = (self._best_run(row, self.options.scale_metric(metric), seed) for seed in self.seeds)
-        return [run for run in best if run is not None]
-
-    def values(self, row: ExhibitRow, metric: Metric) -> list[float]:
-        """Return the value of the row's best run for each seed that has one."""
-        return [best.value for best in self.best_runs(row, metric)]
-
-    def gaps(self, row: ExhibitRow, metric: Metric) -> tuple[EvaluationGap | None, ...]:
-        """Return the evaluation gap of each of the values."""
-        scaled = self.options.scale_metric(metric)
-        return tuple(evaluation_gap(scaled, best.outcome) for best in self.best_runs(row, metric))
-
-    @property
-    def seeds(self) -> range:
-        return seeds(self.exhibit, self.options)
-
-    def has_diverged(self, row: ExhibitRow) -> bool:
-        """Return whether every run of a row has diverged."""
-        return {self._planned_run(run, seed).status for run in row.runs for seed in self.seeds} == {"diverged"}
-
-    def _planned_run(self, run: RunRecipe, seed: int) -> PlannedRun:
-        return planned_run(self.exhibit, self.options, run, seed)
-
-    def _best_run(self, row: ExhibitRow, metric: Metric, seed: int) -> BestRun | None:
-        baseline, candidates = self.centralized_baseline(row, seed), []
-        for run in row.runs:
-            if (outcome := self.outcome(run, seed)) is not None:
-                outcome = replace(outcome, centralized_baseline=baseline)
-                if (value := self._value(metric, outcome, run, seed)) is not None:
-                    candidates.append(BestRun(value, outcome, run))
-        return max(candidates, key=lambda candidate: candidate.value, default=None)
-
-    def _value(self, metric: Metric, outcome: RunOutcome, run: RunRecipe, seed: int) -> float | None:
-        """Return the metric of a run; if it cannot be computed, record an error and return None."""
-        try:
-            return metric.compute(outcome)
-        except ValueError as error:
-            folder = self._planned_run(run, seed).folder
-            self.errors[folder] = f"{folder}: {error}"
-            return None
-
-
-def compare(results: ExhibitResults, populations: Mapping[DatasetRecipe, Population]) -> list[ComparedNumber]:
+def compare(results: ExhibitResults) -> list[ComparedNumber]:
     """Compare each number of an exhibit, with the runs that have finished and the datasets that are available."""
     return [
-        _count(results, row, metric, printed, populations)
+        _count(results, row, metric, printed)
         if isinstance(metric, Statistic)
         else _measure(results, row, metric, printed)
         for row in results.exhibit.rows
@@ -211,9 +128,9 @@ def compare(results: ExhibitResults, populations: Mapping[DatasetRecipe, Populat
     ]
 
 
-def to_csv(numbers: list[ComparedNumber], tag: str) -> str:
+def to_csv(compared: list[ComparedNumber], tag: str) -> str:
     """Return the compared numbers as a CSV file."""
-    rows = [number.csv_row(tag) for number in numbers]
+    rows = [number.csv_row(tag) for number in compared]
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0] if rows else ["row"], lineterminator="\n")
     writer.writeheader()
@@ -222,14 +139,11 @@ def to_csv(numbers: list[ComparedNumber], tag: str) -> str:
 
 
 def _count(
-    results: ExhibitResults,
-    row: ExhibitRow,
-    statistic: Statistic,
-    printed: PrintedValue | None,
-    populations: Mapping[DatasetRecipe, Population],
+    results: ExhibitResults, row: ExhibitRow, statistic: Statistic, printed: PrintedValue | None
 ) -> ComparedNumber:
-    candidates = [data for data in row.datasets if data in populations and data.path.endswith(statistic.path_suffix)]
-    values = tuple(statistic.compute(populations[dataset]) for dataset in candidates[:1])
+    datasets = [data for data in row.datasets if data.path.endswith(statistic.path_suffix)]
+    available = [results.populations[data] for data in datasets if data in results.populations]
+    values = tuple(statistic.compute(population) for population in available[:1])
     return ComparedNumber(row.name, statistic, printed, values, not results.options.tag)
 
 
@@ -244,13 +158,13 @@ def _measure(results: ExhibitResults, row: ExhibitRow, metric: Metric, printed: 
         bool(row.runs) and results.has_diverged(row),
         _distinguish(row, [best.run for best in best_runs]),
         0 if scaled == metric else _budget(scaled),
-        tuple(evaluation_gap(scaled, best.outcome) for best in best_runs),
+        tuple(best.gap for best in best_runs),
     )
 
 
 def _budget(metric: Metric) -> int:
-    if isinstance(metric, AfterRounds | Relative):
-        return metric.rounds
+    if isinstance(metric, AfterRounds):
+        return metric.rounds or 0
     return metric.batches if isinstance(metric, WithinBatches) else 0
 
 
@@ -259,5 +173,5 @@ def _distinguish(row: ExhibitRow, best_runs: list[RunRecipe]) -> str:
     if len(row.runs) == 1:
         return ""
     names = {run.name: re.split("-(?=[A-Za-z])", run.name) for run in row.runs}
-    num_shared = len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*names.values(), strict=False))))
+    num_shared = sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*names.values(), strict=False)))
     return ", ".join(dict.fromkeys("-".join(names[run.name][num_shared:]) for run in best_runs))

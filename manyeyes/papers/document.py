@@ -2,21 +2,21 @@
 
 import shlex
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 from manyeyes.io.files import write_text
-from manyeyes.papers.comparison import ComparedNumber, ExhibitResults, header, to_csv
+from manyeyes.papers.comparison import ComparedNumber, header, to_csv
 from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.plan import ReproduceOptions, dataset_run, planned_runs
+from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.scaling import SYNTHETIC_SENTENCE
 from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report import report
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_charts
 from manyeyes.report.page import ChartGrid, Section, page
+from manyeyes.report.sections import code_block
 from manyeyes.report.table import Table
-from manyeyes.report.text import escape
 from manyeyes.training.run_files import METRICS_FILE
 from manyeyes.training.run_record import read_run
 
@@ -24,41 +24,30 @@ MAX_REPORTED_RUNS = 60  # on a page, one by one
 MAX_COMMANDS = 40  # on a page
 
 
-@dataclass(frozen=True)
-class Commands:
-    """Shell commands on a page, which the reader can unfold."""
-
-    commands: list[str]
-
-    def html(self) -> str:
-        text = "\n".join(map(escape, self.commands))
-        return f"<details><summary>The runs</summary><pre>{text}</pre></details>"
-
-
-def write(results: ExhibitResults, numbers: list[ComparedNumber], charts: list[Chart]) -> Path:
+def write(results: ExhibitResults, compared: list[ComparedNumber], charts: list[Chart]) -> Path:
     """Write all files, and return the path of the Markdown file."""
     exhibit, options = results.exhibit, results.options
     name = "_".join(filter(None, [exhibit.name, options.folder_tag]))
     folder = Path(options.folder, exhibit.paper)
     folder.mkdir(parents=True, exist_ok=True)
     write_charts(charts, folder, prefix=f"{name}_")
-    write_text(folder / f"{name}.csv", to_csv(numbers, options.tag))
-    write_text(folder / f"{name}.html", html(results, numbers, charts))
+    write_text(folder / f"{name}.csv", to_csv(compared, options.tag))
+    write_text(folder / f"{name}.html", html(results, compared, charts))
     path = folder / f"{name}.md"
-    write_text(path, markdown(results, numbers, [(chart.title, f"{name}_{chart.name}.svg") for chart in charts]))
+    write_text(path, markdown(results, compared, [(chart.title, f"{name}_{chart.name}.svg") for chart in charts]))
     return path
 
 
-def html(results: ExhibitResults, numbers: list[ComparedNumber], charts: list[Chart]) -> str:
+def html(results: ExhibitResults, compared: list[ComparedNumber], charts: list[Chart]) -> str:
     """Return a page with charts and numbers, and with a report of the runs if there are not too many."""
     exhibit, options = results.exhibit, results.options
     title = f"{exhibit.key}: {exhibit.title}" + (f" ({options.tag})" if options.tag else "")
     notes = [f"The paper: {exhibit.claim}", options.disclaimer or RULE_TEXT, changes(exhibit, options), exhibit.note]
-    rows = [number.cells() for number in numbers]
+    rows = [number.cells() for number in compared]
     table = Table("The paper's numbers and ours", header(options.tag), rows, is_prose=True)
     comparison = Section("Paper and measured", [*filter(None, notes), ChartGrid(charts), table])
-    commands = Commands(run_commands(exhibit, options))
-    reproduction = Section("Reproduce this page", [reproduce_command(exhibit, options), commands])
+    commands = [code_block(reproduce_command(exhibit, options)), code_block(run_commands(exhibit, options), "The runs")]
+    reproduction = Section("Reproduce this page", commands)
     folders = [run.folder for run in planned_runs(exhibit, options) if (run.folder / METRICS_FILE).exists()]
     if 0 < len(folders) <= MAX_REPORTED_RUNS:
         runs = [read_run(folder, _run_name(folder, options)) for folder in folders]
@@ -67,7 +56,7 @@ def html(results: ExhibitResults, numbers: list[ComparedNumber], charts: list[Ch
     return page(title, lead, [comparison, reproduction])
 
 
-def markdown(results: ExhibitResults, numbers: list[ComparedNumber], images: list[tuple[str, str]]) -> str:
+def markdown(results: ExhibitResults, compared: list[ComparedNumber], images: list[tuple[str, str]]) -> str:
     """Return the numbers and images (title and file) as Markdown; runs that are not the paper's are disclaimed."""
     exhibit, options = results.exhibit, results.options
     paragraphs = [
@@ -77,7 +66,7 @@ def markdown(results: ExhibitResults, numbers: list[ComparedNumber], images: lis
         f"    {reproduce_command(exhibit, options)}",
         changes(exhibit, options),
         *(f"![{title}]({file})" for title, file in images),
-        Table("", header(options.tag), [number.cells() for number in numbers]).markdown().rstrip(),
+        Table("", header(options.tag), [number.cells() for number in compared]).markdown().rstrip(),
         exhibit.note.strip(),
     ]
     return "\n\n".join(filter(None, paragraphs)) + "\n"
@@ -88,12 +77,12 @@ def reproduce_command(exhibit: Exhibit, options: ReproduceOptions) -> str:
     return shlex.join(["manyeyes", "reproduce", exhibit.key, *options.arguments])
 
 
-def run_commands(exhibit: Exhibit, options: ReproduceOptions) -> list[str]:
+def run_commands(exhibit: Exhibit, options: ReproduceOptions) -> str:
     """Return the first commands that train the runs of the exhibit one by one."""
     runs = list(planned_runs(exhibit, options))
     commands = [shlex.join(["manyeyes", "run", *run.overrides(options.extra)]) for run in runs[:MAX_COMMANDS]]
-    num_left = len(runs) - len(commands)
-    return [*commands, f"... and {num_left} more: see --plan"] if num_left else commands
+    commands += [f"... and {len(runs) - MAX_COMMANDS} more: see --plan"] if len(runs) > MAX_COMMANDS else []
+    return "\n".join(commands)
 
 
 def changes(exhibit: Exhibit, options: ReproduceOptions) -> str:

@@ -1,12 +1,7 @@
 """Tables and figures of papers as data: their rows, the runs behind each row and the numbers that the paper printed."""
 
 import shlex
-import tomllib
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
 from manyeyes.papers.metric import Metric
 from manyeyes.papers.statistics import Statistic
@@ -75,6 +70,11 @@ class RunRecipe:
         return int(self.setting(name) or 0)
 
 
+def make_run(name: str, settings: str, dataset: DatasetRecipe) -> RunRecipe:
+    """Return a run whose settings are separated by spaces, as on the command line."""
+    return RunRecipe(name, tuple(settings.split()), dataset)
+
+
 @dataclass(frozen=True)
 class ExhibitRow:
     """A row of a table, or a curve or point of a figure; if it has several runs, the best one counts."""
@@ -113,47 +113,3 @@ class Exhibit:
         """Every dataset that is described or trained on, once."""
         trained = (run.dataset for run in self.runs if run.dataset is not None)
         return tuple(dict.fromkeys([*(dataset for row in self.rows for dataset in row.datasets), *trained]))
-
-
-@cache
-def read_paper(paper: str) -> dict[str, Any]:
-    """Return what a paper's file has of each exhibit: title, claim, note, and the printed numbers."""
-    return tomllib.loads(files("manyeyes.papers").joinpath(f"{paper}.toml").read_text("utf-8"))
-
-
-def printed_table(paper: str, exhibit: str) -> list[list[str]]:
-    """Return the cells of an exhibit's printed table; the first row is the header."""
-    return parse_table(read_paper(paper)[exhibit]["printed"])
-
-
-def quoted_numbers(paper: str, exhibit: str, row: str) -> Expected:
-    """Return the numbers that sentences of a paper state about the dataset of a row."""
-    return {
-        Statistic(number["count"], number.get("label", "")): PrintedValue(
-            number["value"], number["unit"], f'{number["section"]}: "{number["quote"]}"'
-        )
-        for number in read_paper(paper)[exhibit].get("quoted", ())
-        if number.get("row", row) == row
-    }
-
-
-def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple[Exhibit, ...]:
-    """Return the exhibits of a paper: their texts from the paper's file, with these rows."""
-    texts = read_paper(paper)
-    return tuple(
-        Exhibit(
-            paper,
-            name,
-            texts[name]["title"],
-            tuple(exhibit_rows),
-            texts[name]["claim"],
-            texts[name].get("note", "").format_map(texts.get("notes", {})),
-            texts[name].get("num_seeds", 1),
-        )
-        for name, exhibit_rows in rows.items()
-    )
-
-
-def parse_table(text: str) -> list[list[str]]:
-    """Return the cells of a table in plain text: a line per row, cells separated by spaces."""
-    return [line.split() for line in text.strip().splitlines()]

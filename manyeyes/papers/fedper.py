@@ -5,8 +5,9 @@ The baseline prints no numbers; those here are read off its plots.
 
 from collections.abc import Iterator
 
-from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, PrintedValue, RunRecipe, make_exhibits, printed_table
-from manyeyes.papers.metric import AfterRounds, Final
+from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, PrintedValue, RunRecipe, make_run
+from manyeyes.papers.metric import AfterRounds
+from manyeyes.papers.printed import make_exhibits, printed_table
 
 READING_ERROR = 0.005
 METRIC = "user_mean"  # the mean over clients of the accuracy on their own test examples
@@ -27,7 +28,7 @@ def cifar_run(model: str, classes: int, head_layers: int) -> RunRecipe:
         {_algorithm(head_layers, batch_size=128)} rounds=50
     """
     name = f"{MODELS[model]}-{classes}_classes-{_method_name(head_layers)}"
-    return RunRecipe(name, tuple(settings.split()), CIFAR)
+    return make_run(name, settings, CIFAR)
 
 
 def flickr_run(model: str, head_layers: int) -> RunRecipe:
@@ -35,7 +36,7 @@ def flickr_run(model: str, head_layers: int) -> RunRecipe:
         data=flickr_aes data.path={FLICKR.path} model={MODELS[model]} model.norm=batch
         {_algorithm(head_layers, batch_size=4)} rounds=35
     """
-    return RunRecipe(f"{MODELS[model]}-flickr-{_method_name(head_layers)}", tuple(settings.split()), FLICKR)
+    return make_run(f"{MODELS[model]}-flickr-{_method_name(head_layers)}", settings, FLICKR)
 
 
 def _algorithm(head_layers: int, batch_size: int) -> str:
@@ -58,7 +59,7 @@ def _figure2() -> Iterator[ExhibitRow]:
         for classes, text in zip((4, 8, 10), printed, strict=True):
             row = f"{model}, {method}, n={classes}"
             run = cifar_run(model, classes, HEAD_LAYERS[method])
-            yield ExhibitRow(row, (run,), {Final(METRIC): _printed(text, 2, row)})
+            yield ExhibitRow(row, (run,), {AfterRounds(METRIC): _printed(text, 2, row)})
 
 
 def _figure4() -> Iterator[ExhibitRow]:
@@ -70,7 +71,7 @@ def _figure4() -> Iterator[ExhibitRow]:
 def _flickr(figure: int) -> Iterator[ExhibitRow]:
     for model, method, text in printed_table("fedper", f"figure{figure}")[1:]:
         row, run = f"{model}, {method}", flickr_run(model, HEAD_LAYERS[method])
-        yield ExhibitRow(row, (run,), {Final(METRIC): _printed(text, figure, row)})
+        yield ExhibitRow(row, (run,), {AfterRounds(METRIC): _printed(text, figure, row)})
 
 
 EXHIBITS = make_exhibits(

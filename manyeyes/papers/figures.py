@@ -6,33 +6,34 @@ The paper's numbers are drawn only next to runs that are the paper's.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from statistics import fmean, stdev
 
-from manyeyes.papers.comparison import ExhibitResults
+import numpy as np
+
 from manyeyes.papers.data_figures import (
-    Populations,
     classes_per_client,
     label_counts,
+    line,
     make_chart,
     pixel_skews,
     quantity_skew,
+    spread,
 )
 from manyeyes.papers.exhibit import ExhibitRow
-from manyeyes.papers.metric import AfterRounds, ClassMetric, Final, Metric, Relative, RoundsTo, RunOutcome
+from manyeyes.papers.metric import AfterRounds, ClassMetric, Metric, RoundsTo, RunOutcome, relative_after
+from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.timing import describe
 from manyeyes.report.chart import Axis, Chart, Kind, Series
 
 LABELS = {"accuracy": "accuracy", "macro_ap": "per-class AP", "user_mean": "mean accuracy of the clients"}
-MAX_USER_POINTS = 500
-Draw = Callable[[ExhibitResults, Populations], list[Chart]]
+Draw = Callable[[ExhibitResults], list[Chart]]
 NameOf = Callable[[str], str]  # from the name of a row to the name of its chart or line
 
 
-def figures(results: ExhibitResults, populations: Populations) -> list[Chart]:
+def figures(results: ExhibitResults) -> list[Chart]:
     """Return the charts of an exhibit in which something was measured."""
     draw = FIGURES.get(results.exhibit.key)
-    charts = filter(_has_measurement, draw(results, populations) if draw else [])
+    charts = filter(_has_measurement, draw(results) if draw else [])
     return [replace(chart, name=f"chart-{number}") for number, chart in enumerate(charts, 1)]
 
 
@@ -44,7 +45,7 @@ class Curves:
     group: NameOf = lambda name: ""
     relative: bool = False  # to the centralized run's
 
-    def __call__(self, results: ExhibitResults, populations: Populations) -> list[Chart]:
+    def __call__(self, results: ExhibitResults) -> list[Chart]:
         charts = []
         rows = [row for row in results.exhibit.rows if row.runs and row.runs[0].setting("algorithm") != "centralized"]
         x, y = Axis("rounds"), Axis(f"relative {self.metric}" if self.relative else LABELS[self.metric], percent=True)
@@ -62,7 +63,7 @@ class Curves:
 
     def _line(self, results: ExhibitResults, row: ExhibitRow, color: int) -> Series:
         """Return the mean over seeds, at the rounds that all of them have evaluated."""
-        best_runs = results.best_runs(row, Relative() if self.relative else Final(self.metric))
+        best_runs = results.best_runs(row, AfterRounds(self.metric, relative=self.relative))
         curves = [self._points(best.outcome) for best in best_runs]
         rounds = sorted(set.intersection(*map(set, curves))) if curves else []
         return _mean_series(row.name, rounds, [[curve[round] for curve in curves] for round in rounds], color)
@@ -80,9 +81,8 @@ class Curves:
                 continue
             if isinstance(metric, RoundsTo):
                 points.append((printed.value, metric.fraction))
-            elif isinstance(metric, AfterRounds | Final) and metric.metric == self.metric and not self.relative:
-                rounds = metric.rounds if isinstance(metric, AfterRounds) else row.runs[0].count("rounds")
-                points.append((rounds, printed.as_fraction))
+            elif isinstance(metric, AfterRounds) and metric.metric == self.metric and not self.relative:
+                points.append((metric.rounds or row.runs[0].count("rounds"), printed.as_fraction))
         x, y = [x for x, _ in points], [y for _, y in points]
         return Series(f"{row.name} (paper)", x, y, kind="points", dashed=True, color=color)
 
@@ -95,7 +95,7 @@ class Bars:
     label: str = ""  # of the y axis; empty: the metric
     group: NameOf = lambda name: ""
 
-    def __call__(self, results: ExhibitResults, populations: Populations) -> list[Chart]:
+    def __call__(self, results: ExhibitResults) -> list[Chart]:
         charts = []
         rows = [row for row in results.exhibit.rows if self.metric in row.expected]
         y = Axis(self.label or str(results.options.scale_metric(self.metric)), percent=True)
@@ -118,14 +118,14 @@ class Bars:
 class RelativeAgainst:
     """The relative accuracy against a property of each row: a line for each family of rows."""
 
-    metric: Relative
+    metric: AfterRounds
     label: str  # of the x axis
     group: NameOf  # chart of a row
     line: NameOf  # line of a row
     x: Callable[[ExhibitResults, ExhibitRow], float | None]
     log: bool = False
 
-    def __call__(self, results: ExhibitResults, populations: Populations) -> list[Chart]:
+    def __call__(self, results: ExhibitResults) -> list[Chart]:
         charts = []
         rows = [row for row in results.exhibit.rows if self.metric in row.expected]
         x, y = Axis(self.label, log=self.log), Axis("relative accuracy", percent=True)
@@ -142,7 +142,7 @@ class RelativeAgainst:
         return _mean_series(name, [x for x, _ in points], [values for _, values in points], color)
 
 
-def class_scores(results: ExhibitResults, populations: Populations) -> list[Chart]:
+def class_scores(results: ExhibitResults) -> list[Chart]:
     """FLAIR's figure 4: AP against how common a class is, from scratch and fine-tuned."""
     x, y = Axis("test images with the class", log=True), Axis("AP", percent=True)
     groups = _groups(results.exhibit.rows, _initialization).items()
@@ -154,7 +154,7 @@ def class_scores(results: ExhibitResults, populations: Populations) -> list[Char
 
 def _classes(results: ExhibitResults, row: ExhibitRow, color: int) -> list[Series]:
     """Return the measured and printed AP of each class, of the first seed."""
-    if not (best_runs := results.best_runs(row, Final("macro_ap"))):
+    if not (best_runs := results.best_runs(row, AfterRounds("macro_ap"))):
         return []
     outcome = best_runs[0].outcome
     labels = [label for label, count in outcome.class_counts.items() if count]
@@ -167,16 +167,14 @@ def _classes(results: ExhibitResults, row: ExhibitRow, color: int) -> list[Serie
     return [measured, replace(measured, name=f"{row.name} (paper)", y=printed, dashed=True)]
 
 
-def user_scores(results: ExhibitResults, populations: Populations) -> list[Chart]:
+def user_scores(results: ExhibitResults) -> list[Chart]:
     """FLAIR's figure 5, its violins as the fraction of users below each AP, of the first seed."""
     series = []
     for color, row in enumerate(results.exhibit.rows):
-        for best in results.best_runs(row, Final("macro_ap"))[:1]:
-            scores = sorted(best.outcome.user_scores)
-            step = max(1, len(scores) // MAX_USER_POINTS)
-            fractions = [(rank + 1) / len(scores) for rank in range(len(scores))]
-            is_dashed = _initialization(row.name) == "from scratch"
-            series.append(Series(row.name, scores[::step], fractions[::step], color=color, dashed=is_dashed))
+        for best in results.best_runs(row, AfterRounds("macro_ap"))[:1]:
+            scores_U = np.sort(best.outcome.user_scores)
+            points, is_dashed = spread(len(scores_U)), _initialization(row.name) == "from scratch"
+            series.append(line(row.name, scores_U[points], (points + 1) / len(scores_U), color, is_dashed))
     x, y = Axis("AP of a user"), Axis("users with at most that AP", percent=True)
     return [make_chart(results, "", x, y, series)]
 
@@ -194,7 +192,7 @@ def _groups(rows: Iterable[ExhibitRow], group: NameOf) -> dict[str, list[Exhibit
 
 def _gap_note(results: ExhibitResults, rows: Iterable[ExhibitRow], metric: Metric) -> str:
     """Return a sentence if rows were not evaluated at the paper's budget."""
-    gap = describe(chain.from_iterable(results.gaps(row, metric) for row in rows))
+    gap = describe(best.gap for row in rows for best in results.best_runs(row, metric))
     return f"Some were {gap}." if gap else ""
 
 
@@ -214,11 +212,13 @@ def _mean_series(
 
 def _without_relative(results: ExhibitResults) -> ExhibitResults:
     """Return the results of the rows that are learning curves."""
-    rows = (row for row in results.exhibit.rows if not any(isinstance(metric, Relative) for metric in row.expected))
+    rows = (
+        row for row in results.exhibit.rows if not any(getattr(metric, "relative", False) for metric in row.expected)
+    )
     return replace(results, exhibit=replace(results.exhibit, rows=tuple(rows)))
 
 
-def _mean_emd(metric: Relative) -> Callable[[ExhibitResults, ExhibitRow], float | None]:
+def _mean_emd(metric: AfterRounds) -> Callable[[ExhibitResults, ExhibitRow], float | None]:
     """Return a function that gives the mean EMD of the clients that a row's runs train on."""
     return lambda results, row: next((best.outcome.mean_emd for best in results.best_runs(row, metric)), None)
 
@@ -239,33 +239,37 @@ def _items(*indices: int) -> NameOf:
 
 EMD_LABEL = "mean EMD of the clients"
 FIGURES: dict[str, Draw] = {
-    "flair.table1": Bars(Final("macro_ap"), "per-class AP (C-AP)", lambda name: name.rpartition("-")[2] + " classes"),
-    "flair.figure2": lambda results, data: [quantity_skew(results, data), *pixel_skews(results, data)],
+    "flair.table1": Bars(
+        AfterRounds("macro_ap"), "per-class AP (C-AP)", lambda name: name.rpartition("-")[2] + " classes"
+    ),
+    "flair.figure2": lambda results: [quantity_skew(results), *pixel_skews(results)],
     "flair.figure3": label_counts,
     "flair.figure4": class_scores,
     "flair.figure5": user_scores,
     "flair.figure6": Curves("macro_ap", _initialization),
-    "hsu2020.table1": Bars(Final("accuracy"), "centralized accuracy"),
+    "hsu2020.table1": Bars(AfterRounds("accuracy"), "centralized accuracy"),
     "hsu2020.table2": Curves("accuracy", _items(0)),
     "hsu2020.table3": Curves("accuracy"),
     "hsu2020.table4": Curves("accuracy", _items(2)),
     "hsu2020.table5": Curves("accuracy", _items(1), relative=True),
     "hsu2020.figure2": classes_per_client,
     "hsu2020.figure3": classes_per_client,
-    "hsu2020.figure4": RelativeAgainst(Relative(), EMD_LABEL, _items(0), _items(1, 2), _mean_emd(Relative())),
+    "hsu2020.figure4": RelativeAgainst(
+        relative_after(), EMD_LABEL, _items(0), _items(1, 2), _mean_emd(relative_after())
+    ),
     "hsu2020.figure5": Bars(
         AfterRounds("accuracy", 2500),
         group=lambda name: f"Landmarks, {name.split(', ')[-1]}" if name.endswith("layers") else "iNaturalist-User-120k",
     ),
-    "hsu2020.figure6": lambda results, data: [
-        *Curves("accuracy", _items(0))(_without_relative(results), data),
-        *RelativeAgainst(Relative(2500), EMD_LABEL, lambda _: "partitions", _items(1), _mean_emd(Relative(2500)))(
-            results, data
-        ),
+    "hsu2020.figure6": lambda results: [
+        *Curves("accuracy", _items(0))(_without_relative(results)),
+        *RelativeAgainst(
+            relative_after(2500), EMD_LABEL, lambda _: "partitions", _items(1), _mean_emd(relative_after(2500))
+        )(results),
     ],
     "hsu2020.figure7": Curves("accuracy", _items(1)),
     "hsu2020.figure8": RelativeAgainst(
-        Relative(), "effective learning rate", _items(0, 1, 2), _items(3), _learning_rate, log=True
+        relative_after(), "effective learning rate", _items(0, 1, 2), _items(3), _learning_rate, log=True
     ),
     "hsu2020.figure9": Curves("accuracy", _items(1), relative=True),
     "hsu2020.figure10": classes_per_client,

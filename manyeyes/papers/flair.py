@@ -3,18 +3,10 @@
 from collections.abc import Iterator
 from itertools import product
 
-from manyeyes.papers.exhibit import (
-    DatasetRecipe,
-    ExhibitRow,
-    Expected,
-    PrintedValue,
-    RunRecipe,
-    make_exhibits,
-    printed_table,
-    quoted_numbers,
-)
+from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, PrintedValue, RunRecipe, make_run
 from manyeyes.papers.hsu2020_runs import IMAGENET, LANDMARKS, cifar, inaturalist
-from manyeyes.papers.metric import AfterRounds, ClassMetric, Final, Frequency, UserQuantile
+from manyeyes.papers.metric import AfterRounds, ClassMetric, Frequency, UserQuantile
+from manyeyes.papers.printed import make_exhibits, printed_table, quoted_numbers
 
 COARSE = DatasetRecipe("data/flair", ("flair", "--raw", "raw/flair", "--size", "256"))
 FINE = DatasetRecipe(COARSE.path, COARSE.arguments, "fine")
@@ -50,7 +42,7 @@ def run(setting: str, noise_cohort_size: int = 5000, split: str = "test") -> Run
             privacy.target_quantile=0.1 privacy.noise_cohort_size={noise_cohort_size}
         """
     noise = f"-noise_of_{noise_cohort_size}" if noise_cohort_size != 5000 else ""
-    return RunRecipe(f"{setting}{noise}{'' if split == 'test' else '-val'}", tuple(settings.split()), dataset)
+    return make_run(f"{setting}{noise}{'' if split == 'test' else '-val'}", settings, dataset)
 
 
 def _centralized(is_tuned: bool) -> str:
@@ -76,7 +68,7 @@ def _table1() -> Iterator[ExhibitRow]:
         expected: Expected = {}
         for column, text in zip(columns, printed, strict=True):
             value, std = map(float, text.split("±"))
-            expected[Final(METRICS[column])] = PrintedValue(value, "%", f"Table 1, row {setting}, {column}", std)
+            expected[AfterRounds(METRICS[column])] = PrintedValue(value, "%", f"Table 1, row {setting}, {column}", std)
         yield ExhibitRow(setting, (run(setting),), expected)
 
 

@@ -5,18 +5,10 @@ from dataclasses import replace
 from itertools import product
 
 from manyeyes.papers import hsu2020_runs as runs
-from manyeyes.papers.exhibit import (
-    DatasetRecipe,
-    ExhibitRow,
-    Expected,
-    PrintedValue,
-    RunRecipe,
-    make_exhibits,
-    printed_table,
-    quoted_numbers,
-)
+from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, PrintedValue, RunRecipe
 from manyeyes.papers.hsu2020_runs import ALPHAS, LANDMARKS, cifar, inaturalist
-from manyeyes.papers.metric import AfterRounds, Final, Multiple, Relative, RoundsTo, WithinBatches
+from manyeyes.papers.metric import AfterRounds, Multiple, RoundsTo, WithinBatches, relative_after
+from manyeyes.papers.printed import make_exhibits, printed_table, quoted_numbers
 from manyeyes.papers.statistics import Statistic
 
 SPLITS = {"User-120k": "user_120k", "Geo-100": "geo_100", "Geo-1k": "geo_1k", "Geo-3k": "geo_3k", "Geo-30k": "geo_30k"}
@@ -24,7 +16,6 @@ SPLITS = {"User-120k": "user_120k", "Geo-100": "geo_100", "Geo-1k": "geo_1k", "G
 COHORTS = ((5, 1), (10, 1), (20, 1), (20, 5))
 LEARNING_RATES = [step / 2 for step in range(-6, 1)]  # exponents of the effective learning rate: 10^-3 to 10^0
 MOMENTA = LEARNING_RATES[1:]  # exponents of 1 - beta: 10^-2.5 to 10^0, without momentum
-
 ROUNDS = {"1k": 1000, "2.5k": 2500, "5k": 5000}
 BASELINES = 'Table 5: "different centralized learning accuracy (51.4% from scratch and 57.9% from pretrained)"'
 BATCHES = {"10k": 10_000, "25k": 25_000, "50k": 50_000}
@@ -44,7 +35,7 @@ def table1() -> Iterator[ExhibitRow]:
         expected: Expected = {
             Statistic("classes"): PrintedValue(int(classes), "classes", f"{source}, classes"),
             Statistic("train images"): PrintedValue(int(examples), "images", f"{source}, examples"),
-            Final("accuracy"): PrintedValue(float(accuracy), "%", f"{source}, centralized accuracy"),
+            AfterRounds("accuracy"): PrintedValue(float(accuracy), "%", f"{source}, centralized accuracy"),
         }
         for dataset, text in zip(datasets, clients.split("-"), strict=True):
             split = dataset.path.removeprefix("data/inaturalist_") if len(datasets) > 1 else ""
@@ -101,7 +92,7 @@ def table5() -> Iterator[ExhibitRow]:
         run = runs.geo_3k_run(start, method, int(cohort_size))
         yield ExhibitRow(row, (run,), expected, runs.inaturalist_baseline(start))
     for start, value in (("scratch", 51.4), ("pretrained", 57.9)):
-        expected = {Final("accuracy"): PrintedValue(value, "%", BASELINES)}
+        expected = {AfterRounds("accuracy"): PrintedValue(value, "%", BASELINES)}
         yield ExhibitRow(f"Centralized, {start}", (runs.inaturalist_baseline(start),), expected)
 
 
@@ -117,13 +108,13 @@ def partitions() -> Iterator[ExhibitRow]:
         rounds = 0 if data in ("Geo-3k", "User-120k") else 2500
         run = runs.inaturalist_run(split, method, 10, vc == "yes", rounds=rounds)
         row = f"{data}, {_label(method, vc, 'no', '10')}, relative"
-        yield ExhibitRow(row, (run,), {Relative(2500): None}, runs.inaturalist_baseline())
+        yield ExhibitRow(row, (run,), {relative_after(2500): None}, runs.inaturalist_baseline())
 
 
 def datasets(figure: str, described: dict[str, DatasetRecipe]) -> Iterator[ExhibitRow]:
     """Yield a row for each dataset, with the numbers that the text states about it."""
     for row, dataset in described.items():
-        expected: Expected = {Statistic("train users"): None} | quoted_numbers("hsu2020", figure, row)
+        expected: Expected = {Statistic("train users"): None, **quoted_numbers("hsu2020", figure, row)}
         yield ExhibitRow(row, expected=expected, datasets=(dataset,))
 
 
@@ -135,7 +126,7 @@ def figure4() -> Iterator[ExhibitRow]:
             grid = product(LEARNING_RATES, methods[method])
             recipes = tuple(runs.cifar_run(classes, alpha, cohort_size, epochs, *point) for point in grid)
             row = f"CIFAR-{classes}, {method}, K={cohort_size}, alpha={alpha:g}"
-            yield ExhibitRow(row, recipes, {Relative(): None}, runs.cifar_baseline(classes))
+            yield ExhibitRow(row, recipes, {relative_after(): None}, runs.cifar_baseline(classes))
 
 
 def figure8() -> Iterator[ExhibitRow]:
@@ -144,7 +135,7 @@ def figure8() -> Iterator[ExhibitRow]:
         for alpha, rate in product(ALPHAS[classes], LEARNING_RATES):
             recipes = tuple(runs.cifar_run(classes, alpha, cohort_size, epochs, rate, beta) for beta in MOMENTA)
             row = f"CIFAR-{classes}, K={cohort_size}, E={epochs}, alpha={alpha:g}, eta_eff=10^{rate:g}"
-            yield ExhibitRow(row, recipes, {Relative(): None}, runs.cifar_baseline(classes))
+            yield ExhibitRow(row, recipes, {relative_after(): None}, runs.cifar_baseline(classes))
 
 
 def _label(method: str, vc: str, ir: str, cohort_size: str) -> str:
@@ -161,7 +152,7 @@ def _after_rounds(printed: list[str], source: str) -> Expected:
 
 
 def _centralized(run: RunRecipe, row: str, value: float, source: str) -> ExhibitRow:
-    return ExhibitRow(row, (run,), {Final("accuracy"): PrintedValue(value, "%", source)})
+    return ExhibitRow(row, (run,), {AfterRounds("accuracy"): PrintedValue(value, "%", source)})
 
 
 INATURALIST = {data: inaturalist(split) for data, split in SPLITS.items()}

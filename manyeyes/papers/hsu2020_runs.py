@@ -1,6 +1,6 @@
 """The runs of Hsu, Qi and Brown 2020: sections 5, 6.5 and appendix A.1 as settings."""
 
-from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe
+from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe, make_run
 
 IMAGENET = "preprocess.mean=[0.485,0.456,0.406] preprocess.std=[0.229,0.224,0.225]"
 MOBILENET = "model=mobilenet_v2 model.norm=group"
@@ -37,7 +37,7 @@ def inaturalist_run(
     settings += f"{' max_local_batches=50000' if rounds == 50_000 else ''} evaluate_every=50"
     settings += " evaluate_every_fraction=0.05" if in_table2 and not vc else ""
     name = _join(split, method, "FedVC" if vc else "", "FedIR" if ir else "", f"K{cohort_size}")
-    return RunRecipe(name, tuple(settings.split()), inaturalist(split))
+    return make_run(name, settings, inaturalist(split))
 
 
 def geo_3k_run(start: str, method: str, cohort_size: int) -> RunRecipe:
@@ -46,26 +46,26 @@ def geo_3k_run(start: str, method: str, cohort_size: int) -> RunRecipe:
     settings = f"{_inaturalist_settings('geo_3k', start)} {_method_settings(method, cohort_size, vc=True)}"
     settings += f" rounds={rounds} evaluate_every={interval} evaluate_every_fraction=0.05"
     name = _join("geo_3k", method, "FedVC", f"K{cohort_size}", start)
-    return RunRecipe(name, tuple(settings.split()), inaturalist("geo_3k"))
+    return make_run(name, settings, inaturalist("geo_3k"))
 
 
 def inaturalist_baseline(start: str = "pretrained") -> RunRecipe:
     """Return the centralized run, which does not depend on the partition."""
     settings = f"{_inaturalist_settings('user_120k', start)} {CENTRALIZED} rounds=100 evaluate_every=5"
     name = _join("inaturalist-centralized", "scratch" if start == "scratch" else "")
-    return RunRecipe(name, tuple(settings.split()), inaturalist("user_120k"))
+    return make_run(name, settings, inaturalist("user_120k"))
 
 
 def landmarks_run(layers: str, method: str, ir: bool, cohort_size: int) -> RunRecipe:
     settings = f"{_landmarks_settings(layers)} {_method_settings(method, cohort_size, ir=ir)}"
     settings += " algorithm.epochs=5 rounds=5000 evaluate_every=50"
     name = _join("landmarks", layers, method, "FedIR" if ir else "", f"K{cohort_size}")
-    return RunRecipe(name, tuple(settings.split()), LANDMARKS)
+    return make_run(name, settings, LANDMARKS)
 
 
 def landmarks_baseline(layers: str) -> RunRecipe:
     settings = f"{_landmarks_settings(layers)} {CENTRALIZED} rounds=100 evaluate_every=5"
-    return RunRecipe(f"landmarks-{layers}-centralized", tuple(settings.split()), LANDMARKS)
+    return make_run(f"landmarks-{layers}-centralized", settings, LANDMARKS)
 
 
 def cifar_run(classes: int, alpha: float, cohort_size: int, epochs: int, rate: float, momentum: float) -> RunRecipe:
@@ -79,7 +79,7 @@ def cifar_run(classes: int, alpha: float, cohort_size: int, epochs: int, rate: f
         f"{_cifar_settings(classes, alpha)} {method} algorithm.epochs={epochs} rounds={rounds} evaluate_every=100"
     )
     name = f"cifar{classes}-alpha_{alpha:.2f}-K{cohort_size}-E{epochs}-eta_eff_1e{rate:g}-left_1e{momentum:g}"
-    return RunRecipe(name, tuple(settings.split()), cifar(classes, alpha))
+    return make_run(name, settings, cifar(classes, alpha))
 
 
 def cifar_baseline(classes: int) -> RunRecipe:
@@ -87,7 +87,7 @@ def cifar_baseline(classes: int) -> RunRecipe:
     alpha = ALPHAS[classes][0]
     settings = f"{_cifar_settings(classes, alpha)} algorithm=centralized algorithm.lr=0.02 algorithm.momentum=0.9"
     settings += " algorithm.schedule.kind=cosine rounds=100 evaluate_every=5"
-    return RunRecipe(f"cifar{classes}-centralized", tuple(settings.split()), cifar(classes, alpha))
+    return make_run(f"cifar{classes}-centralized", settings, cifar(classes, alpha))
 
 
 def _inaturalist_settings(split: str, start: str = "pretrained") -> str:

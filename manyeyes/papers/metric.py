@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
 from manyeyes.metrics import Curve, relative_accuracy
 from manyeyes.training.result import curve
 from manyeyes.training.run_files import METRICS_FILE, PER_CLASS_FILE, PER_USER_FILE, Event
-from manyeyes.training.run_record import RunRecord, read_run
+from manyeyes.training.run_record import RunRecord
 
 MIN_BUDGET = 20  # rounds or batches that are left of a budget, however much a run is scaled down
 UNIT_FRACTION = 0.1  # the relative accuracy whose rounds are the unit of table 5's multiples (Hsu et al. 2020)
@@ -28,10 +27,6 @@ class RunOutcome:
     user_scores: tuple[float, ...] = ()
     mean_emd: float | None = None  # of the training clients' label distributions
     centralized_baseline: float | None = None
-
-    @staticmethod
-    def from_folder(folder: Path) -> RunOutcome:
-        return RunOutcome.from_record(read_run(folder))
 
     @staticmethod
     def from_record(record: RunRecord) -> RunOutcome:
@@ -54,30 +49,28 @@ class RunOutcome:
 
 
 @dataclass(frozen=True)
-class Final:
-    """A metric after the last round."""
-
-    metric: str
-
-    def __str__(self) -> str:
-        return self.metric
-
-    def compute(self, outcome: RunOutcome) -> float | None:
-        return float(outcome.curve(self.metric).values_E[-1])
-
-
-@dataclass(frozen=True)
 class AfterRounds:
-    """A metric after a number of rounds."""
+    """A metric after a number of rounds, or after the last one."""
 
     metric: str
-    rounds: int
+    rounds: int | None = None
+    relative: bool = False  # to the centralized baseline: Acc_federated / Acc_centralized
 
     def __str__(self) -> str:
-        return f"{self.metric} after {self.rounds:,} rounds"
+        budget = "" if self.rounds is None else f" after {self.rounds:,} rounds"
+        return f"{'relative ' if self.relative else ''}{self.metric}{budget}"
 
     def compute(self, outcome: RunOutcome) -> float | None:
-        return outcome.curve(self.metric).value_at_round(self.rounds)
+        curve, baseline = outcome.curve(self.metric), outcome.centralized_baseline
+        value = float(curve.values_E[-1]) if self.rounds is None else curve.value_at_round(self.rounds)
+        if not self.relative or value is None:
+            return value
+        return None if baseline is None else relative_accuracy(value, baseline)
+
+
+def relative_after(rounds: int | None = None) -> AfterRounds:
+    """Return the relative accuracy after a number of rounds, or after the last one."""
+    return AfterRounds("accuracy", rounds, relative=True)
 
 
 @dataclass(frozen=True)
@@ -92,21 +85,6 @@ class WithinBatches:
 
     def compute(self, outcome: RunOutcome) -> float | None:
         return outcome.curve(self.metric).value_at_batches(self.batches)
-
-
-@dataclass(frozen=True)
-class Relative:
-    """The relative accuracy, Acc_federated / Acc_centralized, after a number of rounds or (0) the last round."""
-
-    rounds: int = 0
-
-    def __str__(self) -> str:
-        return "relative accuracy" + (f" after {self.rounds:,} rounds" if self.rounds else "")
-
-    def compute(self, outcome: RunOutcome) -> float | None:
-        metric = AfterRounds("accuracy", self.rounds) if self.rounds else Final("accuracy")
-        accuracy, baseline = metric.compute(outcome), outcome.centralized_baseline
-        return None if accuracy is None or baseline is None else relative_accuracy(accuracy, baseline)
 
 
 @dataclass(frozen=True)
@@ -181,12 +159,12 @@ class UserQuantile:
         return float(np.percentile(outcome.user_scores, self.percent)) if outcome.user_scores else None
 
 
-Metric = Final | AfterRounds | WithinBatches | Relative | RoundsTo | Multiple | ClassMetric | Frequency | UserQuantile
+Metric = AfterRounds | WithinBatches | RoundsTo | Multiple | ClassMetric | Frequency | UserQuantile
 
 
 def scale_budget(metric: Metric, factor: float) -> Metric:
     """Return the metric for a run whose rounds were multiplied by a factor: its budget is multiplied too."""
-    if isinstance(metric, AfterRounds | Relative):
+    if isinstance(metric, AfterRounds) and metric.rounds is not None:
         return replace(metric, rounds=shrink(metric.rounds, factor, MIN_BUDGET))
     if isinstance(metric, WithinBatches):
         return replace(metric, batches=shrink(metric.batches, factor, MIN_BUDGET))

@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -13,8 +13,9 @@ import numpy as np
 import yaml
 
 from manyeyes.config.compose import quote_override
+from manyeyes.core.registry import check_options, option
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
-from manyeyes.papers.metric import AfterRounds, Metric, Relative, scale_budget
+from manyeyes.papers.metric import AfterRounds, Metric, scale_budget
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale, with_settings
 from manyeyes.training.run_files import (
     CHECKPOINT_FILE,
@@ -38,20 +39,25 @@ FOLDER_TAG = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(
 class ReproduceOptions:
     """How an exhibit is reproduced; the defaults are the paper's."""
 
-    scale: float = 1.0
-    synthetic: bool = False
-    rounds: int = 0  # maximum; 0: as in the paper
-    seeds: int = 0  # 0: as many as the paper
-    rows: tuple[str, ...] = ()  # names of rows, or parts of names; empty: all
-    grid_filter: tuple[str, ...] = ()  # patterns for the end of the names of a grid's runs; empty: all
-    folder: Path = Path("runs")
-    data: Path | None = None  # the folder of prepared datasets, or the one dataset; None: as in the recipes
-    extra: tuple[str, ...] = ()  # USER_SETTINGS for each run
+    scale: float = option(
+        1.0,
+        "smaller runs: rounds and clients times this; images, pixels and centralized epochs times its root",
+        above=0,
+        maximum=1,
+    )
+    synthetic: bool = option(False, "train on synthetic images instead of the datasets")
+    rounds: int = option(0, "maximum number of rounds; 0: as in the paper", minimum=0)
+    seeds: int = option(0, "number of seeds; 0: as in the paper", minimum=0)
+    rows: tuple[str, ...] = option((), "only this row, or the rows with this text in their names; can be repeated")
+    grid_filter: tuple[str, ...] = option(
+        (), "of a row that is the best of a grid, only the runs whose names end like this pattern; can be repeated"
+    )
+    folder: Path = option(Path("runs"), "where runs are saved")
+    data: Path | None = option(None, "the folder with the prepared datasets, or the only dataset that is needed")
+    extra: tuple[str, ...] = field(default=(), repr=False)  # USER_SETTINGS for each run
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "seeds"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1, or 0 for the paper's value.")
+        check_options(self, "")
 
     @property
     def tag(self) -> str:
@@ -80,13 +86,14 @@ class ReproduceOptions:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The arguments of `manyeyes reproduce` that give these options."""
-        options = {"scale": f"{self.scale:g}" if self.scale != 1 else "", "synthetic": "true" if self.synthetic else ""}
-        options |= {"rounds": self.rounds or "", "seeds": self.seeds or "", "data": self.data or ""}
+        options: dict[str, object] = {"scale": f"{self.scale:g}" if self.scale != 1 else ""}
+        options |= {"synthetic": "true" if self.synthetic else "", "rounds": self.rounds, "seeds": self.seeds}
+        options["data"] = self.data
         filters = [*(f"rows={row}" for row in self.rows), *(f"grid_filter={name}" for name in self.grid_filter)]
         return (*filters, *(f"{name}={value}" for name, value in options.items() if value), *self.extra)
 
     def apply(self, run: RunRecipe) -> RunRecipe:
-        """Return the run as it is trained with these options."""
+        """Return the run that is trained with these options."""
         run = on_synthetic_data(run) if self.synthetic else run
         run = cut(scale(run, self.scale), self.rounds)
         if self.data is None or run.dataset is None:
@@ -97,7 +104,7 @@ class ReproduceOptions:
     def scale_metric(self, metric: Metric) -> Metric:
         """Return what is measured instead of the paper's metric; the end of a run that is cut is the latest budget."""
         scaled = scale_budget(metric, self.scale)
-        if isinstance(scaled, AfterRounds | Relative) and scaled.rounds > self.rounds > 0:
+        if isinstance(scaled, AfterRounds) and (scaled.rounds or 0) > self.rounds > 0:
             return replace(scaled, rounds=self.rounds)
         return scaled
 
@@ -125,9 +132,9 @@ class PlannedRun:
         recorded = _read_config(config, config.stat().st_mtime_ns) if config.exists() else {}
         for override in self.settings:
             name, _, value = override.partition("=")
-            found = _lookup(recorded, name)
-            if found is not None and not name.startswith((*USER_SETTINGS, "data.path")) and not _is_equal(found, value):
-                return f"{name} of this run is {found}, not {value}: remove it to run it again."
+            old = _lookup(recorded, name)
+            if old is not None and not name.startswith((*USER_SETTINGS, "data.path")) and not _is_equal(old, value):
+                return f"{name} of this run is {old}, not {value}: remove it to run it again."
         return ""
 
     @property
@@ -238,8 +245,8 @@ def _lookup(settings: Any, name: str) -> str | None:
 
 def _is_equal(recorded: str, requested: str) -> bool:
     """Return whether two texts have the same value; numbers and lists of numbers may be written differently."""
-    values = [yaml.load(text, yaml.CSafeLoader) for text in (recorded.replace("'", ""), requested)]
+    first, second = (yaml.load(text, yaml.CSafeLoader) for text in (recorded.replace("'", ""), requested))
     try:
-        return bool(np.array_equal(*(np.array(value, float) for value in values)))
+        return np.array_equal(np.array(first, float), np.array(second, float))
     except (ValueError, TypeError):
-        return str(values[0]) == str(values[1])
+        return str(first) == str(second)

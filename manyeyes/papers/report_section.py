@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyeyes.papers import EXHIBITS, Exhibit, get_exhibit
-from manyeyes.papers.comparison import ExhibitResults, compare, header
+from manyeyes.papers.comparison import compare, header
 from manyeyes.papers.metric import Metric, RunOutcome
 from manyeyes.papers.plan import ReproduceOptions
+from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import describe, evaluation_gap
 from manyeyes.report.page import Block, Section
@@ -64,25 +65,25 @@ def _comparison(exhibit: Exhibit, options: ReproduceOptions, run_names: set[str]
     """Yield the comparison of the exhibit's rows that the runs belong to, if anything was measured."""
     rows = tuple(row for row in exhibit.rows if run_names & {run.name for run in row.runs})
     try:
-        numbers = compare(ExhibitResults(replace(exhibit, rows=rows), options), {})
+        compared = compare(ExhibitResults(replace(exhibit, rows=rows), options))
     except (ValueError, OSError):  # a run whose files do not have what the exhibit is about
         return
-    if cells := [number.cells() for number in numbers if number.describe()]:
+    if cells := [number.cells() for number in compared if number.describe()]:
         table = Table(f"{exhibit.key}: {exhibit.title}", header(options.tag), cells, is_prose=True)
         yield Section(f"Paper: {exhibit.key}", [*filter(None, [exhibit.claim, options.disclaimer]), table])
 
 
 def _next_to_printed(exhibit: Exhibit, runs: list[RunRecord]) -> Section:
     """Return what the paper prints, and the same metrics of the user's own runs."""
-    numbers = [(row.name, metric, printed) for row in exhibit.rows for metric, printed in row.expected.items()]
-    printed_rows = [[row, str(metric), str(printed)] for row, metric, printed in numbers if printed is not None]
+    expected = [(row.name, metric, printed) for row in exhibit.rows for metric, printed in row.expected.items()]
+    printed_rows = [[row, str(metric), str(printed)] for row, metric, printed in expected if printed is not None]
     title = f"{exhibit.key}: {exhibit.title}, as printed"
     content: list[str | Block] = [
         exhibit.claim,
         NOT_REPRODUCED,
         Table(title, header("")[:3], printed_rows, is_prose=True),
     ]
-    metrics = dict.fromkeys(metric for _, metric, _ in numbers if not isinstance(metric, Statistic))
+    metrics = dict.fromkeys(metric for _, metric, _ in expected if not isinstance(metric, Statistic))
     measured_rows = [[str(metric), *(_measure(metric, run) for run in runs)] for metric in metrics]
     if measured_rows := [row for row in measured_rows if any(row[1:])]:
         names = [run.name for run in runs]

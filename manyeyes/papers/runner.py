@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from manyeyes.config.build import build_run_config
 from manyeyes.config.compose import compose_config, quote_override
 from manyeyes.config.errors import format_error, is_config_error, is_out_of_memory
 from manyeyes.config.run import RESUME_OVERRIDES, train_from
+from manyeyes.core.registry import check_options, option
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.papers.estimate import DONE, estimate, seconds_per_round
 from manyeyes.papers.exhibit import DatasetRecipe
-from manyeyes.papers.launchers import LauncherError, launch
+from manyeyes.papers.launchers import LAUNCHERS, LauncherError, launch
 from manyeyes.papers.plan import PlannedRun
 from manyeyes.training.processes import Train, run_parallel
 
@@ -31,15 +33,14 @@ Failures = dict[Path, str]  # a sentence for each run folder
 class RunnerOptions:
     """How runs are trained on this machine, or on a cluster."""
 
-    extra: tuple[str, ...] = ()  # settings for each run
-    parallel: int = 1  # processes
-    launcher: str = ""  # of Hydra: joblib, submitit_local, submitit_slurm, ...
-    launcher_settings: tuple[str, ...] = ()  # launcher.NAME=VALUE
-    retry_diverged: bool = False  # train runs that have diverged again, from their beginning
+    parallel: int = option(1, "runs at a time, each in its own process with an equal number of cores", minimum=1)
+    launcher: str = option("", f"one of Hydra's launchers: {', '.join(LAUNCHERS)}; its settings are launcher.NAME=...")
+    retry_diverged: bool = option(False, "train runs that have diverged again, from their beginning")
+    extra: tuple[str, ...] = field(default=(), repr=False)  # settings for each run
+    launcher_settings: tuple[str, ...] = field(default=(), repr=False)  # launcher.NAME=VALUE
 
     def __post_init__(self) -> None:
-        if self.parallel < 1:
-            raise ValueError(f"parallel is {self.parallel}: it must be at least 1.")
+        check_options(self, "")
         if self.parallel > 1 and self.launcher not in ("", "joblib"):
             raise ValueError(f"parallel={self.parallel} is for this machine: set launcher.* for {self.launcher}.")
         if self.launcher_settings and not self.launcher:
@@ -174,12 +175,10 @@ def _estimate_after_first_rounds(
                 log(estimate(runs, options.parallel))
                 return
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    if all(seconds_per_round(run.folder) is None for run in runs):
-        watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        if watcher.is_alive():
-            watcher.join()
+    with ThreadPoolExecutor(1) as threads:
+        if all(seconds_per_round(run.folder) is None for run in runs):
+            threads.submit(watch)
+        try:
+            yield
+        finally:
+            ended.set()

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe, parse_table
+from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe
 from manyeyes.papers.metric import MIN_BUDGET, shrink
+from manyeyes.papers.printed import printed_table
 
 # What is multiplied by the factor or by its root: its name in sentences (empty: not mentioned), and its minimum.
 SCALED_BY_FACTOR = {
@@ -26,23 +27,6 @@ SCALED_BY_ROOT = {
 EPOCH_SETTINGS = ("rounds", "evaluate_every")  # which count epochs in centralized training
 MIN_IMAGE_SIZE = 32  # pixels per side
 TRAIN_FRACTION = 0.8  # of FLAIR's users
-# The synthetic images that replace each dataset, or one way of splitting it: its numbers of users, images per user and
-# classes (as far as 136 are enough). If a paper tests on images that no user has, every sixth image of each user is for
-# testing, so there are more images; FLAIR's users are split 80/10/10. 0 images per user: a heavy-tailed distribution.
-SYNTHETIC = """
-dataset      kind       users  images_per_user  size  coarse  fine  alpha  class_imbalance  split
-flair        -          51414  0                256   17      1628  3      1                -
-cifar10      -          100    600              32    10      10    -      0                per_user
-cifar10      classes    10     6000             32    10      10    -      0                per_user
-cifar100     -          100    600              32    100     100   -      0                per_user
-inaturalist  user_120k  9275   0                256   100     100   0.3    0                per_user
-inaturalist  geo_100    3606   40               256   100     100   0.3    0                per_user
-inaturalist  geo_1k     368    392              256   100     100   0.5    0                per_user
-inaturalist  geo_3k     135    1069             256   100     100   0.7    0                per_user
-inaturalist  geo_30k    11     13124            256   100     100   1      0                per_user
-landmarks    -          1262   156              224   100     100   0.1    0                per_user
-flickr_aes   -          30     140              224   -       -     -      -                per_user
-"""
 SYNTHETIC_SENTENCE = "Synthetic images replace "
 
 
@@ -69,9 +53,9 @@ def scale(run: RunRecipe, factor: float) -> RunRecipe:
     small = with_settings(run, shrunk)
     if noise_cohort_size := run.count("privacy.noise_cohort_size"):
         ratio = noise_cohort_size / run.count("sampler.cohort_size")
-        num_clients = int(TRAIN_FRACTION * small.count("data.users")) or math.inf
-        noise_cohort_size = min(round(ratio * small.count("sampler.cohort_size")), num_clients)
-        small = with_settings(small, {"privacy.noise_cohort_size": noise_cohort_size})
+        max_size = int(TRAIN_FRACTION * small.count("data.users")) or noise_cohort_size  # of synthetic users
+        size = min(round(ratio * small.count("sampler.cohort_size")), max_size)
+        small = with_settings(small, {"privacy.noise_cohort_size": size})
     if run.dataset is not None:
         dataset = _scale_dataset(run.dataset, root)
         small = replace(with_settings(small, {"data.path": dataset.path}), dataset=dataset)
@@ -134,7 +118,7 @@ def _scale_dataset(dataset: DatasetRecipe, root: float) -> DatasetRecipe:
 
 
 def _synthetic_options(name: str, kind: str) -> dict[str, str]:
-    header, *rows = parse_table(SYNTHETIC)
+    header, *rows = printed_table("synthetic", "datasets")
     values = {(row[0], row[1]): row for row in rows}
     row = values.get((name, kind)) or values[name, "-"]
     return {f"data.{key}": value for key, value in zip(header[2:], row[2:], strict=True) if value != "-"}

@@ -12,7 +12,6 @@ from manyeyes.papers.metric import (
     AfterRounds,
     Metric,
     Multiple,
-    Relative,
     RoundsTo,
     RunOutcome,
     WithinBatches,
@@ -22,44 +21,27 @@ MAX_GAP_FRACTION = 0.1  # of the rounds that are meant: a number measured furthe
 
 
 @dataclass(frozen=True)
-class BeforeBudget:
-    """The last evaluation within a budget, and the last round within it."""
+class EvaluationGap:
+    """The rounds between the evaluation that counts and the round that is meant."""
 
-    evaluated: int
-    budget: int
-
-    def __str__(self) -> str:
-        return f"measured at round {self.evaluated:,} of {self.budget:,}"
-
-    @property
-    def rounds(self) -> int:
-        return self.budget - self.evaluated
-
-    @property
-    def fraction(self) -> float:
-        return self.rounds / self.budget
-
-
-@dataclass(frozen=True)
-class BetweenEvaluations:
-    """The first evaluation that reached a target, and the one before it, which did not."""
-
-    below: int
-    reached: int
+    text: str
+    rounds: int
+    fraction: float  # of the round that is meant
 
     def __str__(self) -> str:
-        return f"reached between rounds {self.below:,} and {self.reached:,}"
-
-    @property
-    def rounds(self) -> int:
-        return self.reached - self.below - 1
-
-    @property
-    def fraction(self) -> float:
-        return self.rounds / self.reached
+        return self.text
 
 
-EvaluationGap = BeforeBudget | BetweenEvaluations
+def before_budget(evaluated: int, budget: int) -> EvaluationGap:
+    """Return the gap between the last evaluation within a budget and the last round within it."""
+    rounds = budget - evaluated
+    return EvaluationGap(f"measured at round {evaluated:,} of {budget:,}", rounds, rounds / max(1, budget))
+
+
+def between_evaluations(below: int, reached: int) -> EvaluationGap:
+    """Return the gap between the first evaluation that reached a target and the one before, which did not."""
+    rounds = reached - below - 1
+    return EvaluationGap(f"reached between rounds {below:,} and {reached:,}", rounds, rounds / reached)
 
 
 def evaluation_gap(metric: Metric, outcome: RunOutcome) -> EvaluationGap | None:
@@ -77,10 +59,8 @@ def evaluation_gap(metric: Metric, outcome: RunOutcome) -> EvaluationGap | None:
         curve = outcome.curve(metric.metric)
         last_round = int(np.searchsorted(curve.cumulative_batches_R, metric.batches, side="right")) - 1
         gap = _budget_gap(curve, last_round)
-    elif isinstance(metric, AfterRounds):
+    elif isinstance(metric, AfterRounds) and metric.rounds is not None:
         gap = _budget_gap(outcome.curve(metric.metric), metric.rounds)
-    elif isinstance(metric, Relative) and metric.rounds:
-        gap = _budget_gap(outcome.curve("accuracy"), metric.rounds)
     return gap if gap is not None and gap.rounds else None
 
 
@@ -90,7 +70,7 @@ def describe(gaps: Iterable[EvaluationGap | None]) -> str:
     if not known:
         return ""
     largest = max(known, key=lambda gap: gap.rounds)
-    verb = "measured" if isinstance(largest, BeforeBudget) else "reached"
+    verb = largest.text.partition(" ")[0]
     return str(largest) if len(set(known)) == 1 else f"{verb} up to {largest.rounds:,} rounds before"
 
 
@@ -99,14 +79,14 @@ def all_close(gaps: Iterable[EvaluationGap | None]) -> bool:
     return all(gap is None or gap.fraction <= MAX_GAP_FRACTION for gap in gaps)
 
 
-def _budget_gap(curve: Curve, last_round: int) -> BeforeBudget:
-    return BeforeBudget(int(curve.rounds_E[curve.rounds_E <= last_round][-1]), last_round)
+def _budget_gap(curve: Curve, last_round: int) -> EvaluationGap:
+    return before_budget(int(curve.rounds_E[curve.rounds_E <= last_round][-1]), last_round)
 
 
-def _target_gap(fraction: float, outcome: RunOutcome) -> BetweenEvaluations | None:
+def _target_gap(fraction: float, outcome: RunOutcome) -> EvaluationGap | None:
     reached = RoundsTo(fraction).compute(outcome)
     if reached is None or not math.isfinite(reached):
         return None
     rounds_E = outcome.curve("accuracy").rounds_E
     earlier_E = rounds_E[rounds_E < reached]
-    return BetweenEvaluations(int(earlier_E[-1]), int(reached)) if len(earlier_E) else None
+    return between_evaluations(int(earlier_E[-1]), int(reached)) if len(earlier_E) else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def features(row: ExhibitRow) -> frozenset[object]:
     settings = TINY_OPTIONS.apply(row.runs[0]).settings if row.runs else ()
     pairs = [setting.split("=", 1) for setting in settings]
     described = [("dataset", dataset.task) for dataset in row.datasets]
-    return frozenset([name if _is_number(value) else (name, value) for name, value in pairs] + described)
+    return frozenset([*(name if _is_number(value) else (name, value) for name, value in pairs), *described])
 
 
 @cache
@@ -62,10 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # a crash may lose these files
-    return
 
 
 @pytest.mark.slow

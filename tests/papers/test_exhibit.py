@@ -15,7 +15,8 @@ from manyeyes.cli.data import _parser
 from manyeyes.config.build import build_algorithm, build_preprocess
 from manyeyes.config.compose import compose_config, hydra_context
 from manyeyes.papers import EXHIBITS, get_exhibit
-from manyeyes.papers.exhibit import DatasetRecipe, PrintedValue, RunRecipe, parse_table
+from manyeyes.papers.exhibit import DatasetRecipe, PrintedValue, RunRecipe
+from manyeyes.papers.printed import parse_table
 from manyeyes.papers.scaling import on_synthetic_data, scale
 
 PROMISED = [

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from manyeyes.papers import EXHIBITS, Exhibit
-from manyeyes.papers.comparison import ExhibitResults, compare
+from manyeyes.papers.comparison import compare
 from manyeyes.papers.figures import figures
 from manyeyes.papers.plan import ReproduceOptions, planned_run, select_rows
+from manyeyes.papers.results import ExhibitResults
 from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series
 from manyeyes.report.export import render_png
 from manyeyes.report.svg import render_svg
@@ -51,7 +52,7 @@ def write_run(tmp_path: Path) -> WriteRun:
 
 
 def draw(key: str, options: ReproduceOptions) -> list[Chart]:
-    return figures(ExhibitResults(select_rows(EXHIBITS[key], options), options), {})
+    return figures(ExhibitResults(select_rows(EXHIBITS[key], options), options))
 
 
 def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path: Path, write_run: WriteRun) -> None:
@@ -67,7 +68,8 @@ def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path:
     deviation = 0.05 * 2**0.5
     assert [line.low[2], line.high[2]] == pytest.approx([0.45 - deviation, 0.45 + deviation])
     assert (paper.name, paper.kind) == ("FedAvg + FedVC, K=10 (paper)", "points")
-    assert (list(paper.x), list(paper.y)) == ([1000, 2500, 5000], pytest.approx([0.313, 0.397, 0.439]))
+    assert list(paper.x) == [1000, 2500, 5000]
+    assert list(paper.y) == pytest.approx([0.313, 0.397, 0.439])
     assert chart.marks == [Mark("centralized", y=0.6)]
     assert render_svg(chart).count("<circle") == 3 + 1, (
         "the paper's points are hollow, and so is their key in the legend"
@@ -98,7 +100,7 @@ def test_the_budget_of_a_smaller_run_is_named(tmp_path: Path, write_run: WriteRu
     options = ReproduceOptions(scale=0.1, synthetic=True, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
     exhibit = select_rows(EXHIBITS["hsu2020.table3"], options)
     write_run(exhibit, options, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 100: 0.3, 500: 0.4})
-    cells = [number.cells() for number in compare(ExhibitResults(exhibit, options), {})]
+    cells = [number.cells() for number in compare(ExhibitResults(exhibit, options))]
     assert [(metric, paper, measured) for _, metric, paper, measured, *_ in cells] == [
         ("accuracy after 1,000 rounds, here 100", "31.3 %", "30"),
         ("accuracy after 2,500 rounds, here 250", "39.7 %", "30 (measured at round 100 of 250)"),
@@ -106,7 +108,7 @@ def test_the_budget_of_a_smaller_run_is_named(tmp_path: Path, write_run: WriteRu
     ]
     options = ReproduceOptions(rounds=2000, rows=("FedAvg + FedVC, K=10",), folder=tmp_path)
     write_run(exhibit, options, "user_120k-FedAvg-FedVC-K10", "accuracy", {0: 0.0, 1000: 0.3, 2000: 0.4})
-    assert [number.cells()[1::2] for number in compare(ExhibitResults(exhibit, options), {})] == [
+    assert [number.cells()[1::2] for number in compare(ExhibitResults(exhibit, options))] == [
         ["accuracy after 1,000 rounds", "30", ""],
         ["accuracy after 2,500 rounds, here 2,000", "40", ""],  # the last round of a run that is cut
         ["accuracy after 5,000 rounds, here 2,000", "40", ""],

@@ -10,7 +10,7 @@ import pytest
 from manyeyes.papers import EXHIBITS
 from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.flair import METRICS, run
-from manyeyes.papers.metric import ClassMetric, Final
+from manyeyes.papers.metric import AfterRounds, ClassMetric
 
 SEED = "seeds/flair-paper.md"
 Tables = Callable[[str, str], list[list[str]]]
@@ -30,7 +30,7 @@ def test_table1_is_the_papers(table: Tables) -> None:
         (row.name, metric.metric): (number.value, number.std)
         for row in TABLE1.rows
         for metric, number in row.expected.items()
-        if isinstance(metric, Final) and number is not None
+        if isinstance(metric, AfterRounds) and number is not None
     }
 
 

@@ -11,17 +11,17 @@ import pytest
 from manyeyes.papers.metric import (
     AfterRounds,
     ClassMetric,
-    Final,
     Frequency,
     Multiple,
-    Relative,
     RoundsTo,
     RunOutcome,
     UserQuantile,
     WithinBatches,
+    relative_after,
     scale_budget,
 )
 from manyeyes.training.run_files import Event
+from manyeyes.training.run_record import read_run
 
 # Accuracy 0.1, 0.2, 0.5, 0.4 after 0, 1, 2, 3 rounds, whose largest clients trained on 3, 4, 5 batches.
 EVENTS: list[Event] = [
@@ -34,7 +34,7 @@ OUTCOME = RunOutcome(EVENTS, centralized_baseline=0.5)
 
 
 def test_the_final_value_is_the_last() -> None:
-    assert Final("accuracy").compute(OUTCOME) == 0.4
+    assert AfterRounds("accuracy").compute(OUTCOME) == 0.4
 
 
 @pytest.mark.parametrize(("rounds", "value"), [(0, 0.1), (2, 0.5), (3, 0.4), (4, None)])
@@ -48,10 +48,10 @@ def test_accuracy_at_batches_counts_those_of_the_largest_client(batches: int, va
 
 
 def test_relative_accuracy_is_a_fraction_of_the_centralized_one() -> None:
-    assert Relative().compute(OUTCOME) == pytest.approx(0.8)
-    assert Relative(1).compute(OUTCOME) == pytest.approx(0.4)
-    assert Relative(4).compute(OUTCOME) is None
-    assert Relative().compute(replace(OUTCOME, centralized_baseline=None)) is None
+    assert relative_after().compute(OUTCOME) == pytest.approx(0.8)
+    assert relative_after(1).compute(OUTCOME) == pytest.approx(0.4)
+    assert relative_after(4).compute(OUTCOME) is None
+    assert relative_after().compute(replace(OUTCOME, centralized_baseline=None)) is None
 
 
 @pytest.mark.parametrize(("fraction", "rounds"), [(0.1, 0), (0.3, 1), (0.9, 2), (1.0, 2), (1.1, math.inf)])
@@ -90,9 +90,9 @@ def test_a_budget_is_scaled_with_the_rounds_and_other_metrics_are_not() -> None:
     assert scale_budget(AfterRounds("accuracy", 5000), 0.01) == AfterRounds("accuracy", 50)
     assert scale_budget(WithinBatches("accuracy", 25_000), 0.01) == WithinBatches("accuracy", 250)
     assert scale_budget(AfterRounds("accuracy", 25), 0.1) == scale_budget(AfterRounds("accuracy", 1000), 0.0001)
-    assert scale_budget(Relative(2500), 0.0001) == Relative(20)
-    assert scale_budget(Relative(10), 0.0001) == Relative(10)
-    assert scale_budget(Relative(), 0.01) == Relative()
+    assert scale_budget(relative_after(2500), 0.0001) == relative_after(20)
+    assert scale_budget(relative_after(10), 0.0001) == relative_after(10)
+    assert scale_budget(relative_after(), 0.01) == relative_after()
     assert scale_budget(ClassMetric("dog"), 0.01) == ClassMetric("dog")
 
 
@@ -102,8 +102,8 @@ def test_an_outcome_is_read_from_a_run_folder(tmp_path: Path) -> None:
         "class,examples,ap,precision,recall,f1\ncat,3,0.5,1,1,1\ndog,1,0.25,0,0,0\n"
     )
     (tmp_path / "per_user.csv").write_text("user,examples,ap\nann,2,0.75\n")
-    outcome = RunOutcome.from_folder(tmp_path)
-    assert Final("macro_ap").compute(outcome) == 0.25
+    outcome = RunOutcome.from_record(read_run(tmp_path))
+    assert AfterRounds("macro_ap").compute(outcome) == 0.25
     assert outcome.class_scores == {"cat": 0.5, "dog": 0.25}
     assert outcome.class_counts == {"cat": 3, "dog": 1}
     assert (outcome.user_scores, outcome.centralized_baseline) == ((0.75,), None)

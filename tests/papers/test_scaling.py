@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from manyeyes.papers import EXHIBITS
-from manyeyes.papers.exhibit import RunRecipe, parse_table
+from manyeyes.papers.exhibit import RunRecipe
 from manyeyes.papers.fedper import cifar_run as fedper_run
 from manyeyes.papers.fedper import flickr_run
 from manyeyes.papers.flair import run as flair_run
 from manyeyes.papers.hsu2020_runs import cifar_run, inaturalist_run, landmarks_run
-from manyeyes.papers.metric import AfterRounds, Relative, scale_budget
-from manyeyes.papers.scaling import SYNTHETIC, cut, on_synthetic_data, scale
+from manyeyes.papers.metric import AfterRounds, scale_budget
+from manyeyes.papers.printed import printed_table
+from manyeyes.papers.scaling import cut, on_synthetic_data, scale
 
 
 def test_rounds_and_clients_shrink_by_the_factor_and_pixels_by_its_root() -> None:
@@ -75,11 +76,13 @@ def test_a_minimum_of_rounds_clients_and_pixels_is_left() -> None:
 @pytest.mark.parametrize("factor", [0.3, 0.02, 0.001, 1e-6])
 def test_no_budget_is_beyond_the_rounds_that_are_left(factor: float) -> None:
     for row in (row for exhibit in EXHIBITS.values() for row in exhibit.rows):
-        for metric in (metric for metric in row.expected if isinstance(metric, AfterRounds | Relative)):
-            budget = scale_budget(metric, factor)
-            assert isinstance(budget, AfterRounds | Relative)
-            assert budget.rounds >= min(20, metric.rounds)
-            assert all(budget.rounds <= scale(run, factor).count("rounds") for run in row.runs)
+        budgets = [metric.rounds for metric in row.expected if isinstance(metric, AfterRounds)]
+        for budget in (budget for budget in budgets if budget is not None):
+            scaled = scale_budget(AfterRounds("accuracy", budget), factor)
+            assert isinstance(scaled, AfterRounds)
+            assert scaled.rounds is not None
+            assert scaled.rounds >= min(20, budget)
+            assert all(scaled.rounds <= scale(run, factor).count("rounds") for run in row.runs)
 
 
 def test_nothing_grows() -> None:
@@ -127,4 +130,4 @@ def test_a_run_on_synthetic_data_starts_from_random_weights() -> None:
 
 def test_every_dataset_of_the_papers_has_a_synthetic_one() -> None:
     names = {run.setting("data") for exhibit in EXHIBITS.values() for run in exhibit.runs}
-    assert names == {name for name, *_ in parse_table(SYNTHETIC)[1:]}
+    assert names == {name for name, *_ in printed_table("synthetic", "datasets")[1:]}

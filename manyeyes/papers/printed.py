@@ -1,0 +1,54 @@
+"""What a paper prints, read from its TOML file: titles, claims, tables and sentences with numbers."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from manyeyes.papers.exhibit import Exhibit, ExhibitRow, Expected, PrintedValue
+from manyeyes.papers.statistics import Statistic
+
+
+@cache
+def read_paper(paper: str) -> dict[str, Any]:
+    """Return what a paper's file has of each exhibit: title, claim, note, and the printed numbers."""
+    return tomllib.loads(files("manyeyes.papers").joinpath(f"{paper}.toml").read_text("utf-8"))
+
+
+def printed_table(paper: str, exhibit: str) -> list[list[str]]:
+    """Return the cells of an exhibit's printed table; the first row is the header."""
+    return parse_table(read_paper(paper)[exhibit]["printed"])
+
+
+def quoted_numbers(paper: str, exhibit: str, row: str) -> Expected:
+    """Return the numbers that sentences of a paper state about the dataset of a row."""
+    return {
+        Statistic(number["count"], number.get("label", "")): PrintedValue(
+            number["value"], number["unit"], f'{number["section"]}: "{number["quote"]}"'
+        )
+        for number in read_paper(paper)[exhibit].get("quoted", ())
+        if number.get("row", row) == row
+    }
+
+
+def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple[Exhibit, ...]:
+    """Return the exhibits of a paper: their texts from the paper's file, with these rows."""
+    texts = read_paper(paper)
+    return tuple(
+        Exhibit(
+            paper,
+            name,
+            texts[name]["title"],
+            tuple(exhibit_rows),
+            texts[name]["claim"],
+            texts[name].get("note", "").format_map(texts.get("notes", {})),
+            texts[name].get("num_seeds", 1),
+        )
+        for name, exhibit_rows in rows.items()
+    )
+
+
+def parse_table(text: str) -> list[list[str]]:
+    """Return the cells of a table in plain text: a line per row, cells separated by spaces."""
+    return [line.split() for line in text.strip().splitlines()]
