@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from manyeyes.report.downsample import downsample_minmax
 from manyeyes.report.table import Table
@@ -147,6 +148,14 @@ class Chart:
         if not self._has_names:
             return []
         return [printable(series.labels[index]) if series.labels else self.x.format(series.x[index])]
+
+
+def make_series(columns: Mapping[str, tuple[ArrayLike, ArrayLike]], kind: Kind = "line") -> list[Series]:
+    """Return a series of each x and y, in the colors of the palette."""
+    return [
+        Series(name, np.asarray(x).tolist(), np.asarray(y).tolist(), kind=kind, color=color)
+        for color, (name, (x, y)) in enumerate(columns.items())
+    ]
 
 
 def short_numbers(values: Iterable[float | None]) -> Numbers:

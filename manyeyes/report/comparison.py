@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from manyeyes.metrics import Curve, relative_accuracy
-from manyeyes.report.chart import Axis, Chart, Mark, Series
+from manyeyes.report.chart import Axis, Chart, Mark, make_series
 from manyeyes.report.curves import X_AXES
 from manyeyes.report.table import Table
 
@@ -32,11 +32,10 @@ def comparison_charts(curves: Mapping[str, Curve], baseline: float, target: floa
     """Return the accuracy over rounds and over the batches of the largest client, below that of centralized training."""
     marks = [Mark("centralized", y=baseline), Mark("target", y=target)]
     y_axis = Axis("test accuracy", percent=True, low=0, high=min(1.0, 1.15 * baseline))
-    rounds, batches = [], []
-    for color, (name, curve) in enumerate(curves.items()):
-        values = curve.values_E.tolist()
-        rounds.append(Series(name, curve.rounds_E.tolist(), values, color=color))
-        batches.append(Series(name, curve.cumulative_batches_R[curve.rounds_E].tolist(), values, color=color))
+    rounds = make_series({name: (curve.rounds_E, curve.values_E) for name, curve in curves.items()})
+    batches = make_series(
+        {name: (curve.cumulative_batches_R[curve.rounds_E], curve.values_E) for name, curve in curves.items()}
+    )
     return [
         Chart("accuracy_by_round", title, Axis("rounds", low=0), y_axis, rounds, marks=marks),
         Chart("accuracy_by_batch", title, Axis(X_AXES["max_client_batches"], low=0), y_axis, batches, marks=marks),

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.report.chart import Axis, Chart, Series
+from manyeyes.report.chart import Axis, Chart, Series, make_series
 from manyeyes.report.curves import Group
 from manyeyes.report.page import ChartGrid, Section
+from manyeyes.report.population_charts import MAX_NAMED_LABELS, label_chart
 from manyeyes.report.table import Table
 from manyeyes.report.users import METRIC_LABELS, user_chart, user_scores, user_table
 from manyeyes.training.run_record import RunRecord
-
-MAX_NAMED_CLASSES = 40  # with bars; more are a line
-PERCENT_AXIS_END = 100
 
 Stats = dict[str, Any]  # of a population, or of one of its splits
 
@@ -106,47 +104,30 @@ def _population(stats: Stats, suffix: str) -> list[Any]:
     height, width = stats["pixels"]
     caption = f"{len(stats['classes']):,} classes, {stats['labels']}, stored at {width} x {height} pixels"
     table = Table(caption, ["", *splits], [[name, *map(cell, splits.values())] for name, cell in rows.items()])
-    x_axis = Axis("% of users, in ascending order", low=0, high=PERCENT_AXIS_END)
-    sizes = Chart(
-        f"user_sizes{suffix}", "Images of each user", x_axis, Axis("images of a user", log=True),
-        _percentile_series(splits, "size_percentiles"), "Users by their number of images.",
-    )  # fmt: skip
-    skew = Chart(
-        f"skew{suffix}", "Heterogeneity of users", x_axis, Axis("EMD", low=0, high=2),
-        _percentile_series(splits, "emd_percentiles"),
-        "The distance |q - p| of each user's class distribution from that of all (Hsu et al. 2020, section 6.1).",
-    )  # fmt: skip
-    return [table, ChartGrid([_class_counts(stats, suffix), sizes, skew])]
+    x_axis = Axis("% of users, in ascending order", low=0, high=100)
+    sizes, skew = (
+        make_series({name: (np.linspace(0, 100, len(split[key])), split[key]) for name, split in splits.items()})
+        for key in ("size_percentiles", "emd_percentiles")
+    )
+    emd = "The distance |q - p| of each user's class distribution from that of all (Hsu et al. 2020, section 6.1)."
+    size_axis, emd_axis = Axis("images of a user", log=True), Axis("EMD", low=0, high=2)
+    charts = [
+        _class_counts(stats, suffix),
+        Chart(
+            f"user_sizes{suffix}", "Images of each user", x_axis, size_axis, sizes, "Users by their number of images."
+        ),
+        Chart(f"skew{suffix}", "Heterogeneity of users", x_axis, emd_axis, skew, emd),
+    ]
+    return [table, ChartGrid(charts)]
 
 
 def _class_counts(stats: Stats, suffix: str) -> Chart:
-    splits, classes = stats["splits"], stats["classes"]
-    order = np.argsort(next(iter(splits.values()))["class_images"], kind="stable")[::-1].tolist()
-    names = tuple(classes[c] for c in order)
-    is_named = len(names) <= MAX_NAMED_CLASSES
-    series = [
-        Series(
-            name,
-            range(len(order)),
-            [split["class_images"][c] for c in order],
-            kind="bars" if is_named else "line",
-            color=color,
-            labels=() if is_named else names,
-        )
-        for color, (name, split) in enumerate(splits.items())
-    ]
-    x_axis = Axis("classes", names=names) if is_named else Axis("classes, the most common first")
-    y_axis = Axis("images", log=not is_named)
-    return Chart(
-        f"class_counts{suffix}", "Images with each class", x_axis, y_axis, series, "The most common class first."
-    )
-
-
-def _percentile_series(splits: dict[str, Stats], key: str) -> list[Series]:
-    return [
-        Series(name, np.linspace(0, PERCENT_AXIS_END, len(split[key])).tolist(), split[key], color=color)
-        for color, (name, split) in enumerate(splits.items())
-    ]
+    counts = {name: np.array(split["class_images"]) for name, split in stats["splits"].items()}
+    order = np.argsort(next(iter(counts.values())), kind="stable")[::-1]
+    names = tuple(stats["classes"][c] for c in order)
+    columns = {name: counts_C[order] for name, counts_C in counts.items()}
+    axis, caption = Axis("images", log=len(names) > MAX_NAMED_LABELS), "The most common class first."
+    return label_chart(f"class_counts{suffix}", "Images with each class", names, axis, columns, "line", caption)
 
 
 def _percentile(percentiles: list[float], percent: int) -> str:

@@ -13,27 +13,19 @@ PNG_ZOOM = 2  # pixels per unit of the SVG
 
 def write_chart(chart: Chart, path: Path) -> None:
     """Write a chart as SVG or as PNG, by the suffix of the path; PNG needs `pip install 'manyeyes[png]'`."""
-    if path.suffix == ".svg":
-        write_text(path, render_svg(chart) + "\n")
-    elif path.suffix == ".png":
-        write_bytes(path, render_png(chart))
-    else:
+    if path.suffix not in (".svg", ".png"):
         raise ValueError(f"{path} ends neither in .svg nor in .png: charts are written in one of these formats.")
+    write_bytes(path, render_png(chart) if path.suffix == ".png" else _svg_file(chart))
 
 
 def write_charts(charts: Sequence[Chart], folder: Path, prefix: str = "") -> None:
     """Write each chart as SVG and CSV, and as PNG if `resvg_py` is installed."""
-    pictures = {".svg": lambda chart: (render_svg(chart) + "\n").encode()}
-    if can_write_png():
-        pictures[".png"] = render_png
-    content = {
-        folder / f"{prefix}{chart.name}{suffix}": render(chart)
-        for chart in charts
-        for suffix, render in (pictures | {".csv": lambda chart: chart.csv().encode()}).items()
-    }
+    formats = {".svg": _svg_file, ".csv": lambda chart: chart.csv().encode()}
+    formats |= {".png": render_png} if can_write_png() else {}
+    files = {f"{prefix}{chart.name}{suffix}": form(chart) for chart in charts for suffix, form in formats.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    for path, data in content.items():
-        write_bytes(path, data)
+    for name, data in files.items():
+        write_bytes(folder / name, data)
 
 
 def write_page_folder(folder: Path, title: str, lead: str, sections: Sequence[Section]) -> None:
@@ -56,5 +48,9 @@ def render_png(chart: Chart) -> bytes:
         raise ValueError("PNG files need resvg_py: install it with pip install 'manyeyes[png]', or write .svg files.")
     import resvg_py
 
-    data = resvg_py.svg_to_bytes(svg_string=render_svg(chart), zoom=PNG_ZOOM)
+    data: bytes = resvg_py.svg_to_bytes(svg_string=render_svg(chart), zoom=PNG_ZOOM)
     return data
+
+
+def _svg_file(chart: Chart) -> bytes:
+    return f"{render_svg(chart)}\n".encode()

@@ -1,7 +1,7 @@
 """The summary of runs: what they reached, how fast, and in which settings they differ."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import fmean, stdev
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from manyeyes.config.compose import resume_command
 from manyeyes.report.curves import Group, group_runs, label, metric_chart, metric_info
-from manyeyes.report.page import ChartGrid
+from manyeyes.report.page import ChartGrid, Html
 from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import escape, format_number, format_percent
 from manyeyes.training.run_record import RunRecord, differing_settings
@@ -22,32 +22,8 @@ MINUTE, HOUR = 60, 3600  # seconds
 Columns = dict[str, Callable[[RunRecord], str]]
 
 
-@dataclass(frozen=True)
-class Cards:
-    """A few large numbers."""
-
-    cards: list[tuple[str, str, str]]  # a name, the number, a note
-
-    def html(self) -> str:
-        items = (
-            f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
-            for name, value, note in self.cards
-        )
-        return f'<dl class="cards">{"".join(items)}</dl>'
-
-
-@dataclass(frozen=True)
-class Notes:
-    """Sentences that must not be missed."""
-
-    notes: list[str]
-
-    def html(self) -> str:
-        return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in self.notes)}</ul>'
-
-
-def notes(runs: list[RunRecord]) -> Notes | None:
-    """Return which runs did not finish, and which files are damaged."""
+def notes(runs: list[RunRecord]) -> list[Html]:
+    """Return which runs did not finish, and which files are damaged, as a list that must not be missed."""
     sentences = []
     for run in runs:
         progress = f"{run.rounds:,} of {run.planned_rounds or '?'} rounds"
@@ -61,13 +37,14 @@ def notes(runs: list[RunRecord]) -> Notes | None:
                 f"If it was stopped, continue it with: {resume_command(run.folder)}"
             )
         sentences += [f"{run.name}: {problem}." for problem in run.problems]
-    return Notes(sentences) if sentences else None
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return [Html(f'<ul class="notes">{items}</ul>')] if sentences else []
 
 
 def summary(runs: list[RunRecord]) -> list[Any]:
     """Return cards of one run, or tables of several."""
     if len(runs) == 1:
-        return [Cards(_cards(runs[0]))]
+        return [_cards(runs[0])]
     settings, num_more = _setting_columns(runs)
     columns: Columns = {"status": lambda run: run.status, "rounds": lambda run: f"{run.rounds:,}"}
     for metric in _headline_metrics(runs):
@@ -121,24 +98,29 @@ def best_model_note(run: RunRecord) -> str:
     return "" if best is None or best == run.rounds else f"of the model of round {best:,.0f}"
 
 
-def _cards(run: RunRecord) -> list[tuple[str, str, str]]:
-    cards = []
-    for metric in dict.fromkeys([run.metric, "personalized_accuracy", "personalized_macro_ap", "loss"]):
-        value = run.last(metric) if metric else None
-        if metric and value is not None:
-            best = f"best {_best(run, metric)}" if metric_info(metric).is_fraction else ""
-            cards.append((label(metric), _format(value, metric), ", ".join(filter(None, [best_model_note(run), best]))))
+def _cards(run: RunRecord) -> Html:
+    """Return a few large numbers with their names and notes."""
+    metrics = dict.fromkeys([run.metric, "personalized_accuracy", "personalized_macro_ap", "loss"])
+    cards = [_metric_card(run, metric) for metric in metrics if metric and metric in run.columns]
     planned = f"of {run.planned_rounds:,}" if run.planned_rounds else ""
     cards.append(("rounds", f"{run.rounds:,}", run.status if run.is_finished else planned))
     if (pace := speed(run)) is not None:
         cards.append(("images per second", f"{pace[1]:,.0f}", f"{format_seconds(pace[0])} per round"))
         cards.append(("training time", duration(run), ""))
     if (epsilon := run.last("epsilon")) is not None:
-        simulated = run.settings.get("privacy.noise_cohort_size")
-        cards.append(
-            ("epsilon", f"{epsilon:.3g}", f"noise of a simulated cohort of {simulated:,}" if simulated else "")
-        )
-    return cards
+        cohort = run.settings.get("privacy.noise_cohort_size")
+        cards.append(("epsilon", f"{epsilon:.3g}", f"noise of a simulated cohort of {cohort}" if cohort else ""))
+    items = (
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
+        for name, value, note in cards
+    )
+    return Html(f'<dl class="cards">{"".join(items)}</dl>')
+
+
+def _metric_card(run: RunRecord, metric: str) -> tuple[str, str, str]:
+    best = f"best {_best(run, metric)}" if metric_info(metric).is_fraction else ""
+    note = ", ".join(filter(None, [best_model_note(run), best]))
+    return label(metric), _format(run.last(metric), metric), note
 
 
 def _setting_columns(runs: list[RunRecord]) -> tuple[dict[str, str], int]:

@@ -26,6 +26,16 @@ class Block(Protocol):
 
 
 @dataclass(frozen=True)
+class Html:
+    """Markup, in which all text is escaped."""
+
+    markup: str
+
+    def html(self) -> str:
+        return self.markup
+
+
+@dataclass(frozen=True)
 class Image:
     """A picture inside the page."""
 

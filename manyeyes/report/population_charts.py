@@ -3,19 +3,17 @@
 import io
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image as Pillow
 
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import make_rng
-from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series
+from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series, make_series
 from manyeyes.report.page import Image, ImageStrip
 from manyeyes.training.dataset_stats import Doubles
 
-Array = NDArray[Any]
 MAX_NAMED_LABELS = 40  # with bars; more are a line
 LOG_RATIO = 20  # of the largest to the smallest value, from which an axis is logarithmic
 LOG_USERS = 100  # from which ranks are logarithmic
@@ -31,10 +29,7 @@ def quantity_chart(shares: Mapping[str, Doubles], fraction: float) -> Chart:
     """Return the cumulative share of images over users in descending order (FLAIR, figure 2 left)."""
     share = next(iter(shares.values()))
     held = float(np.interp(fraction, np.linspace(0, 1, len(share)), share))
-    series = [
-        Series(name, np.linspace(0, 1, len(share_U)).tolist(), share_U.tolist(), color=color)
-        for color, (name, share_U) in enumerate(shares.items())
-    ]
+    series = make_series({name: (np.linspace(0, 1, len(share_U)), share_U) for name, share_U in shares.items()})
     series.append(Series("users of equal size", [0, 1], [0, 1], dashed=True, color=GRAY))
     title = f"The largest {fraction:.1%} of users have {held:.0%} of the images"
     x_axis = Axis("users, the largest first", percent=True, low=0, high=1)
@@ -68,19 +63,31 @@ def label_charts(classes: list[str], counts_C: Ints, users_C: Doubles, num_image
     users_axis = Axis("users with the label", percent=True, log=len(names) > MAX_NAMED_LABELS)
     images_title = f"{names[0]} is in {counts_C[0] / num_images:.0%} of images"
     users_title = f"{users_C[0]:.0%} of users have {names[0]}"
+    caption = "The most common label first, as in figure 3 of FLAIR."
     return [
-        _label_chart("labels", images_title, names, images_axis, counts_C, "line"),
-        _label_chart("label_users", users_title, names, users_axis, users_C, "points"),
+        label_chart("labels", images_title, names, images_axis, {"images": counts_C}, "line", caption),
+        label_chart("label_users", users_title, names, users_axis, {"users": users_C}, "points", caption),
     ]
+
+
+def label_chart(
+    name: str, title: str, labels: tuple[str, ...], y: Axis, columns: Mapping[str, ArrayLike], kind: Kind, caption: str
+) -> Chart:
+    """Return one or more values of each label: as bars or, if there are many labels, as series of this kind."""
+    is_named = len(labels) <= MAX_NAMED_LABELS
+    x = Axis("", names=labels) if is_named else Axis("labels, the most common first")
+    series = make_series(
+        {key: (range(len(labels)), values) for key, values in columns.items()}, "bars" if is_named else kind
+    )
+    return Chart(name, title, x, y, series if is_named else [replace(one, labels=labels) for one in series], caption)
 
 
 def label_emd_chart(emds: Mapping[str, Doubles], means: Mapping[str, float], note: str) -> Chart:
     """Return the distribution of the users' EMD, and its weighted mean (Hsu et al. 2020, figure 4 top)."""
-    edges, series = np.linspace(0, MAX_EMD, NUM_EMD_BINS + 1), []
-    for color, (name, emd_U) in enumerate(emds.items()):
+    edges, columns = np.linspace(0, MAX_EMD, NUM_EMD_BINS + 1), {}
+    for name, emd_U in emds.items():
         fractions = np.histogram(emd_U, edges)[0] / max(1, len(emd_U))
-        y = np.append(fractions, fractions[-1]).tolist()
-        series.append(Series(f"{name} ({len(emd_U):,} users)", edges.tolist(), y, kind="steps", color=color))
+        columns[f"{name} ({len(emd_U):,} users)"] = (edges, np.append(fractions, fractions[-1]))
     marks = [Mark(f"{name}: mean {mean:.2f}", x=mean) for name, mean in means.items()]
     title = f"Mean distance of users' labels: {next(iter(means.values())):.2f} of at most 2"
     x_axis = Axis("EMD of a user's labels from those of all (0: the same, 2: disjoint)", low=0, high=MAX_EMD)
@@ -89,7 +96,7 @@ def label_emd_chart(emds: Mapping[str, Doubles], means: Mapping[str, float], not
         "Earth mover's distance |q - p| between the label distribution of a user and that of all; dashed: its mean, "
         f"weighted by users' numbers of labels, as in figure 4 (top) of Hsu et al. (2020). {note}"
     )
-    return Chart("label_emd", title, x_axis, y_axis, series, caption.strip(), marks)
+    return Chart("label_emd", title, x_axis, y_axis, make_series(columns, "steps"), caption.strip(), marks)
 
 
 def pixel_emd_chart(actual_U: Doubles, real_sizes: Doubles, equal_sizes: Doubles, note: str) -> Chart:
@@ -103,10 +110,7 @@ def pixel_emd_chart(actual_U: Doubles, real_sizes: Doubles, equal_sizes: Doubles
         "random assignment, real sizes": real_sizes,
         "random assignment, equal sizes": equal_sizes,
     }
-    series = []
-    for color, (name, emds) in enumerate(values.items()):
-        fractions = (np.arange(len(emds)) + 1) / len(emds)
-        series.append(Series(name, np.sort(emds).tolist(), fractions.tolist(), dashed=color > 0, color=color))
+    series = make_series({name: (np.sort(e), (np.arange(len(e)) + 1) / len(e)) for name, e in values.items()})
     x_axis = Axis("EMD of a user's pixels from those of all, in gray levels", low=0)
     y_axis = Axis("share of users with at most this EMD", percent=True, low=0, high=1.01)
     return Chart("pixel_emd", title, x_axis, y_axis, series, f"As in figure 2 (right) of FLAIR. {note}")
@@ -147,21 +151,9 @@ def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
     return content
 
 
-def _label_chart(name: str, title: str, labels: tuple[str, ...], y: Axis, values: Array, kind: Kind) -> Chart:
-    """Return a value of each label: as bars or, of many labels, as a series of the given kind."""
-    is_named = len(labels) <= MAX_NAMED_LABELS
-    x = Axis("", names=labels) if is_named else Axis("labels, the most common first")
-    series = Series(y.label, range(len(labels)), values.tolist(), kind="bars" if is_named else kind)
-    caption = f"{y.label.capitalize()}, the most common label first, as in figure 3 of FLAIR."
-    return Chart(name, title, x, y, [series if is_named else replace(series, labels=labels)], caption)
-
-
 def _rank_chart(name: str, title: str, label: str, counts: Mapping[str, Ints], caption: str) -> Chart:
     """Return a count of each user over the rank of the user, with logarithmic axes where numbers differ much."""
-    series = [
-        Series(split, range(1, len(count_U) + 1), np.sort(count_U)[::-1].tolist(), color=color)
-        for color, (split, count_U) in enumerate(counts.items())
-    ]
+    series = make_series({key: (np.arange(len(c)) + 1, np.sort(c)[::-1]) for key, c in counts.items()})
     values = np.concatenate(list(counts.values()))
     is_log = bool(values.max() > LOG_RATIO * max(1, values.min()))
     x_axis = Axis("rank of the user", log=max(map(len, counts.values())) > LOG_USERS)

@@ -15,8 +15,8 @@ from manyeyes.training.run_record import RunRecord
 
 def sections(runs: list[RunRecord], paper_sections: Sequence[Section] = ()) -> list[Section]:
     """Return the sections that the runs have data for."""
-    groups, names, warnings = group_runs(runs), metrics(runs), notes(runs)
-    content: list[Section | None] = [Section("Summary", [*([warnings] if warnings else []), *summary(runs)])]
+    groups, names = group_runs(runs), metrics(runs)
+    content: list[Section | None] = [Section("Summary", [*notes(runs), *summary(runs)])]
     if names:
         chart = metric_chart(runs, names[0], label(names[0]).capitalize(), _explorer_caption(runs), name="curves")
         content.append(Section("Curves", [ChartExplorer(chart, explorer(runs)), training_charts(runs)]))

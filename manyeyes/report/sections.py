@@ -1,32 +1,18 @@
 """The sections on privacy, on speed, and on how to reproduce runs."""
 
 import shlex
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from manyeyes.report.curves import Group, metric_chart
 from manyeyes.report.overview import Columns, duration, format_seconds, format_setting, format_value, speed
-from manyeyes.report.page import ChartGrid, Section
+from manyeyes.report.page import ChartGrid, Html, Section
 from manyeyes.report.table import table_of
 from manyeyes.report.text import escape
 from manyeyes.training.run_files import CONFIG_FILE
 from manyeyes.training.run_record import RunRecord
 
 PACKAGES = ("manyeyes", "torch", "numpy")  # whose versions are shown
-
-
-@dataclass(frozen=True)
-class Code:
-    """Text to copy; with a summary it is folded."""
-
-    text: str
-    summary: str = ""
-
-    def html(self) -> str:
-        lines = "\n".join(map(escape, self.text.splitlines()))
-        code = f'<pre tabindex="0">{lines}</pre>'
-        return f"<details><summary>{escape(self.summary)}</summary>{code}</details>" if self.summary else code
 
 
 def privacy_section(groups: list[Group]) -> Section | None:
@@ -80,7 +66,7 @@ def reproduction_section(runs: list[RunRecord]) -> Section:
     content: list[Any] = []
     for run in runs:
         if command := _command(run):
-            content.append(Code(f"# {run.name}\n{command}" if len(runs) > 1 else command))
+            content.append(code_block(f"# {run.name}\n{command}" if len(runs) > 1 else command))
     columns: Columns = {
         "git revision": lambda run: str(run.environment.get("revision") or "not from a checkout"),
         "Python": partial(_environment, name="python"),
@@ -90,8 +76,15 @@ def reproduction_section(runs: list[RunRecord]) -> Section:
     content.append(table_of("Versions", runs, columns))
     for run in runs:
         lines = "\n".join(f"{name}={format_setting(value)}" for name, value in run.settings.items())
-        content.append(Code(lines or f"{CONFIG_FILE} is missing", f"All settings of {run.name}"))
+        content.append(code_block(lines or f"{CONFIG_FILE} is missing", f"All settings of {run.name}"))
     return Section("Reproduce", content)
+
+
+def code_block(text: str, summary: str = "") -> Html:
+    """Return text to copy; with a summary it is folded."""
+    lines = "\n".join(map(escape, text.splitlines()))
+    code = f'<pre tabindex="0">{lines}</pre>'
+    return Html(f"<details><summary>{escape(summary)}</summary>{code}</details>" if summary else code)
 
 
 def _option(run: RunRecord, name: str) -> float | None:
