@@ -71,8 +71,8 @@ class VirtualClientBatching:
     def batches(self, num_held: int, rng: np.random.Generator) -> Ints:
         positions_EN = padded_epochs(1, self.virtual_client_size, self.batch_size)
         with_replacement = num_held < self.virtual_client_size
-        drawn = rng.choice(num_held, self.virtual_client_size, replace=with_replacement)
-        positions_EN[0, : self.virtual_client_size] = drawn
+        selected = rng.choice(num_held, self.virtual_client_size, replace=with_replacement)
+        positions_EN[0, : self.virtual_client_size] = selected
         return positions_EN.reshape(-1, self.batch_size)
 
     def phases(self, num_steps: int) -> None:

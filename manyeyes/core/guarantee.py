@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from manyeyes.core.state import CohortResult, RoundContext
 
 NORM_RTOL = 1e-3  # by which rounding may make the norm of a sum of clipped updates too large
-SLOTS_THAT_SEE_OTHERS = ("sampler", "client_weighting", "example_weighting", "compressor")
+CROSS_CLIENT_SLOTS = ("sampler", "client_weighting", "example_weighting", "compressor")
 
 
 def check_private(algorithm: Algorithm) -> None:
@@ -33,7 +33,7 @@ def check_private(algorithm: Algorithm) -> None:
             f"privacy adds noise to the sum of clipped updates, and aggregator={type(algorithm.aggregator).__name__} "
             "would replace that sum: set aggregator=none"
         )
-    for slot in SLOTS_THAT_SEE_OTHERS:
+    for slot in CROSS_CLIENT_SLOTS:
         component, covered = getattr(algorithm, slot), algorithm.privacy.covered.get(slot, ())
         if component is not None and not any(type(component) is kind for kind in covered):
             names = ", ".join(kind.__name__ for kind in covered)

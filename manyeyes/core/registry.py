@@ -22,11 +22,9 @@ import numpy as np
 
 T = TypeVar("T")
 C = TypeVar("C")
-UNKNOWN = (
-    "???"  # stands in a description for an option that a component does not keep; OmegaConf requires a value there
-)
+UNKNOWN = "???"  # in a description: an option that a component does not store; OmegaConf requires a value there
 OPTIONS_ATTRIBUTE = "__manyeyes_options__"  # of a factory whose signature does not show its options: a function of none
-DESCRIPTION_ATTRIBUTE = "__manyeyes_description__"  # of a component that is no dataclass: what it was built from
+DESCRIPTION_ATTRIBUTE = "__manyeyes_description__"  # of a component that is not a dataclass: what it was built from
 SETTINGS = {"dataset": "data", "callback": "callbacks", "metric": "metrics", "tracker": "trackers"}  # of other slots
 SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool, np.bool_), "true or false"),
@@ -58,7 +56,7 @@ class Bounds:
         if self.choices:
             return " or ".join(filter(None, (", ".join(self.choices[:-1]), self.choices[-1])))
         limits = {"of at least": self.minimum, "above": self.above, "at most": self.maximum, "below": self.below}
-        return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if math.isfinite(limit))
+        return " and ".join(f"{relation} {limit:g}" for relation, limit in limits.items() if math.isfinite(limit))
 
 
 NO_BOUNDS = Bounds()
@@ -124,16 +122,16 @@ def check_options(component: Any, setting: str | None = None) -> None:
 
 def check_value(setting: str, value: Any, kind: Any, bounds: Bounds = NO_BOUNDS) -> None:
     """Raise ValueError unless a value has the type and the bounds of its setting; a number must be finite."""
-    alternatives = [one for one in get_args(kind) if one is not NoneType]
+    alternatives = [alternative for alternative in get_args(kind) if alternative is not NoneType]
     if NoneType in get_args(kind) and len(alternatives) == 1:
         kind = Any if value is None else alternatives[0]
     if kind not in SCALARS:
         return
-    types, words = SCALARS[kind]
+    types, type_name = SCALARS[kind]
     is_of_kind = isinstance(value, types) and (kind is bool or not isinstance(value, bool))
     if is_of_kind and value in bounds:
         return
-    fix = bounds.describe() if bounds.choices else f"{words} {bounds.describe()}".rstrip()
+    fix = bounds.describe() if bounds.choices else f"{type_name} {bounds.describe()}".rstrip()
     raise ValueError(f"{setting} is {repr(value) if isinstance(value, str) else value}: set it to {fix}")
 
 
@@ -322,7 +320,7 @@ def _option_value(component: Any, name: str) -> Any:
 def _as_data(value: Any) -> Any:
     """Return a value as YAML can hold it: nested components as mappings, tuples as lists."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _as_data(getattr(value, one.name)) for one in fields(value) if one.init and one.repr}
+        return {f.name: _as_data(getattr(value, f.name)) for f in fields(value) if f.init and f.repr}
     if isinstance(value, tuple | list):
         return [_as_data(item) for item in value]
     return value

@@ -15,7 +15,8 @@ from manyeyes.components.weighting import ImportanceReweighting, WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
-from manyeyes.core.state import ClientState, RoundContext
+from manyeyes.core.round import make_context
+from manyeyes.core.state import ClientState, ServerState
 from manyeyes.data.store.reader import open_population
 from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.client_step import compress
@@ -43,18 +44,6 @@ class ClientContext:
     train: Population | None
     test: Population | None
     model: BuiltModel
-
-    @property
-    def train_population(self) -> Population:
-        if self.train is None:
-            raise ValueError("the store of this client has no training images")
-        return self.train
-
-    @property
-    def test_population(self) -> Population:
-        if self.test is None:
-            raise ValueError("the store of this client has no test images")
-        return self.test
 
     def read_tensors(self, message: Message) -> dict[str, Tensor]:
         """Return what the server sent: weights [W], and the correction's server state [P] if it is sent."""
@@ -103,14 +92,19 @@ def train(message: Message, context: Context) -> Message:
     client, task = _open_client(context), parse_config(message.content, TRAIN_TASK_TYPES)
     spec, device, tensors = client.spec, client.model.device, client.read_tensors(message)
     client_id, round = task["client_id"], task["round"]
-    population = replace(client.train_population, user_ids=np.array([client_id]))
+    if client.train is None:
+        raise ValueError("the store of this client has no training images")
+    population = replace(client.train, user_ids=np.array([client_id]))
     plan = plan_round(
         _local_algorithm(spec.algorithm, task), population, spec.seed, round, spec.preprocess.num_uniforms
     )
 
     engine = client.engine(population)
     state = _load_state(context, task, device)
-    round_context = _round_context(spec.algorithm, engine, round, tensors.get("correction"))
+    training = replace(spec.algorithm, privacy=None, compressor=None, aggregator=None)  # which come after it
+    round_context = make_context(
+        training, ServerState(round, tensors["weights"], {}, tensors.get("correction")), engine
+    )
     with retained_memory(device):
         result = engine.train(tensors["weights"], plan, round_context, {client_id: state})
     if not result.accepted_K[0]:
@@ -130,7 +124,9 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Count the correct predictions of the shared model, with this client's own layers, on its test images."""
     client, task = _open_client(context), parse_config(message.content, TASK_TYPES)
-    weights, population = client.read_tensors(message)["weights"], client.test_population
+    weights, population = client.read_tensors(message)["weights"], client.test
+    if population is None:
+        raise ValueError("the store of this client has no test images")
     flat, device, preprocess = client.model.flat, client.model.device, client.spec.preprocess
     personal_layers = client.spec.algorithm.personal_layers
     if personal_layers is not None:
@@ -155,21 +151,6 @@ def _local_algorithm(algorithm: Algorithm, task: dict[str, Any]) -> Algorithm:
         weighting = replace(weighting, target_distribution=tuple(task["target_distribution"]))
     return replace(
         algorithm, sampler=FixedCohort((0,)), client_weighting=WeightUniformly(), example_weighting=weighting
-    )
-
-
-def _round_context(
-    algorithm: Algorithm, engine: ReferenceEngine, round: int, correction_state: Tensor | None
-) -> RoundContext:
-    """Return the context of local training; clipping and compression come after it."""
-    layers = algorithm.personal_layers
-    return RoundContext(
-        client_optimizer=algorithm.client_optimizer,
-        lr=algorithm.client_optimizer.learning_rate(round),
-        correction=algorithm.correction,
-        correction_state=correction_state,
-        personal_mask=None if layers is None else engine.personal_mask(layers),
-        loss=algorithm.loss,
     )
 
 

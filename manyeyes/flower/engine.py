@@ -119,7 +119,7 @@ class GridEngine(EngineBase):
         """Add up the updates of the clients that are missing so far; return why clients are still missing."""
         nodes = self.registry.connected()
         missing = [client for client in plan.clients if not accumulator.has(client.client_id)]
-        asked = {nodes[client.client_id]: client for client in missing if client.client_id in nodes}
+        connected = {nodes[client.client_id]: client for client in missing if client.client_id in nodes}
         rejections = {
             client.client_id: f"{self._name(client)} is not connected"
             for client in missing
@@ -128,12 +128,12 @@ class GridEngine(EngineBase):
         values = {"clipping_norm": context.clipping_norm, "target_distribution": list(self.target_distribution)}
         tasks = {
             node: self.make_task(record, plan.round, client.client_id, client_states, **values)
-            for node, client in asked.items()
+            for node, client in connected.items()
         }
         update_specs = _update_specs(accumulator.weights, context)
         group, timeout = str(plan.round + 1), self.config.reply_timeout
         for node, message in send_and_receive(self.grid, tasks, MessageType.TRAIN, timeout, group, self.sleep):
-            client = asked[node]
+            client = connected[node]
             try:
                 if isinstance(message, str):
                     raise InvalidReply(message)

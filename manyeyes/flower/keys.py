@@ -83,6 +83,6 @@ def _private_bytes(key: ec.EllipticCurvePrivateKey, private_format: PrivateForma
 
 
 def _write(path: Path, content: bytes) -> Path:
-    path.touch(mode=0o600)  # nobody else may read a key, not even while it is written
+    path.touch(mode=0o600)  # only its owner may read a key, also while it is written
     path.write_bytes(content)
     return path

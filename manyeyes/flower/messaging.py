@@ -22,20 +22,16 @@ def send_and_receive(
     messages = [Message(task, node, message_type, ttl=timeout, group_id=group) for node, task in tasks.items()]
     message_ids: list[str | None] = [*grid.push_messages(messages)] or [None] * len(messages)
     waiting = {id: node for id, node in zip(message_ids, tasks, strict=True) if id is not None}
-    for id, node in zip(message_ids, tasks, strict=True):
-        if id is None:
-            yield node, "its task could not be sent"
+    sent = set(waiting.values())
+    yield from ((node, "its task could not be sent") for node in tasks if node not in sent)
     deadline = time.monotonic() + timeout
     while waiting:
-        for id, reply in _pull(grid, list(waiting)):
-            if id in waiting:
-                yield waiting.pop(id), reply
+        yield from ((waiting.pop(id), reply) for id, reply in _pull(grid, list(waiting)) if id in waiting)
         if time.monotonic() >= deadline:
             break
         if waiting:
             sleep(POLL_SECONDS)
-    for node in waiting.values():
-        yield node, f"no reply within {timeout:g} seconds"
+    yield from ((node, f"no reply within {timeout:g} seconds") for node in waiting.values())
 
 
 def _pull(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | str]]:

@@ -55,7 +55,7 @@ def parse_settings(settings: str) -> TrainingSpec:
     algorithm = build_algorithm(config)
     if config.select_best_on:
         raise ValueError(
-            "select_select_best_on chooses a model on images of the whole population, which no one has here: leave it out."
+            "select_best_on chooses a model on images of the whole population, which no one has here: leave it out."
         )
     if (reason := unsupported_reason(algorithm)) is not None:
         raise ValueError(reason)

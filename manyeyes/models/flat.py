@@ -70,18 +70,16 @@ class FlatModel:
         statistics = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         self._counters = {name: buffer for name, buffer in buffers.items() if name not in statistics}
         self._tensors = {**parameters, **statistics}
-        self.num_trainable = sum(p.numel() for p in parameters.values())
-        self.num_shared = sum(t.numel() for t in self._tensors.values())
         self._sizes = [t.numel() for t in self._tensors.values()]
         self._num_parameters = len(parameters)
+        self.num_trainable, self.num_shared = sum(self._sizes[: self._num_parameters]), sum(self._sizes)
         self._seeds = [f"{name}.seed" for name, child in module.named_modules() if isinstance(child, SeededDropout)]
-        batch_norms = {name for name, child in module.named_modules() if hasattr(child, "running_mean")}
-        self._float32_names = {name for name in module.state_dict() if name.rpartition(".")[0] in batch_norms}
-        all_tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        self._float32_names = _batch_norm_names(module)
+        other_names = self._tensors.keys() | self._float32_names
         self._fixed = {
             name: tensor
-            for name, tensor in all_tensors.items()
-            if name not in self._tensors and name not in self._float32_names and tensor.is_floating_point()
+            for name, tensor in (*module.named_parameters(), *module.named_buffers())
+            if name not in other_names and tensor.is_floating_point()
         }
 
     @property
@@ -162,6 +160,12 @@ class FlatModel:
             flat += statistics.split(self._sizes[self._num_parameters :])
         named = zip(self._tensors.items(), flat, strict=True)
         return {name: values.view(tensor.shape) for (name, tensor), values in named}
+
+
+def _batch_norm_names(module: nn.Module) -> set[str]:
+    """Return the names of the tensors of norms with statistics."""
+    norms = {name for name, child in module.named_modules() if hasattr(child, "running_mean")}
+    return {name for name in module.state_dict() if name.rpartition(".")[0] in norms}
 
 
 def _norm_buffers(module: nn.Module) -> dict[str, Tensor]:

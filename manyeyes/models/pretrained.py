@@ -47,22 +47,24 @@ def load_pretrained(module: nn.Module, source: str | os.PathLike[str]) -> Pretra
 
 
 def _match(module: nn.Module, state: dict[str, Tensor], source: str) -> Pretrained:
-    """Return what is loaded of a file; raise ValueError where file and model differ in more than the classifier."""
+    """Return what is loaded from a file; raise ValueError where file and model differ in more than the classifier."""
     expected = module.state_dict()
     misshapen = {key for key, value in expected.items() if key in state and state[key].shape != value.shape}
     new_layers = _new_layers(layers(module)[-1][0], expected, state, misshapen)
     replaced = tuple(key for key in expected if _layer_name(key) in new_layers)
     loaded = tuple(key for key in expected if _layer_name(key) not in new_layers)
-    for key in loaded:
-        if key not in state:
-            raise ValueError(f"weights {source} have no {key!r}: give weights of this model")
-        if key in misshapen:
-            shapes = f"{tuple(state[key].shape)} and the model {tuple(expected[key].shape)}"
-            raise ValueError(f"weights {source} have {key!r} of shape {shapes}: give weights of this model")
     ignored = tuple(key for key in state if key not in expected)
-    for key in ignored:
-        if key.rpartition(".")[2] not in NORM_STATISTICS:
-            raise ValueError(f"weights {source} have {key!r} and the model does not: give weights of this model")
+    problems = (
+        *(f"no {key!r}" for key in loaded if key not in state),
+        *(
+            f"{key!r} of shape {tuple(state[key].shape)} and the model {tuple(expected[key].shape)}"
+            for key in loaded
+            if key in misshapen
+        ),
+        *(f"{key!r} and the model does not" for key in ignored if key.rpartition(".")[2] not in NORM_STATISTICS),
+    )
+    if problems:
+        raise ValueError(f"weights {source} have {problems[0]}: give weights of this model")
     return Pretrained(loaded, replaced, ignored)
 
 
@@ -97,7 +99,11 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise ValueError(f"model.pretrained is {path}, which does not exist: check the path")
     try:
-        state = _read_safetensors(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # imported here so that models need nothing but torch
+
+            return _check_state_dict(load_file(path), str(path))
+        state = torch.load(path, "cpu", weights_only=True)
     except ImportError:
         raise
     except Exception as error:  # a broken file can raise nearly anything
@@ -106,12 +112,6 @@ def _read(path: Path) -> dict[str, Tensor]:
             "tensors: download it again, or save only the model's state_dict()"
         ) from error
     return _check_state_dict(state, str(path))
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file  # imported here so that models need nothing but torch
-
-    return load_file(path)
 
 
 def _download(url: str) -> dict[str, Tensor]:

@@ -43,8 +43,8 @@ def test_an_app_holds_all_settings_and_they_can_be_read_back(command: Command, t
         (("algorithm=ditto",), "personal_model=Ditto is only simulated"),
         (("privacy=local", "client_weighting=uniform"), "use privacy=central"),
         (("select_best_on=val",), "select_best_on chooses a model on images of the whole population"),
-        (("--reply-timeout", "0"), "reply_timeout is 0.0: it must be above 0"),
-        (("--min-clients", "0"), "min_clients is 0: it must be at least 1"),
+        (("--reply-timeout", "0"), "reply_timeout is 0.0: set it to a number above 0"),
+        (("--min-clients", "0"), "min_clients is 0: set it to a whole number of at least 1"),
     ],
 )
 def test_settings_that_cannot_be_federated_are_refused_and_nothing_is_written(
@@ -68,7 +68,7 @@ def test_a_folder_that_is_not_empty_is_left_unchanged(command: Command, tmp_path
 def test_app_settings_of_an_unknown_name_or_type_are_refused() -> None:
     with pytest.raises(ValueError, match=r"Unknown setting 'min_client' of the app \(did you mean 'min_clients'\?\)"):
         FederationConfig.from_config({"min_client": 3})
-    with pytest.raises(ValueError, match="num_clients is 'three': it must be of type int"):
+    with pytest.raises(ValueError, match="num_clients is 'three': set it to a whole number"):
         FederationConfig.from_config({"num_clients": "three"})
     assert FederationConfig.from_config({"reply_timeout": 3}).reply_timeout == 3.0
 

@@ -199,16 +199,16 @@ def optimize_for_cuda(module: nn.Module, vmapped: bool) -> nn.Module:
     for layer in module.modules():
         if type(layer) is nn.Linear and (vmapped or layer.out_features % ALIGNMENT):
             layer.__class__ = ClientLinear if vmapped else AlignedLinear
-        if type(layer) is nn.Conv2d and (fast := _faster_convolution(layer, vmapped, fuses_layers)):
+        if fast := _faster_convolution(layer, vmapped, fuses_layers):
             layer.__class__ = fast
             if not is_channels_last:
                 layer.register_forward_hook(_make_contiguous)
     return module
 
 
-def _faster_convolution(layer: nn.Conv2d, vmapped: bool, fuses_layers: bool) -> type[nn.Conv2d] | None:
-    """Return the class that computes a convolution faster, or None."""
-    if not has_small_zero_padding(layer):
+def _faster_convolution(layer: nn.Module, vmapped: bool, fuses_layers: bool) -> type[nn.Conv2d] | None:
+    """Return the class that computes a layer faster if it is a convolution, or None."""
+    if type(layer) is not nn.Conv2d or not has_small_zero_padding(layer):
         return None
     if layer.groups > 1:
         is_depthwise = layer.groups == layer.in_channels == layer.out_channels
