@@ -113,10 +113,8 @@ class LiveRun:
         has_grown = self._read_metrics()
         if self._is_over and not has_grown and not has_changed_files:
             return has_changed_settings
-        was_locked, self._is_locked = (
-            self._is_locked,
-            run_files.is_locked(os.path.join(self.path, run_files.LOCK_FILE), locked_inodes()),
-        )
+        was_locked, lock_path = self._is_locked, os.path.join(self.path, run_files.LOCK_FILE)
+        self._is_locked = run_files.is_locked(lock_path, locked_inodes())
         if has_grown and self.row:
             self._is_growing = not self._is_locked and not was_locked
         self.row = self._make_row()
@@ -177,11 +175,11 @@ class LiveRun:
 
     def _status(self, updated: int, rounds: int | None, seconds_per_round: float) -> tuple[Status, str]:
         events, silent_seconds = self._recent.events, time.time() - updated / run_files.NANOSECONDS
+        is_final = run_files.is_final_model(self._model_time, updated, self._recent.round, rounds)
         is_stopped_early = bool(self._model_time and events and events[-1].get("stop_reason") is not None)
         signals = run_files.RunSignals(
             has_events=bool(events),
-            is_complete=is_stopped_early
-            or run_files.is_final_model(self._model_time, updated, self._recent.round, rounds),
+            is_complete=is_final or is_stopped_early,
             failure=self._failure,
             is_locked=self._is_locked,
             is_growing=self._is_growing or silent_seconds < GROWING_SECONDS,
