@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from PIL import Image
 
-from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.population import Population
 from manyeyes.data.datasets import folder
 from manyeyes.data.manifest import Manifest
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
@@ -178,7 +179,7 @@ def test_a_table_that_a_spreadsheet_wrote_reads(table: Callable[[str], Path]) ->
         ("path,user,lable\na.png,x,cat\n", r"table.csv has a column 'lable': it may have path, user, label, split"),
         ("path,user\na.png,x\n", r"table.csv has no column label"),
         ("path,user,label,lat\na.png,x,cat,1\n", r"table.csv has no column lat or lon"),
-        ("path,user,label\na.png,x,cat\nc.png,x,cat\n", r"table.csv, line 3: file .*c\.png does not exist\.$"),
+        ("path,user,label\na.png,x,cat\nc.png,x,cat\n", r"table.csv, line 3: file .*c\.png does not exist$"),
         (
             "path,user,label\nc.png,x,cat\nd.png,x,cat\n",
             r"line 2: file .*c\.png does not exist, and 1 more are missing",
@@ -252,20 +253,27 @@ def test_paths_without_a_dataset_are_refused(tmp_path: Path, population: Populat
 
 
 def snippets() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", DOCS.read_text().split("## Your own data")[1], re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", DOCS.read_text().split("## Your own images")[1], re.DOTALL)
 
 
-def test_mnist_by_writer_is_a_manifest_in_five_lines() -> None:
+def test_mnist_by_writer_becomes_a_population(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     g = np.random.default_rng(0)
-    arrays = {"writer": np.repeat(np.arange(5), 12), "digit": g.integers(10, size=60)}
-    (code,) = (code for code in snippets() if "writer" in code)
-    names = {**arrays, "grey": g.integers(256, size=(60, 28, 28), dtype=np.uint8)}
+    names: dict[str, Any] = {
+        "writer": np.repeat(np.arange(5), 12),
+        "digit": g.integers(10, size=60),
+        "grey": g.integers(256, size=(60, 28, 28), dtype=np.uint8),
+    }
+    writer, digit, grey = names["writer"], names["digit"], names["grey"]
+    (code,) = (code for code in snippets() if "mnist" in code and "femnist" not in code)
     exec(code, names)
-    manifest = names["mnist"]
+    manifest, population = names["mnist"], names["population"]
     assert isinstance(manifest, Manifest)
-    assert manifest.users.tolist() == arrays["writer"].astype(str).tolist()
-    assert isinstance(manifest.labels["digit"], SingleLabels)
-    assert np.asarray(manifest.source.read(3)).shape == (28, 28, 3)
+    assert isinstance(population, Population)
+    assert manifest.users.tolist() == writer.astype(str).tolist()
+    assert population.num_examples.tolist() == [12] * 5
+    assert np.array_equal(population.labels.targets(np.arange(60)), digit)  # the writers are sorted
+    assert np.array_equal(population.pixels(np.arange(60))[..., 0], grey)
 
 
 def test_femnist_is_a_folder_in_five_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

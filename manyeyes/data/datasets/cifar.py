@@ -60,7 +60,7 @@ def read_manifest(
         released_ids = labels["fine" if classes == 100 else "class"].ids[:num_train]
         owners = partitions.released(splits, released_ids, f"cifar{classes}", alpha)
     else:
-        raise ValueError("partition=released needs splits: set it to the .zip, folder, .csv or .npz of the splits.")
+        raise ValueError("partition=released needs splits: set it to the .zip, folder, .csv or .npz of the splits")
     manifest = Manifest(
         dataset=f"cifar{classes}",
         source=Pixels(images, f"cifar{classes} image"),
@@ -111,11 +111,11 @@ def _batches(population: Population, edition: Edition) -> dict[str, NDArray[np.i
     """Return the examples of each file of an edition, in random order."""
     max_classes = 100 if "fine" in edition.class_files else 10
     if population.image_shape != (SIDE, SIDE, 3) or not isinstance(population.labels, SingleLabels):
-        raise ValueError("CIFAR has images of 32 x 32 pixels with one class each: give a population of such images.")
+        raise ValueError("CIFAR has images of 32 x 32 pixels with one class each: give a population of such images")
     if len(population.classes) > max_classes:
         raise ValueError(
             f"The population has {len(population.classes)} classes and CIFAR-{max_classes} has {max_classes}: "
-            f"give at most {max_classes}."
+            f"give at most {max_classes}"
         )
     order = make_rng(0, "cifar stand-in").permutation(len(population))
     split = population.columns.get("split")
@@ -124,7 +124,7 @@ def _batches(population: Population, edition: Edition) -> dict[str, NDArray[np.i
     if not len(test) or len(train) < len(edition.train):
         raise ValueError(
             f"The population has {len(train)} train and {len(test)} test images, too few for {edition.name}: "
-            "give more users."
+            "give more users"
         )
     return dict(zip((*edition.train, edition.test), [*np.array_split(train, len(edition.train)), test], strict=True))
 

@@ -100,7 +100,7 @@ class RawCifar:
         return self.files[name]
 
     def damaged(self, name: str, reason: str) -> ValueError:
-        return ValueError(f"{name} in {self.origin} {reason}: download {SITE}{self.edition.archive} again.")
+        return ValueError(f"{name} in {self.origin} {reason}: download {SITE}{self.edition.archive} again")
 
 
 def find(raw: Path, classes: int) -> RawCifar:
@@ -113,7 +113,7 @@ def find(raw: Path, classes: int) -> RawCifar:
             if _has_batch(path, edition):
                 return _read_folder(path, edition)
     archives = " or ".join(edition.archive for edition in editions)
-    raise ValueError(f"CIFAR-{classes} is not in {raw}: put {archives} from {SITE} there, or the folder in it.")
+    raise ValueError(f"CIFAR-{classes} is not in {raw}: put {archives} from {SITE} there, or the folder in it")
 
 
 def _has_batch(folder: Path, edition: Edition) -> bool:
@@ -126,12 +126,12 @@ def read(raw: RawCifar) -> tuple[NDArray[np.uint8], dict[str, SingleLabels], int
     pixels, label_ids = zip(*(parse(raw, name) for name in (*raw.edition.train, raw.edition.test)), strict=True)
     num_train, num_test = sum(map(len, pixels[:-1])), len(pixels[-1])
     if not raw.synthetic and (num_train, num_test) != (50_000, 10_000):
-        raise ValueError(f"{raw.origin} has {num_train} train and {num_test} test images, not 50000 and 10000.")
+        raise ValueError(f"{raw.origin} has {num_train} train and {num_test} test images, not 50000 and 10000")
     labels = {}
     for task, ids in zip(raw.edition.class_files, np.concatenate(label_ids).T, strict=True):
         classes = _class_names(raw, task)
         if ids.max() >= len(classes):
-            raise ValueError(f"{raw.origin} has {task} label {ids.max()} and names for only {len(classes)} classes.")
+            raise ValueError(f"{raw.origin} has {task} label {ids.max()} and names for only {len(classes)} classes")
         labels[task] = SingleLabels(ids, classes)
     planes_NCHW = np.concatenate(pixels).reshape(-1, 3, SIDE, SIDE)
     return np.ascontiguousarray(planes_NCHW.transpose(0, 2, 3, 1)), labels, num_train

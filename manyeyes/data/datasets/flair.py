@@ -47,7 +47,7 @@ def read_manifest(raw: Path) -> Manifest:
     has_image = np.array([source.name(index) in present for index in manifest.image])
     if not has_image.any():
         raise ValueError(
-            f"{folder} contains none of the {len(manifest)} images of {LABELS}: extract {IMAGES}-*.tar.gz there."
+            f"{folder} contains none of the {len(manifest)} images of {LABELS}: extract {IMAGES}-*.tar.gz there"
         )
     return check_users_and_labels(manifest.drop_missing(has_image), raw / RELATIONSHIP)
 
@@ -88,7 +88,7 @@ def read_relationship(path: Path) -> list[tuple[str, str]]:
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else [], 1):
         fine, *coarse = (label.strip() for label in re.split("->" if "->" in line else "[,\t]", line))
         if line.strip() and len(coarse) != 1:
-            raise ValueError(f"Line {number} of {path} is {line!r}: write `fine label -> coarse label`.")
+            raise ValueError(f"Line {number} of {path} is {line!r}: write `fine label -> coarse label`")
         pairs += [(fine, name) for name in coarse]
     return pairs
 
@@ -104,7 +104,7 @@ def _multi_labels(names: pa.ListArray) -> MultiLabels:
 def _read_labels(path: Path) -> tuple[pa.Table, NDArray[np.str_]]:
     """Return the entries of the JSON file as a table, and the split of each."""
     if not path.exists():
-        raise ValueError(f"{path} does not exist: give the folder of FLAIR's raw download, which contains it.")
+        raise ValueError(f"{path} does not exist: give the folder of FLAIR's raw download, which contains it")
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     splits: list[str] = []
 
@@ -120,28 +120,28 @@ def _read_labels(path: Path) -> tuple[pa.Table, NDArray[np.str_]]:
         with path.open(encoding="utf-8") as file:
             document = json.load(file, object_hook=add)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not complete JSON ({error}): download it again.") from None
+        raise ValueError(f"{path} is not complete JSON ({error}): download it again") from None
     if not splits or not isinstance(document, list) or len(document) != len(splits):
-        raise ValueError(f"{path} is not a list of entries with an image_id each: download it again.")
+        raise ValueError(f"{path} is not a list of entries with an image_id each: download it again")
     return pa.table(columns, SCHEMA), np.array(splits)
 
 
 def _check_entry(entry: dict[str, Any], where: str) -> None:
     for name in (*TASKS.values(), "user_id", "image_id", "partition"):
         if name not in entry:
-            raise ValueError(f"{where} has no {name!r}: download it again.")
+            raise ValueError(f"{where} has no {name!r}: download it again")
     if str(entry["partition"]) not in SPLITS:
-        raise ValueError(f"{where} has partition {entry['partition']!r}: it must be train, val or test.")
+        raise ValueError(f"{where} has partition {entry['partition']!r}: it must be train, val or test")
     for name in TASKS.values():
         labels = entry[name]
         if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-            raise ValueError(f"{where} has {name} {labels!r}: give a list of names.")
+            raise ValueError(f"{where} has {name} {labels!r}: give a list of names")
 
 
 def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
     """Write synthetic images and labels as FLAIR's raw download."""
     if synthetic.split != "users":
-        raise ValueError(f"split is {synthetic.split!r}: set split='users', as each user of FLAIR is in one split.")
+        raise ValueError(f"split is {synthetic.split!r}: set split='users', as each user of FLAIR is in one split")
     population = make_synthetic(synthetic)
     columns = {
         "user_id": [f"user{user:06d}" for user in np.repeat(population.user_ids, population.num_examples)],

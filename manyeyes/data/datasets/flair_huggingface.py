@@ -40,9 +40,9 @@ class ParquetShards:
         try:
             data = self._read_image(int(self.shard[index]), int(self.row[index]))
         except pa.ArrowException as error:
-            raise OSError(f"{path} cannot be read: {error}.") from None
+            raise OSError(f"{path} cannot be read: {error}") from None
         if data is None:
-            raise OSError(f"{path} has no bytes for image {self.ids[index]}.")
+            raise OSError(f"{path} has no bytes for image {self.ids[index]}")
         return data
 
     def name(self, index: int) -> str:
@@ -77,12 +77,12 @@ def read_manifest(raw: Path) -> Manifest:
     """Return every image of the shards below a folder."""
     paths = tuple(sorted(raw.rglob("*.parquet")))
     if not paths:
-        raise ValueError(f"{raw} contains no parquet files: give the folder where {REPOSITORY} was downloaded.")
+        raise ValueError(f"{raw} contains no parquet files: give the folder where {REPOSITORY} was downloaded")
     splits = [_split(path) for path in paths]
     tables = [_read_shard(path) for path in paths]
     table = pa.concat_tables(tables)
     if not len(table):
-        raise ValueError(f"The parquet files in {raw} have no rows: download them again.")
+        raise ValueError(f"The parquet files in {raw} have no rows: download them again")
     shard = np.repeat(np.arange(len(paths)), [len(table) for table in tables])
     row = np.concatenate([np.arange(len(table)) for table in tables])
     source = ParquetShards(paths, shard, row, table["image_id"].to_pylist())
@@ -96,7 +96,7 @@ def _split(path: Path) -> str:
     for name in (path.name.split("-")[0], path.parent.name):
         if name in flair.SPLITS:
             return flair.SPLITS[name]
-    raise ValueError(f"{path} does not name a split: name it like train-00000-of-00010.parquet.")
+    raise ValueError(f"{path} does not name a split: name it like train-00000-of-00010.parquet")
 
 
 def _missing_shards(paths: tuple[Path, ...]) -> list[str]:
@@ -114,17 +114,15 @@ def _read_shard(path: Path) -> pa.Table:
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names
         if missing := [name for name in ("image", *flair.SCHEMA.names) if name not in names]:
-            raise ValueError(
-                f"{path} has columns {', '.join(names)} and no column {missing[0]!r}: give FLAIR's shards."
-            )
+            raise ValueError(f"{path} has columns {', '.join(names)} and no column {missing[0]!r}: give FLAIR's shards")
         table = file.read(columns=flair.SCHEMA.names).select(flair.SCHEMA.names)
     except (pa.ArrowException, OSError):
         size = path.stat().st_size
-        raise ValueError(f"{path} ({size} bytes) is not a complete parquet file: download it again.") from None
+        raise ValueError(f"{path} ({size} bytes) is not a complete parquet file: download it again") from None
     try:
         return table.cast(flair.SCHEMA)
     except pa.ArrowException as error:
-        raise ValueError(f"{path} has columns of other types than FLAIR's ({error}): download it again.") from None
+        raise ValueError(f"{path} has columns of other types than FLAIR's ({error}): download it again") from None
 
 
 def _read_either(raw: Path) -> Manifest:

@@ -38,7 +38,7 @@ def read_manifest(
         fix = f"set raters to 1 to {len(eligible)}" if len(eligible) else "lower min_ratings or min_per_score"
         raise ValueError(
             f"raters is {raters}, and {len(eligible)} of {len(names)} raters have {min_ratings} to {max_ratings} "
-            f"ratings with {min_per_score} or more of each score: {fix}."
+            f"ratings with {min_per_score} or more of each score: {fix}"
         )
     chosen = sorted(eligible.tolist(), key=lambda name: derive_key(seed, f"flickr-aes/worker/{name}"))[:raters]
     is_chosen = np.isin(rater, chosen)
@@ -48,7 +48,7 @@ def read_manifest(
     files = files_by_name(raw)
     has_image = np.array([name in files for name in image])
     if not has_image.any():
-        raise ValueError(f"None of the rated images is below {raw}: extract {ARCHIVE} there.")
+        raise ValueError(f"None of the rated images is below {raw}: extract {ARCHIVE} there")
     used, index = np.unique(image[has_image], return_inverse=True)
     num_raters = {"all": len(names), "pass the filters": len(eligible), "chosen": raters, "seed": seed}
     manifest = Manifest(
@@ -69,7 +69,7 @@ def _read_ratings(raw: Path) -> tuple[NDArray[np.str_], NDArray[np.str_], Ints, 
     """Return the rater, image and score (from 0) of each rating, and the images that a rater rated again."""
     path = next(iter(sorted(raw.rglob(RATINGS))), None)
     if path is None:
-        raise ValueError(f"{RATINGS} is not below {raw}: download it from {PAGE}.")
+        raise ValueError(f"{RATINGS} is not below {raw}: download it from {PAGE}")
     ratings: dict[tuple[str, str], int] = {}
     duplicates = []
     for rater, image, score in _rating_lines(path):
@@ -77,7 +77,7 @@ def _read_ratings(raw: Path) -> tuple[NDArray[np.str_], NDArray[np.str_], Ints, 
             duplicates.append(image)
         ratings.setdefault((rater, image), score)
     if not ratings:
-        raise ValueError(f"{path} contains no ratings: download it again.")
+        raise ValueError(f"{path} contains no ratings: download it again")
     raters, images = zip(*ratings, strict=True)
     return np.array(raters), np.array(images), np.array(list(ratings.values())), duplicates
 
@@ -87,12 +87,12 @@ def _rating_lines(path: Path) -> Iterator[tuple[str, str, int]]:
         lines = csv.reader(file, skipinitialspace=True)
         header = next(lines, [])
         if header != ["worker", "imagePair", "score"]:
-            raise ValueError(f"{path} has columns {', '.join(header) or 'none'}: give worker, imagePair, score.")
+            raise ValueError(f"{path} has columns {', '.join(header) or 'none'}: give worker, imagePair, score")
         for line in filter(None, lines):
             cells = [cell.strip() for cell in line]
             if len(cells) != 3 or not all(cells) or cells[2] not in SCORES:
                 raise ValueError(
-                    f"Line {lines.line_num} of {path} is {','.join(line)!r}: give worker, image and a score of 1 to 5."
+                    f"Line {lines.line_num} of {path} is {','.join(line)!r}: give worker, image and a score of 1 to 5"
                 )
             yield cells[0], cells[1], int(cells[2]) - 1
 

@@ -45,11 +45,11 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
     check_choice("split", split, ("users", "per_user"))
     if not raw.exists():
-        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet.")
+        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
     rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
     if not rows:
         fix = "put them in <user>/<class>/ folders, or give a table with a row for each"
-        raise ValueError(f"{raw} has no images: {fix}.")
+        raise ValueError(f"{raw} has no images: {fix}")
     users = np.array([row.user for row in rows])
     splits = np.array([row.split for row in rows])
     notes = {"source": str(raw), "split": "given", "skipped_files": num_skipped}
@@ -80,9 +80,9 @@ def _read_folder(root: Path) -> tuple[list[Row], int]:
         if path.suffix.lower() not in SUFFIXES or not path.is_file() or not user:
             num_skipped += 1
         elif not label:
-            raise ValueError(f"{path} is in no class folder: put images into {root}/<user>/<class>/.")
+            raise ValueError(f"{path} is in no class folder: put images into {root}/<user>/<class>/")
         elif name.encode(errors="replace").decode() != name:
-            raise ValueError(f"{str(path)!a} has a name that is not UTF-8: rename it.")
+            raise ValueError(f"{str(path)!a} has a name that is not UTF-8: rename it")
         else:
             rows.append(Row(str(path), name, user, label))
     return rows, num_skipped
@@ -102,16 +102,16 @@ def _visible_files(folder: Path, depth: int) -> Iterator[Path]:
 def _read_table(path: Path) -> list[Row]:
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
-        raise ValueError(f"{path} is neither a folder nor a .csv or .parquet table.")
+        raise ValueError(f"{path} is neither a folder nor a .csv or .parquet table")
     rows = readers[path.suffix.lower()](path)
     missing = [row for row in rows if not (path.parent / row.path).is_file()]
     if missing:
         more = f", and {len(missing) - 1} more are missing" if len(missing) > 1 else ""
-        raise ValueError(f"{missing[0].origin}: file {path.parent / missing[0].path} does not exist{more}.")
+        raise ValueError(f"{missing[0].origin}: file {path.parent / missing[0].path} does not exist{more}")
     without_split = [row for row in rows if not row.split]
     if 0 < len(without_split) < len(rows):
         raise ValueError(
-            f"{without_split[0].origin}: the split is empty, unlike in other rows: give train, val or test."
+            f"{without_split[0].origin}: the split is empty, unlike in other rows: give train, val or test"
         )
     return rows
 
@@ -126,13 +126,11 @@ def _read_csv(path: Path) -> list[Row]:
             for cells in table:
                 origin = f"{path.name}, line {table.line_num}"
                 if "" in cells or None in cells.values():
-                    raise ValueError(f"{origin}: the line does not have one cell for each of {', '.join(names)}.")
+                    raise ValueError(f"{origin}: the line does not have one cell for each of {', '.join(names)}")
                 labels = [label.strip() for label in cells["label"].split("|")]
                 rows.append(_row(origin, cells, labels, len(labels) > 1))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}): save it as CSV in UTF-8, with every quote closed."
-        ) from None
+        raise ValueError(f"{path} cannot be read ({error}): save it as CSV in UTF-8, with every quote closed") from None
     return rows
 
 
@@ -140,7 +138,7 @@ def _read_parquet(path: Path) -> list[Row]:
     try:
         table = pq.read_table(path)
     except pa.ArrowException as error:
-        raise ValueError(f"{path} cannot be read as parquet: {error}.") from None
+        raise ValueError(f"{path} cannot be read as parquet: {error}") from None
     _check_columns(path, table.column_names)
     label_type = table.schema.field("label").type
     multi = pa.types.is_list(label_type) or pa.types.is_large_list(label_type)
@@ -153,10 +151,10 @@ def _read_parquet(path: Path) -> list[Row]:
 def _check_columns(path: Path, names: Sequence[str]) -> None:
     known = (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)
     if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"{path.name} has a column {unknown[0]!r}: it may have {', '.join(known)}.")
+        raise ValueError(f"{path.name} has a column {unknown[0]!r}: it may have {', '.join(known)}")
     missing = [name for name in REQUIRED_COLUMNS if name not in names]
     if missing or ("lat" in names) != ("lon" in names):
-        raise ValueError(f"{path.name} has no column {(missing or ['lat or lon'])[0]}: it has {', '.join(names)}.")
+        raise ValueError(f"{path.name} has no column {(missing or ['lat or lon'])[0]}: it has {', '.join(names)}")
 
 
 def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bool) -> Row:
@@ -165,9 +163,9 @@ def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bo
     labels = [_text(label) for label in labels]
     for name, is_empty in (("path", not path), ("user", not user), ("label", not labels or "" in labels)):
         if is_empty:
-            raise ValueError(f"{origin}: the {name} is empty.")
+            raise ValueError(f"{origin}: the {name} is empty")
     if split not in ("", "train", "val", "test"):
-        raise ValueError(f"{origin}: the split is {split!r}: give train, val or test.")
+        raise ValueError(f"{origin}: the split is {split!r}: give train, val or test")
     lat, lon = (_degrees(origin, name, cells.get(name)) for name in ("lat", "lon"))
     return Row(origin, path, user, labels, multi, split, lat, lon)
 
@@ -180,7 +178,7 @@ def _degrees(origin: str, name: str, cell: object) -> float:
     try:
         return float(str(cell)) if cell not in (None, "") else math.nan
     except ValueError:
-        raise ValueError(f"{origin}: {name} is {cell!r}: give degrees, or leave the cell empty.") from None
+        raise ValueError(f"{origin}: {name} is {cell!r}: give degrees, or leave the cell empty") from None
 
 
 def _labels(rows: list[Row]) -> Labels:
@@ -196,7 +194,7 @@ def _labels(rows: list[Row]) -> Labels:
 def write_population(population: Population, raw: Path) -> None:
     """Write a population of single labels as PNG files in <user>/<class>/ folders."""
     if population.labels.multi:
-        raise ValueError("An image in a class folder has one label: give a population with one label per image.")
+        raise ValueError("An image in a class folder has one label: give a population with one label per image")
     examples = np.arange(len(population))
     labels, owners = population.labels.targets(examples), population.owners(examples)
     for example in examples:

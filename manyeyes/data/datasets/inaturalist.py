@@ -62,7 +62,7 @@ def read_manifest(
     else:
         manifest = _read_split(splits or raw, split)
     if not (raw / IMAGES).is_dir():
-        raise ValueError(f"{raw / IMAGES} does not exist: extract {IMAGE_ARCHIVE.name} into {raw}.")
+        raise ValueError(f"{raw / IMAGES} does not exist: extract {IMAGE_ARCHIVE.name} into {raw}")
     paths = {Path(name).stem: f"{IMAGES}/{path}" for name, path in files_by_name(raw / IMAGES).items()}
     notes = {**NOTES, "split": split, "constructed": construct} | ({"seed": seed} if construct else {})
     manifest = replace(manifest, notes={**notes, **manifest.notes})
@@ -80,7 +80,7 @@ def make_split(raw: Path, rng: np.random.Generator, per_class: int, max_per_cell
     val, _ = _read_annotations(raw, "val")
     chosen = released.sample_per_class(train["category"], per_class, rng, min_count=per_class)
     if not len(chosen):
-        raise ValueError(f"No class in {raw} has {per_class} training images; the published files have 1,203 such.")
+        raise ValueError(f"No class in {raw} has {per_class} training images; the published files have 1,203 such")
     test = np.flatnonzero(np.isin(val["category"], train["category"][chosen]))
     clients = train["user"][chosen]
     if max_per_cell:
@@ -124,7 +124,7 @@ def _read_annotations(raw: Path, split: str) -> tuple[Annotations, dict[int, str
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{split}2017.json and {split}2017_locations.json in {raw} are not as iNaturalist-2017 publishes them "
-            f"({error!r}): download them again."
+            f"({error!r}): download them again"
         ) from error
 
 
@@ -133,7 +133,7 @@ def _read_json(raw: Path, name: str) -> Any:
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}): download it again.") from error
+        raise ValueError(f"{path} is not valid JSON ({error}): download it again") from error
 
 
 def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:

@@ -67,7 +67,7 @@ def read_manifest(
     """Return one split, from its CSVs in `splits` (or `raw`) or made from GLD-v2-clean; images are below `raw`."""
     check_choice("split of Landmarks", split, SPLITS)
     if construct and split != "160k":
-        raise ValueError("construct works with split=160k only: how gld23k was chosen is not published.")
+        raise ValueError("construct works with split=160k only: how gld23k was chosen is not published")
     if construct:
         manifest = make_split(raw, seed, filters)
     else:
@@ -91,7 +91,7 @@ def make_split(raw: Path, seed: int, filters: Filters = PAPER) -> Manifest:
     has_author = np.array([author.strip() != "" for author in authors], bool)[users]
     is_train = filter_images(landmarks, users, filters, has_author)
     if not is_train.any():
-        raise ValueError(f"No landmark and user in {raw} pass the filters; the published files have 2,028 and 1,262.")
+        raise ValueError(f"No landmark and user in {raw} pass the filters; the published files have 2,028 and 1,262")
     train = np.flatnonzero(is_train)
     test = _test_images(landmarks, users, train, has_author, filters, make_rng(seed, "landmarks"))
     chosen = np.concatenate([train, test])
@@ -143,7 +143,7 @@ def _encode(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
 def _path(raw: Path, image_id: str) -> str:
     """Return the path of an image below the raw folder, or "" if it does not exist."""
     if len(image_id) < 3 or not image_id.isalnum():
-        raise ValueError(f"Image id {image_id!r} is not one of GLD-v2's 16 hexadecimal digits: give the right CSV.")
+        raise ValueError(f"Image id {image_id!r} is not one of GLD-v2's 16 hexadecimal digits: give the right CSV")
     paths = (layout.format(*image_id[:3], id=image_id) for layout in LAYOUTS)
     return next((path for path in paths if (raw / path).is_file()), "")
 

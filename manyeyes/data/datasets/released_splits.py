@@ -26,7 +26,7 @@ def find_file(folder: Path, *names: str, fix: str = "download it there") -> Path
         for path in (folder / name, *sorted(folder.glob(f"*/{name}"))):
             if path.is_file():
                 return path
-    raise ValueError(f"{folder} has no {' or '.join(names)}: {fix}.")
+    raise ValueError(f"{folder} has no {' or '.join(names)}: {fix}")
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
@@ -34,7 +34,7 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     header = column_names(path)
     if missing := [name for name in columns if name not in header]:
         raise ValueError(
-            f"Table {path} has columns {', '.join(header)} and no column {missing[0]!r}: give the right file."
+            f"Table {path} has columns {', '.join(header)} and no column {missing[0]!r}: give the right file"
         )
     try:
         return pa.csv.read_csv(
@@ -44,18 +44,18 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
             pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string())),
         )
     except pa.ArrowInvalid as error:
-        raise ValueError(f"Table {path} cannot be read ({str(error).splitlines()[0]}): download it again.") from error
+        raise ValueError(f"Table {path} cannot be read ({str(error).splitlines()[0]}): download it again") from error
 
 
 def column_names(path: Path) -> list[str]:
     """Return the header of a CSV."""
     if not path.is_file():
-        raise ValueError(f"Table {path} does not exist: check the path.")
+        raise ValueError(f"Table {path} does not exist: check the path")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             return next(csv.reader(file), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"Table {path} cannot be read ({error}): download it again.") from error
+        raise ValueError(f"Table {path} cannot be read ({error}): download it again") from error
 
 
 def as_strings(column: pa.ChunkedArray) -> Strings:
@@ -110,13 +110,13 @@ def locate_images(manifest: Manifest, raw: Path, paths: Sequence[str]) -> Manife
     """
     name = f"{manifest.dataset} {manifest.notes['split']}"
     if not (manifest.split == "train").any():
-        raise ValueError(f"No training example of {name} has a client: choose another split.")
+        raise ValueError(f"No training example of {name} has a client: choose another split")
     listed = replace(manifest, source=Files(raw, paths), image=np.arange(len(paths))).drop_duplicates()
     located = listed.drop_missing(np.array([paths[index] != "" for index in listed.image]))
     listed_counts, found_counts = _counts(listed), _counts(located)
     if not found_counts["train"]:
         count = f"{listed_counts['train']:,}"
-        raise ValueError(f"{raw} contains none of the {count} training images of {name}: extract the images there.")
+        raise ValueError(f"{raw} contains none of the {count} training images of {name}: extract the images there")
     coverage = {key: {"listed": count, "found": found_counts[key]} for key, count in listed_counts.items()}
     return replace(located, notes={**located.notes, "coverage": coverage})
 
@@ -131,9 +131,9 @@ def numbered_labels(class_numbers: Strings, names: Strings, path: Path) -> Singl
     """Return labels whose classes are in the order of their numbers."""
     for number in np.unique(class_numbers).tolist():
         if not number.isdecimal():
-            raise ValueError(f"Table {path} or its test set has class {number!r}: a class is a number from 0 on.")
+            raise ValueError(f"Table {path} or its test set has class {number!r}: a class is a number from 0 on")
     _, first, ids = np.unique(class_numbers.astype(np.int64), return_index=True, return_inverse=True)
     classes = names[first]
     if (classes[ids] != names).any() or len(np.unique(classes)) < len(classes):
-        raise ValueError(f"Table {path} and its test set give one class several labels: download both again.")
+        raise ValueError(f"Table {path} and its test set give one class several labels: download both again")
     return SingleLabels(ids, tuple(classes.tolist()))

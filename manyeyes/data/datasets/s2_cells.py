@@ -16,7 +16,7 @@ def adaptive_cells(
     with fewer than `min_examples` (by default a hundredth of that) are left out. Examples at one point stay together.
     """
     if max_examples < 1:
-        raise ValueError(f"max_examples per cell is {max_examples}: set it to at least 1.")
+        raise ValueError(f"max_examples per cell is {max_examples}: set it to at least 1")
     leaf = leaf_cells(latitude, longitude)
     cell = np.zeros_like(leaf)
     unassigned = np.flatnonzero(leaf)
@@ -35,7 +35,7 @@ def leaf_cells(latitude: ArrayLike, longitude: ArrayLike) -> NDArray[np.uint64]:
     """Return the leaf cell of each location in degrees, or 0 if it is missing or not on the globe."""
     lat, lon = np.asarray(latitude, np.float64), np.asarray(longitude, np.float64)
     if lat.ndim != 1 or lat.shape != lon.shape:
-        raise ValueError(f"latitude is {lat.shape} and longitude {lon.shape}: give one of each per example.")
+        raise ValueError(f"latitude is {lat.shape} and longitude {lon.shape}: give one of each per example")
     is_valid = (np.abs(lat) <= 90) & (np.abs(lon) <= 360)  # false for NaN too
     lon = lon + 360 * (lon <= -180) - 360 * (lon > 180)  # -180 is where 180 is
     locations, index = np.unique(np.stack([lat[is_valid], lon[is_valid]], axis=1), axis=0, return_inverse=True)

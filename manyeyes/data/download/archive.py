@@ -27,9 +27,9 @@ Member = tuple[str, IO[bytes] | None]  # name and content; None for a folder
 def extract(archive: Path, into: Path) -> None:
     """Extract an archive into a folder, unless it was extracted there before."""
     if not archive.name.endswith(SUFFIXES):
-        raise ValueError(f"Archive {archive} is not one of {', '.join(SUFFIXES)}: give one of these.")
+        raise ValueError(f"Archive {archive} is not one of {', '.join(SUFFIXES)}: give one of these")
     if not archive.is_file():
-        raise ValueError(f"Archive {archive} does not exist: check the path.")
+        raise ValueError(f"Archive {archive} does not exist: check the path")
     marker = into / MARKER_FOLDER / archive.name
     marker.parent.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(marker):
@@ -78,12 +78,12 @@ def _unpack(archive: Path, into: Path) -> None:
                 shutil.copyfileobj(content, file, CHUNK_BYTES)
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(
-            f"Archive {archive} is truncated or not an archive of its kind ({error}): download it again."
+            f"Archive {archive} is truncated or not an archive of its kind ({error}): download it again"
         ) from error
     except OSError as error:
         raise ValueError(
             f"Archive {archive} cannot be extracted into {into.parents[1]} ({error.strerror or error}): make room, or "
-            "check the permissions."
+            "check the permissions"
         ) from error
 
 
@@ -142,7 +142,7 @@ def _check_name(archive: Path, name: str) -> None:
 
 def _refusal(archive: Path, name: str, reason: str) -> ValueError:
     return ValueError(
-        f"Archive {archive} was not extracted, because its member {name!r} {reason}: download it from its publisher."
+        f"Archive {archive} was not extracted, because its member {name!r} {reason}: download it from its publisher"
     )
 
 

@@ -47,19 +47,19 @@ def fetch(remote: RemoteFile, folder: Path, progress: Progress = no_progress) ->
     The bytes go to `NAME.part`, which a later call continues and which gets its name when it is complete and checked.
     """
     if not remote.url.startswith(("http://", "https://")):
-        raise ValueError(f"Download address {remote.url!r} is neither http nor https: give a web address.")
+        raise ValueError(f"Download address {remote.url!r} is neither http nor https: give a web address")
     folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / remote.name, folder / f"{remote.name}.part"
     with exclusive_lock(path):
         if path.exists():
             if error := _checksum_error(path, remote.md5):
-                raise ValueError(f"{path} exists, but {error}: move it away to download it again.")
+                raise ValueError(f"{path} exists, but {error}: move it away to download it again")
             return path
         _download(remote.url, part, progress)
         if error := _checksum_error(part, remote.md5):
             _delete(part)
             raise ValueError(
-                f"Download of {remote.url} is not the published file ({error}): try again, or check the address."
+                f"Download of {remote.url} is not the published file ({error}): try again, or check the address"
             )
         os.replace(part, path)
         _delete(part)
@@ -88,7 +88,7 @@ def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
     if free < num_bytes:
         raise ValueError(
             f"{folder} has {free / 1e9:.2f} GB free and {purpose} takes {num_bytes / 1e9:.2f} GB: make room, or choose "
-            "a folder on another disk."
+            "a folder on another disk"
         )
 
 
@@ -101,7 +101,7 @@ def _download(url: str, part: Path, progress: Progress) -> None:
         if num_failures > len(RETRY_SECONDS):
             raise ValueError(
                 f"Download of {url} failed {num_failures} times in a row, the last time because {reason}: check the "
-                "connection and run the same command again, which resumes the download."
+                "connection and run the same command again, which resumes the download"
             )
         time.sleep(RETRY_SECONDS[max(num_failures - 1, 0)])
 
@@ -115,7 +115,7 @@ def _attempt(url: str, part: Path, progress: Progress) -> str | None:
         if error.code == 416:  # the part is longer than the file, so it is of another file
             _delete(part)
         elif error.code not in RETRIED_STATUSES:
-            raise ValueError(f"Download of {url} failed: {reason}: check the address.") from error
+            raise ValueError(f"Download of {url} failed: {reason}: check the address") from error
         return reason
     except urllib.error.URLError as error:
         return str(error.reason)
@@ -166,7 +166,7 @@ def _append(response: Any, file: IO[bytes], num_bytes: int, total: int | None, p
             file.write(chunk)
             file.flush()  # a killed process loses nothing that arrived
         except OSError as error:
-            raise ValueError(f"{file.name} cannot be written ({error.strerror}): make room and try again.") from error
+            raise ValueError(f"{file.name} cannot be written ({error.strerror}): make room and try again") from error
         num_bytes += len(chunk)
 
 
