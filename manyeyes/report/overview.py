@@ -130,10 +130,10 @@ def _setting_columns(runs: list[RunRecord]) -> tuple[dict[str, str], int]:
         distinct.setdefault((_brief(name), *(_setting(run, name) for run in runs)), name)
     names = [name for name in distinct.values() if name != "rounds"]
     narrow = [name for name in names if all(len(_setting(run, name)) <= MAX_SETTING_WIDTH for run in runs)]
-    shown = sorted(narrow, key=lambda name: name != "algorithm.name")[:MAX_SETTING_COLUMNS]
-    brief = list(map(_brief, shown))
-    headings = [text if brief.count(text) == 1 else name for text, name in zip(brief, shown, strict=True)]
-    return dict(zip(headings, shown, strict=True)), len(names) - len(shown)
+    columns = sorted(narrow, key=lambda name: name != "algorithm.name")[:MAX_SETTING_COLUMNS]
+    brief = list(map(_brief, columns))
+    headings = [text if brief.count(text) == 1 else name for text, name in zip(brief, columns, strict=True)]
+    return dict(zip(headings, columns, strict=True)), len(names) - len(columns)
 
 
 def _over_seeds(runs: list[RunRecord]) -> list[Table]:

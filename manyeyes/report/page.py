@@ -77,7 +77,7 @@ class ChartGrid:
 class ChartExplorer:
     """A chart whose metric and x axis the reader chooses."""
 
-    chart: Chart  # as it is first shown
+    chart: Chart  # shown first
     data: Mapping[str, Any]  # the curves to choose from
 
     @property
@@ -109,9 +109,9 @@ class Section:
 def chart_html(chart: Chart) -> str:
     """Return a chart as a figure: a still picture until a script replaces it, the caption, and a table of numbers."""
     caption = f"<figcaption>{escape(chart.caption)}</figcaption>" if chart.caption else ""
-    numbers = f"<details><summary>Numbers</summary>{chart.table().html()}</details>"
+    table = f"<details><summary>Numbers</summary>{chart.table().html()}</details>"
     picture = f"<div>{render_svg(chart, PAGE)}</div>"
-    return f'<figure class="chart" data-chart="{escape(chart.name)}">{picture}{caption}{numbers}</figure>'
+    return f'<figure class="chart" data-chart="{escape(chart.name)}">{picture}{caption}{table}</figure>'
 
 
 def page(title: str, lead: str, sections: Sequence[Section]) -> str:

@@ -25,13 +25,15 @@ USERS_PER_THIRD, IMAGES_PER_USER = 4, 6  # of the example images
 THUMBNAIL_PIXELS, PNG_PIXELS = 192, 64  # longer side; up to the second, a JPEG would show its blocks
 
 
-def quantity_chart(shares: Mapping[str, Doubles], fraction: float) -> Chart:
+def quantity_chart(cumulative_shares: Mapping[str, Doubles], fraction: float) -> Chart:
     """Return the cumulative share of images over users in descending order (FLAIR, figure 2 left)."""
-    share = next(iter(shares.values()))
-    held = float(np.interp(fraction, np.linspace(0, 1, len(share)), share))
-    series = make_series({name: (np.linspace(0, 1, len(share_U)), share_U) for name, share_U in shares.items()})
+    first_U = next(iter(cumulative_shares.values()))
+    share_of_images = float(np.interp(fraction, np.linspace(0, 1, len(first_U)), first_U))
+    series = make_series(
+        {name: (np.linspace(0, 1, len(share_U)), share_U) for name, share_U in cumulative_shares.items()}
+    )
     series.append(Series("users of equal size", [0, 1], [0, 1], dashed=True, color=GRAY))
-    title = f"The largest {fraction:.1%} of users have {held:.0%} of the images"
+    title = f"The largest {fraction:.1%} of users have {share_of_images:.0%} of the images"
     x_axis = Axis("users, the largest first", percent=True, low=0, high=1)
     y_axis = Axis("share of all images", percent=True, low=0, high=1.02)
     caption = "Cumulative share of images over users in descending order, as in figure 2 (left) of FLAIR."
@@ -79,7 +81,9 @@ def label_chart(
     series = make_series(
         {key: (range(len(labels)), values) for key, values in columns.items()}, "bars" if is_named else kind
     )
-    return Chart(name, title, x, y, series if is_named else [replace(one, labels=labels) for one in series], caption)
+    if not is_named:
+        series = [replace(curve, labels=labels) for curve in series]
+    return Chart(name, title, x, y, series, caption)
 
 
 def label_emd_chart(emds: Mapping[str, Doubles], means: Mapping[str, float], note: str) -> Chart:

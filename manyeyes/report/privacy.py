@@ -179,5 +179,5 @@ def _cohort_sizes(accountant: PrivacyAccountant) -> list[int]:
 
 def _round_numbers(number: int, low: float, high: float) -> list[int]:
     """Return a number, and those of 1, 2, 5, 10, 20, ... between two multiples of it."""
-    numbers = [factor * 10**power for power in range(13) for factor in (1, 2, 5)]
-    return sorted({number, *(n for n in numbers if low * number <= n <= high * number)})
+    candidates = (factor * 10**power for power in range(13) for factor in (1, 2, 5))
+    return sorted({number, *(n for n in candidates if low * number <= n <= high * number)})
