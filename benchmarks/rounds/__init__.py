@@ -1,1 +1,1 @@
-"""`manyeyes bench`: the same work on our engines and on others', each in a process of its own, in one table."""
+"""`python -m benchmarks.rounds`: the same work on our engines and on others', each in its own process, in one table."""

@@ -1,4 +1,4 @@
-"""A case: one work on one runner, measured in a process of its own; and what that process saw."""
+"""A case: one workload on one runner, timed in its own process; and its result."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Case:
-    """What is measured, and how."""
+class BenchCase:
+    """What is timed, and with which settings."""
 
-    work: str
+    workload: str
     runner: str
     device: str  # cpu or cuda
     rounds: int
     warmup: int  # rounds before those that count
-    users: int = 0  # 0: as many as the work says
+    users: int = 0  # 0: the workload's number
     cohort: int = 0
-    engine: str = ""  # of ours
+    engine: str = ""  # of manyeyes
     precision: str = ""  # "": the runner's default
     compile: bool | None = None
     workers: int | None = None
-    threads: int = 0  # 0: PyTorch's choice
+    threads: int = 0  # 0: PyTorch's default
     processes: int = 1
     private: bool = False  # clipped, with noise on the sum
 
     @property
     def label(self) -> str:
-        """The runner as a table calls it."""
-        words = [self.engine, self.precision, "private" if self.private else ""]
+        """The name of the runner in a table."""
+        details = [self.engine, self.precision, "private" if self.private else ""]
         if self.processes > 1:
-            words.append(f"{self.processes} processes")
+            details.append(f"{self.processes} processes")
         elif self.threads:
-            words.append(f"{self.threads} thread{'s' * (self.threads > 1)}")
-        words += [f"{self.workers} workers"] if self.workers is not None else []
-        words += {None: [], True: ["compiled"], False: ["not compiled"]}[self.compile]
+            details.append(f"{self.threads} thread{'s' * (self.threads > 1)}")
+        details += [f"{self.workers} workers"] if self.workers is not None else []
+        details += {None: [], True: ["compiled"], False: ["not compiled"]}[self.compile]
         name = "manyeyes" if self.runner == "ours" else self.runner
-        return " ".join([name, ", ".join(filter(None, words))]).strip()
+        return " ".join([name, ", ".join(filter(None, details))]).strip()
 
 
 @dataclass(frozen=True, eq=False)
-class Played:
-    """What a runner saw: seconds and examples of every round, warm-up too, and the model at the end."""
+class RunnerResult:
+    """Seconds and examples of every round, warm-up included, and the final model."""
 
     seconds: list[float]
     images: list[int]
@@ -53,10 +53,10 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A row of the table; `failure` says why there are no numbers, in a word or two, and `reason` in a sentence."""
+class BenchResult:
+    """A row of the table; `failure` says in a few words why there are no numbers, and `reason` in a sentence."""
 
-    case: Case
+    case: BenchCase
     seconds: tuple[float, ...] = ()  # of the rounds that count
     images: tuple[int, ...] = ()
     failure: str = ""
@@ -66,8 +66,8 @@ class Measured:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def prepare(case: Case) -> torch.device:
-    """PyTorch as somebody who knows it would set it: TF32 and tuned convolutions on a GPU, threads on a CPU."""
+def prepare(case: BenchCase) -> torch.device:
+    """Configure PyTorch as an expert would: TF32 and tuned convolutions on a GPU, threads on a CPU."""
     if case.threads:
         torch.set_num_threads(case.threads)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -76,18 +76,18 @@ def prepare(case: Case) -> torch.device:
     return torch.device(case.device)
 
 
-def play_rounds(case: Case, model: nn.Module, play: Callable[[], int]) -> Played:
-    """Time every round of a runner whose `play` does one and returns how many examples were trained on."""
+def time_rounds(case: BenchCase, model: nn.Module, run_round: Callable[[], int]) -> RunnerResult:
+    """Time every round of a runner; `run_round` returns the number of examples that were trained on."""
     seconds, images = [], []
     for _ in range(case.warmup + case.rounds):
-        began = time.perf_counter()
-        images.append(play())
-        wait(case.device)
-        seconds.append(time.perf_counter() - began)
-    return Played(seconds, images, model)
+        start = time.perf_counter()
+        images.append(run_round())
+        synchronize(case.device)
+        seconds.append(time.perf_counter() - start)
+    return RunnerResult(seconds, images, model)
 
 
-def wait(device: str) -> None:
-    """Until the device has done what it was given."""
+def synchronize(device: str) -> None:
+    """Wait until the device has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""`manyeyes bench`: seconds a round here, side by side with a plain loop and with the peers that are installed."""
+"""`python -m benchmarks.rounds`: seconds per round, compared with a plain loop and with the peers that are installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from argparse import BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.rounds.case import Case, Measured
-from benchmarks.rounds.one import RUNNERS
-from benchmarks.rounds.process import measure
-from benchmarks.rounds.table import line, record, table
-from benchmarks.rounds.works import SCALING, WORKS
+from benchmarks.rounds.case import BenchCase, BenchResult
+from benchmarks.rounds.process import time_case
+from benchmarks.rounds.subprocess_main import RUNNERS
+from benchmarks.rounds.table import format_line, make_record, make_table
+from benchmarks.rounds.workloads import SCALING, WORKLOADS
 from manyeyes.cli.parser import Parser
 from manyeyes.core.registry import names
 from manyeyes.engines.base import choose_precision
@@ -27,145 +27,152 @@ from manyeyes.engines.select import choose_device
 from manyeyes.io.files import write_text
 from manyeyes.training.environment import environment
 
+PROGRAM = "python -m benchmarks.rounds"
 PEERS = tuple(name for name in RUNNERS if name != "ours")
-DEFAULT = {"cpu": ["small"], "cuda": ["hsu", "pflcifar"]}
+DEFAULT_WORKLOADS = {"cpu": ["small"], "cuda": ["hsu", "pflcifar"]}
 
 
-def bench(words: list[str]) -> int:
-    """Measure every case, print and record each as it is done, then print the table."""
-    given = _parser().parse_args(words)
-    pythons = _pythons(given.python)
-    if given.record is not None and not given.record.parent.is_dir():
-        raise ValueError(f"there is no folder {given.record.parent} for the record: make it first")
-    rows: list[Measured] = []
-    about = {} if given.record is None else environment() | {"command": shlex.join(["manyeyes", "bench", *words])}
-    for case in list(cases(given)):
-        if any(row.case.runner == case.runner and row.failure == "not installed" for row in rows):
-            continue  # said once
-        rows.append(measure(case, pythons.get(case.runner, sys.executable), given.limit))
-        print(line(rows[-1]), flush=True)
-        if given.record is not None:
-            write_text(given.record, record(rows, about))  # who stops it keeps what was measured
-    Console().print(table(rows))
-    if given.record is not None:
-        print(f"Record: {given.record}")
+def main(argv: Sequence[str]) -> int:
+    """Time the cases; a user's mistake is one sentence on standard error."""
+    try:
+        return run_benchmark(argv)
+    except ValueError as error:
+        print(f"benchmarks.rounds: {error}", file=sys.stderr)
+        return 1
+
+
+def run_benchmark(argv: Sequence[str]) -> int:
+    """Time every case, print and record each when it is done, then print the table."""
+    args = make_parser().parse_args(argv)
+    pythons = _pythons(args.python)
+    if args.record is not None and not args.record.parent.is_dir():
+        raise ValueError(f"There is no folder {args.record.parent} for --record: create it first.")
+    results: list[BenchResult] = []
+    metadata = {} if args.record is None else environment() | {"command": f"{PROGRAM} {shlex.join(argv)}"}
+    for case in list(make_cases(args)):
+        if any(r.case.runner == case.runner and r.failure == "not installed" for r in results):
+            continue  # reported already
+        results.append(time_case(case, pythons.get(case.runner, sys.executable), args.limit))
+        print(format_line(results[-1]), flush=True)
+        if args.record is not None:
+            write_text(args.record, make_record(results, metadata))  # after Ctrl-C the record has what was measured
+    Console().print(make_table(results))
+    if args.record is not None:
+        print(f"Record: {args.record}")
     return 0
 
 
-def cases(given: Namespace) -> Iterator[Case]:
-    """What is measured, ours first in every work."""
-    device = choose_device(given.device).type
-    peers, engines = _named("peer", given.peers, PEERS), _named("engine", given.engines, ("auto", *names("engine")))
-    precisions = given.precision.split(",")
+def make_cases(args: Namespace) -> Iterator[BenchCase]:
+    """Yield what is timed, our engines first for every workload."""
+    device = choose_device(args.device).type
+    peers, engines = _split("--peers", args.peers, PEERS), _split("--engines", args.engines, ("auto", *names("engine")))
+    precisions = args.precision.split(",")
     for precision in filter(None, precisions):
-        choose_precision(precision, torch.device(device))  # which refuses what cannot be
-    if given.warmup < 0 or (given.rounds is not None and given.rounds < 1):
-        raise ValueError("give at least 1 round with --rounds, and 0 or more with --warmup")
-    for work, users, cohort in _sizes(given, device):
-        one = WORKS[work].resized(users, cohort)  # which refuses what cannot be
-        rounds = given.rounds or one.rounds
-        shared: dict[str, Any] = {"work": work, "users": users, "cohort": cohort, "device": device, "rounds": rounds}
-        shared["warmup"] = given.warmup
+        choose_precision(precision, torch.device(device))  # refuses what the device does not support
+    if args.warmup < 0 or (args.rounds is not None and args.rounds < 1):
+        raise ValueError("Set --rounds to at least 1 and --warmup to at least 0.")
+    for name, users, cohort in _sizes(args, device):
+        workload = WORKLOADS[name].resized(users, cohort)  # refuses impossible sizes
+        shared: dict[str, Any] = {"workload": name, "users": users, "cohort": cohort, "device": device}
+        shared |= {"rounds": args.rounds or workload.rounds, "warmup": args.warmup}
         for engine, precision in product(engines, precisions):
-            own = {"precision": precision, "compile": given.compile, "workers": given.workers}
-            yield Case(runner="ours", engine=engine, **shared, **own)
-            if given.private:
-                yield Case(runner="ours", engine=engine, private=True, **shared, **own)
+            options = {"precision": precision, "compile": args.compile, "workers": args.workers}
+            yield BenchCase(runner="ours", engine=engine, **shared, **options)
+            if args.private:
+                yield BenchCase(runner="ours", engine=engine, private=True, **shared, **options)
         for peer in peers:
-            if peer in one.peers:
-                yield from (Case(runner=peer, **shared, **how) for how in variants(peer, device, "bf16" in precisions))
+            if peer in workload.peers:
+                for options in peer_variants(peer, device, "bf16" in precisions):
+                    yield BenchCase(runner=peer, **shared, **options)
 
 
-def variants(peer: str, device: str, bf16: bool = False) -> list[dict[str, Any]]:
-    """The settings in which a peer may be fastest: which one is, is for the machine to say.
+def peer_variants(peer: str, device: str, bf16: bool = False) -> list[dict[str, Any]]:
+    """Return the settings in which a peer may be fastest, which depends on the machine.
 
-    On a CPU, `bf16` if ours is measured in it.
+    On a CPU, bf16 is among them if our engines are timed in it.
     """
     if device == "cuda":
         if peer == "flower":
             return [{}]
         return [{"precision": p} for p in (("autocast", "cast") if peer == "handwritten" else ("tf32", "bf16"))]
-    count = cores()
-    threads: list[dict[str, Any]] = [{}] if peer == "flower" else [{"threads": n} for n in sorted({1, count})]
-    if peer == "pfl" and count > 1:
-        threads.append({"threads": 1, "processes": count})
-    return [how | more for more in ({}, {"precision": "bf16"})[: 1 + bf16] for how in threads]
+    num_cores = cores()
+    variants: list[dict[str, Any]] = [{}] if peer == "flower" else [{"threads": n} for n in sorted({1, num_cores})]
+    if peer == "pfl" and num_cores > 1:
+        variants.append({"threads": 1, "processes": num_cores})
+    return [variant | precision for precision in ({}, {"precision": "bf16"})[: 1 + bf16] for variant in variants]
 
 
-def _sizes(given: Namespace, device: str) -> Iterator[tuple[str, int, int]]:
-    """Works with their numbers of users and clients."""
-    works = _named("work", ",".join(given.works) or None, tuple(WORKS))
-    if given.scaling:
-        if given.works or given.users or given.cohort:
-            raise ValueError("--scaling brings its own work, users and cohorts: leave those out")
+def _sizes(args: Namespace, device: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the workloads with their numbers of users and clients."""
+    workloads = _split("workload", ",".join(args.workloads) or None, tuple(WORKLOADS))
+    if args.scaling:
+        if args.workloads or args.users or args.cohort:
+            raise ValueError("--scaling sets the workload, --users and --cohort: omit them.")
         yield from (("crowd", users, cohort) for users, cohort in SCALING)
         return
-    for work in works if given.works else DEFAULT[device]:
-        for users in _counts("--users", given.users):
-            yield from ((work, users, cohort) for cohort in _counts("--cohort", given.cohort))
+    for name in workloads if args.workloads else DEFAULT_WORKLOADS[device]:
+        for users in _counts("--users", args.users):
+            yield from ((name, users, cohort) for cohort in _counts("--cohort", args.cohort))
 
 
 def _counts(option: str, text: str | None) -> list[int]:
-    words = (text or "0").split(",")
-    if not all(word.isdecimal() for word in words) or (text and "0" in words):
-        raise ValueError(f"{option} is {text!r}: give a number, or several with commas between them")
-    return [int(word) for word in words]
+    counts = (text or "0").split(",")
+    if not all(count.isdecimal() for count in counts) or (text and "0" in counts):
+        raise ValueError(f"{option} is {text!r}: set it to a number above 0, or to several separated by commas.")
+    return [int(count) for count in counts]
 
 
-def _named(kind: str, text: str | None, known: tuple[str, ...]) -> list[str]:
-    """Names with commas between them; None: all."""
+def _split(option: str, text: str | None, known: tuple[str, ...]) -> list[str]:
+    """Return names separated by commas; None: all that are known."""
     if text is None:
         return list(known)
-    names = list(filter(None, text.split(",")))
-    for name in names:
+    selected = list(filter(None, text.split(",")))
+    for name in selected:
         if name not in known:
-            raise ValueError(f"{kind} {name!r} is unknown: choose {', '.join(known)}")
-    return names
+            raise ValueError(f"Unknown {option} {name!r}: choose {', '.join(known)}.")
+    return selected
 
 
-def _pythons(given: list[str]) -> dict[str, str]:
+def _pythons(texts: list[str]) -> dict[str, str]:
     pythons = {}
-    for text in given:
+    for text in texts:
         name, _, path = text.partition("=")
         if name not in RUNNERS or not os.access(path, os.X_OK):
             raise ValueError(
-                f"--python is {text!r}: give NAME=PATH, a runner ({', '.join(RUNNERS)}) and an interpreter"
+                f"--python is {text!r}: set it to NAME=PATH, a runner ({', '.join(RUNNERS)}) and an interpreter."
             )
         pythons[name] = path
     return pythons
 
 
-def _parser() -> Parser:
-    width = max(map(len, WORKS))
-    works = "\n".join(f"  {name:{width}}  {work.about}" for name, work in WORKS.items())
+def make_parser() -> Parser:
+    width = max(map(len, WORKLOADS))
+    workloads = "\n".join(f"  {name:{width}}  {workload.description}" for name, workload in WORKLOADS.items())
     parser = Parser(
-        "manyeyes bench",
-        description="Whole rounds, timed: ours, a plain PyTorch loop, pfl-research and Flower, each on its own.",
-        epilog=f"works:\n{works}\n\nexamples:\n"
-        "  manyeyes bench                                          small on a CPU; hsu and pflcifar on a GPU\n"
-        "  manyeyes bench flair --engines auto,reference --record benchmarks/records/flair.json\n"
-        "  manyeyes bench small --python pfl=/envs/pfl/bin/python --python flower=/envs/flower/bin/python\n"
-        "  manyeyes bench --scaling --peers ''                     100 to 1,000,000 users, 50 to 5,000 clients\n",
+        PROGRAM,
+        description="Time whole rounds of manyeyes, a plain PyTorch loop, pfl-research and Flower, in separate processes.",
+        epilog=f"workloads:\n{workloads}\n\nexamples:\n"
+        f"  {PROGRAM}                                small on a CPU; hsu and pflcifar on a GPU\n"
+        f"  {PROGRAM} flair --engines auto,reference --record benchmarks/records/flair.json\n"
+        f"  {PROGRAM} small --python pfl=/envs/pfl/bin/python --python flower=/envs/flower/bin/python\n"
+        f"  {PROGRAM} --scaling --peers ''           100 to 1,000,000 users, 50 to 5,000 clients\n",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("works", nargs="*", metavar="WORK", help="what to measure (below)")
-    parser.add_argument("--engines", default="auto", help="ours, with commas between them (%(default)s)")
-    parser.add_argument("--peers", help=f"to compare with, with commas between them ({','.join(PEERS)})")
-    parser.add_argument("--rounds", type=int, help="that are measured (as many as the work says)")
-    parser.add_argument("--warmup", type=int, default=2, help="rounds before those (%(default)s)")
-    parser.add_argument("--users", help="in the population, instead of the work's own; several: 100,10000")
-    parser.add_argument("--cohort", help="clients a round, instead of the work's own; several: 50,500")
-    parser.add_argument(
-        "--scaling", action="store_true", help="what users and clients cost: the work crowd at three sizes"
-    )
-    parser.add_argument("--private", action="store_true", help="ours with differential privacy too: what it costs")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
-    parser.add_argument("--precision", default="", help="of ours, several: float32,bf16 (the engine's choice)")
-    parser.add_argument("--compile", action=BooleanOptionalAction, help="ours compiled or not (the engine's choice)")
-    parser.add_argument("--workers", type=int, help="processes of ours (the engine's choice)")
-    parser.add_argument(
-        "--python", action="append", default=[], metavar="NAME=PATH", help="another interpreter for a runner"
-    )
-    parser.add_argument("--limit", type=float, default=900, help="seconds that a row may take (%(default)s)")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write machine, versions, command and numbers here")
+    add = parser.add_argument
+    add("workloads", nargs="*", metavar="WORKLOAD", help="what to time (see below)")
+    add("--engines", default="auto", help="our engines, separated by commas (%(default)s)")
+    add("--peers", help=f"what to compare with, separated by commas ({','.join(PEERS)})")
+    add("--rounds", type=int, help="rounds that are timed (by default the workload's number)")
+    add("--warmup", type=int, default=2, help="rounds before those (%(default)s)")
+    add("--users", help="users of the population (by default the workload's number); several: 100,10000")
+    add("--cohort", help="clients per round (by default the workload's number); several: 50,500")
+    add("--scaling", action="store_true", help="the cost of users and clients: the workload crowd in three sizes")
+    add("--private", action="store_true", help="also time our engines with differential privacy")
+    add("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    add("--precision", default="", help="precisions of our engines: float32,bf16 (by default the engine's choice)")
+    add("--compile", action=BooleanOptionalAction, help="whether our engines compile (by default the engine's choice)")
+    add("--workers", type=int, help="worker processes of our engines (by default the engine's choice)")
+    add("--python", action="append", default=[], metavar="NAME=PATH", help="another interpreter for a runner")
+    add("--limit", type=float, default=900, help="seconds that a case may take (%(default)s)")
+    add("--record", type=Path, metavar="FILE", help="write machine, versions, command and numbers to a file")
     return parser

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop, as a good researcher writes it: one client after another, images on the device."""
+"""A plain PyTorch loop as a researcher would write it: one client after another, images on the device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.rounds.case import Case, Played, play_rounds, prepare
-from benchmarks.rounds.works import Workload
+from benchmarks.rounds.case import BenchCase, RunnerResult, prepare, time_rounds
+from benchmarks.rounds.workloads import Workload
 from manyeyes.components import AdaptiveServer, ServerSGD
 from manyeyes.core.population import Ints, Population
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
-    """Everyone's data on the device; user u holds the examples `offsets[u]` to `offsets[u + 1]`."""
+class DeviceData:
+    """The data of all users on the device; user u has the examples `offsets[u]` to `offsets[u + 1]`."""
 
     images: Tensor  # uint8 [N, H, W, 3]
     rows: Tensor  # the image of each example
@@ -28,90 +28,92 @@ class Held:
     offsets: Ints
 
     @staticmethod
-    def of(people: Population, device: torch.device) -> Held:
-        targets = people.labels.targets(np.arange(len(people)))
-        images, rows, held = (
-            torch.from_numpy(array).to(device) for array in (people.images, people.image_indices, targets)
+    def from_population(population: Population, device: torch.device) -> DeviceData:
+        all_targets = population.labels.targets(np.arange(len(population)))
+        images, rows, targets = (
+            torch.from_numpy(array).to(device) for array in (population.images, population.image_indices, all_targets)
         )
-        return Held(images, rows, held, people.offsets)
+        return DeviceData(images, rows, targets, population.offsets)
 
     def user(self, user: int) -> tuple[Tensor, Tensor]:
-        """The images' rows and the targets of one user."""
-        mine = slice(self.offsets[user], self.offsets[user + 1])
-        return self.rows[mine], self.targets[mine]
+        """Return the image rows and the targets of a user."""
+        examples = slice(self.offsets[user], self.offsets[user + 1])
+        return self.rows[examples], self.targets[examples]
 
 
-def play(case: Case, work: Workload) -> Played:
+def run(case: BenchCase, workload: Workload) -> RunnerResult:
     device = prepare(case)
-    held = Held.of(work.population(), device)
-    model = work.module().to(device).train()
-    if work.pooled:
-        optimizer = local_optimizer(work, model.parameters())
-        whole = (held.rows, held.targets)
-        return play_rounds(case, model, lambda: train_client(work, model, optimizer, held.images, *whole, case))
+    data = DeviceData.from_population(workload.population(), device)
+    model = workload.module().to(device).train()
+    if workload.pooled:
+        optimizer = local_optimizer(workload, model.parameters())
+        all_examples = (data.rows, data.targets)
+        return time_rounds(
+            case, model, lambda: train_client(workload, model, optimizer, data.images, *all_examples, case)
+        )
 
     client = copy.deepcopy(model)
-    server = server_optimizer(work, model.parameters())
+    server = server_optimizer(workload, model.parameters())
     rng = np.random.default_rng(0)
 
-    def play_round() -> int:
+    def run_round() -> int:
         total = [torch.zeros_like(p) for p in model.parameters()]
-        examples = 0
-        for user in rng.choice(work.users, work.cohort, replace=False):
+        num_examples = 0
+        for user in rng.choice(workload.users, workload.cohort, replace=False):
             client.load_state_dict(model.state_dict())
-            rows, targets = held.user(user)
-            train_client(work, client, local_optimizer(work, client.parameters()), held.images, rows, targets, case)
+            rows, targets = data.user(user)
+            train_client(
+                workload, client, local_optimizer(workload, client.parameters()), data.images, rows, targets, case
+            )
             with torch.no_grad():
-                for sum_, before, after in zip(total, model.parameters(), client.parameters(), strict=True):
-                    sum_ += len(rows) * (before - after)
-            examples += len(rows)
-        for parameter, sum_ in zip(model.parameters(), total, strict=True):
-            parameter.grad = sum_ / examples
+                for update_sum, before, after in zip(total, model.parameters(), client.parameters(), strict=True):
+                    update_sum += len(rows) * (before - after)
+            num_examples += len(rows)
+        for parameter, update_sum in zip(model.parameters(), total, strict=True):
+            parameter.grad = update_sum / num_examples
         server.step()
-        return examples * work.epochs
+        return num_examples * workload.epochs
 
-    return play_rounds(case, model, play_round)
+    return time_rounds(case, model, run_round)
 
 
 def train_client(
-    work: Workload,
+    workload: Workload,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     images: Tensor,
     rows: Tensor,
     targets: Tensor,
-    case: Case,
+    case: BenchCase,
 ) -> int:
-    """Local training; returns how many examples it trained on."""
-    for _ in range(work.epochs):
-        for batch in torch.randperm(len(rows), device=rows.device).split(work.batch):
-            dice = (
-                torch.rand(len(batch), work.augment.num_uniforms, device=rows.device)
-                if work.augment.num_uniforms
-                else None
-            )
-            inputs = work.augment.augment(images[rows[batch]], dice)
+    """Train on a client's examples, and return how many they were, counted once per epoch."""
+    for _ in range(workload.epochs):
+        for batch in torch.randperm(len(rows), device=rows.device).split(workload.batch_size):
+            uniforms = None
+            if workload.preprocess.num_uniforms:
+                uniforms = torch.rand(len(batch), workload.preprocess.num_uniforms, device=rows.device)
+            inputs = workload.preprocess.augment(images[rows[batch]], uniforms)
             with autocast(case):
                 loss = loss_of(model(inputs), targets[batch])
             optimizer.zero_grad()
             loss.backward()
-            if work.local.max_grad_norm:
-                nn.utils.clip_grad_norm_(model.parameters(), work.local.max_grad_norm)
+            if workload.client_optimizer.max_grad_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), workload.client_optimizer.max_grad_norm)
             optimizer.step()
-    return work.epochs * len(rows)
+    return workload.epochs * len(rows)
 
 
-def local_optimizer(work: Workload, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    local = work.local
-    return torch.optim.SGD(parameters, local.lr, momentum=local.momentum, weight_decay=local.weight_decay)
+def local_optimizer(workload: Workload, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    sgd = workload.client_optimizer
+    return torch.optim.SGD(parameters, sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
 
 
-def server_optimizer(work: Workload, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    server = work.algorithm.server_optimizer
+def server_optimizer(workload: Workload, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    server = workload.algorithm.server_optimizer
     if isinstance(server, AdaptiveServer):
-        assert server.variant == "adam" and server.bias_correction  # which is PyTorch's Adam
+        assert server.variant == "adam" and server.bias_correction, "PyTorch's Adam corrects its bias"
         return torch.optim.Adam(parameters, server.lr, (server.beta1, server.beta2), server.tau)
-    assert isinstance(server, ServerSGD)
+    assert isinstance(server, ServerSGD), "the peers step the server with SGD or Adam"
     return torch.optim.SGD(parameters, server.lr, momentum=server.momentum)
 
 
@@ -119,5 +121,5 @@ def loss_of(outputs_BC: Tensor, targets: Tensor) -> Tensor:
     return (F.cross_entropy if targets.dim() == 1 else F.binary_cross_entropy_with_logits)(outputs_BC, targets)
 
 
-def autocast(case: Case) -> AbstractContextManager[object]:
+def autocast(case: BenchCase) -> AbstractContextManager[object]:
     return torch.autocast(case.device, torch.bfloat16) if case.precision == "bf16" else nullcontext()

@@ -1,4 +1,4 @@
-"""Measured rows for a terminal, for a line of progress and for a record."""
+"""Results as a table, as a line of progress, and as a record."""
 
 from __future__ import annotations
 
@@ -13,77 +13,79 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from benchmarks.rounds.case import Case, Measured
-from benchmarks.rounds.works import WORKS
+from benchmarks.rounds.case import BenchCase, BenchResult
+from benchmarks.rounds.workloads import WORKLOADS
 
 
-def table(rows: Sequence[Measured]) -> Table:
-    """Rows of the same work together; ratios are to the first of ours."""
-    gpu = any(row.gpu_bytes for row in rows)
-    heads = ["", "s / round", "from - to", "images/s", "ratio", *(["GPU MiB"] if gpu else []), "host MiB"]
-    made = Table(*heads, box=box.SIMPLE)
-    for column in made.columns[1:]:
+def make_table(results: Sequence[BenchResult]) -> Table:
+    """Return a table with the results of a workload together; ratios are relative to the first of our engines."""
+    has_gpu = any(result.gpu_bytes for result in results)
+    headers = ["", "s / round", "from - to", "images/s", "ratio", *(["GPU MiB"] if has_gpu else []), "host MiB"]
+    table = Table(*headers, box=box.SIMPLE)
+    for column in table.columns[1:]:
         column.justify = "right"
-    for title, group in groupby(rows, key=lambda row: heading(row.case)):
-        same = list(group)
-        made.add_row(f"[bold]{title}[/]")
-        for row in same:
-            cells = [row.case.label, *_speed(row, same)]
-            cells += [f"{row.gpu_bytes / 2**20:,.0f}" if row.gpu_bytes else ""] if gpu else []
-            made.add_row(*cells, f"{row.host_bytes / 2**20:,.0f}" if row.host_bytes else "")
-        made.add_section()
-    return made
+    for title, group in groupby(results, key=lambda result: heading(result.case)):
+        same_workload = list(group)
+        table.add_row(f"[bold]{title}[/]")
+        for result in same_workload:
+            cells = [result.case.label, *_speed_cells(result, same_workload)]
+            cells += [f"{result.gpu_bytes / 2**20:,.0f}" if result.gpu_bytes else ""] if has_gpu else []
+            table.add_row(*cells, f"{result.host_bytes / 2**20:,.0f}" if result.host_bytes else "")
+        table.add_section()
+    return table
 
 
-def line(row: Measured) -> str:
-    """A row that has just been measured."""
-    begin = f"{heading(row.case)}: {row.case.label}: "
-    if row.failure:
-        return begin + f"{row.failure} ({row.reason})"
-    low, high = min(row.seconds), max(row.seconds)
-    return begin + f"{median(row.seconds):.4g} s a round ({low:.4g} to {high:.4g}), {speed(row):,.0f} images/s"
+def format_line(result: BenchResult) -> str:
+    """Return one line for a result."""
+    label = f"{heading(result.case)}: {result.case.label}: "
+    if result.failure:
+        return label + f"{result.failure} ({result.reason})"
+    seconds = result.seconds
+    return label + (
+        f"{median(seconds):.4g} s per round ({min(seconds):.4g} to {max(seconds):.4g}), {speed(result):,.0f} images/s"
+    )
 
 
-def record(rows: Sequence[Measured], environment: dict[str, Any]) -> str:
-    """All that is needed to repeat the measurement, and every number of it."""
-    lines = [
-        asdict(row)
-        | {"label": row.case.label}
-        | ({} if row.failure else {"median_seconds": median(row.seconds), "images_per_second": speed(row)})
-        | {"ratio": ratio(row, rows)}
-        for row in rows
+def make_record(results: Sequence[BenchResult], metadata: dict[str, Any]) -> str:
+    """Return a record as JSON: what is needed to repeat the measurement, and every number."""
+    rows = [
+        asdict(result)
+        | {"label": result.case.label}
+        | ({} if result.failure else {"median_seconds": median(result.seconds), "images_per_second": speed(result)})
+        | {"ratio": ratio(result, results)}
+        for result in results
     ]
-    works = {row.case.work: WORKS[row.case.work].about for row in rows}
-    return json.dumps({"date": str(date.today()), **environment, "works": works, "rows": lines}, indent=1) + "\n"
+    workloads = {r.case.workload: WORKLOADS[r.case.workload].description for r in results}
+    return json.dumps({"date": str(date.today()), **metadata, "workloads": workloads, "rows": rows}, indent=1) + "\n"
 
 
-def speed(row: Measured) -> float:
-    """Images a second, the median over the measured rounds."""
-    return median(images / seconds for images, seconds in zip(row.images, row.seconds, strict=True))
+def speed(result: BenchResult) -> float:
+    """Return the images per second of the median round."""
+    return median(images / seconds for images, seconds in zip(result.images, result.seconds, strict=True))
 
 
-def ratio(row: Measured, rows: Sequence[Measured]) -> float | None:
-    """How many times as long an image takes as with the first of ours on the same work."""
-    alike = [other for other in rows if heading(other.case) == heading(row.case)]
-    ours = next((other for other in alike if other.case.runner == "ours" and not other.failure), None)
-    if ours is None or row.failure:
+def ratio(result: BenchResult, results: Sequence[BenchResult]) -> float | None:
+    """Return the time per image relative to that of the first of our engines on the same workload."""
+    same_workload = [r for r in results if heading(r.case) == heading(result.case)]
+    baseline = next((r for r in same_workload if r.case.runner == "ours" and not r.failure), None)
+    if baseline is None or result.failure:
         return None
-    return speed(ours) / speed(row)
+    return speed(baseline) / speed(result)
 
 
-def heading(case: Case) -> str:
-    """The work, and what is changed in it."""
-    changes = [f"{count:,} {what}" for count, what in ((case.users, "users"), (case.cohort, "clients")) if count]
-    return ", ".join([case.work, *changes])
+def heading(case: BenchCase) -> str:
+    """Return the name of the workload and what is changed in it."""
+    changes = [f"{count:,} {unit}" for count, unit in ((case.users, "users"), (case.cohort, "clients")) if count]
+    return ", ".join([case.workload, *changes])
 
 
-def _speed(row: Measured, rows: Sequence[Measured]) -> list[str]:
-    if row.failure:
-        return [row.failure, "", "", ""]
-    times = ratio(row, rows)
+def _speed_cells(result: BenchResult, results: Sequence[BenchResult]) -> list[str]:
+    if result.failure:
+        return [result.failure, "", "", ""]
+    relative_time = ratio(result, results)
     return [
-        f"{median(row.seconds):.4g}",
-        f"{min(row.seconds):.4g} - {max(row.seconds):.4g}",
-        f"{speed(row):,.0f}",
-        "" if times is None else f"{times:.2f}",
+        f"{median(result.seconds):.4g}",
+        f"{min(result.seconds):.4g} - {max(result.seconds):.4g}",
+        f"{speed(result):,.0f}",
+        "" if relative_time is None else f"{relative_time:.2f}",
     ]
