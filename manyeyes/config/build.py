@@ -62,8 +62,9 @@ def build_population(config: Config) -> Population:
 
 def build_preprocess(config: Config) -> Preprocess:
     """Return the preprocessing of images."""
-    options: dict[str, Any] = plain(config)["preprocess"]
-    return Preprocess(**{name: tuple(value) if isinstance(value, list) else value for name, value in options.items()})
+    options = plain(config)["preprocess"].items()
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in options}
+    return Preprocess(**values)
 
 
 def build_model(config: Config, population: Population) -> nn.Module:

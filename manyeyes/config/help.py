@@ -71,14 +71,27 @@ def _setting_lines() -> Iterator[str]:
     yield from ("", "Preprocessing of images:", *_lines(PREPROCESS_OPTIONS, "preprocess."))
     yield from ("", "Every engine:", *_lines(ENGINE_OPTIONS, "engine."))
     for group in GROUPS.values():
-        if group.name == "engine":
-            continue
-        defaults = _choice_lines(group, group.default) if group.name == "algorithm" and group.default else []
-        for choice in group.choices():
-            lines = [line for line in _choice_lines(group, choice) if choice == group.default or line not in defaults]
-            if lines:
-                also = f" (other options as {group.default})" if defaults and choice != group.default else ""
-                yield from ("", f"{group.name}={choice}{also}:", *lines)
+        if group.name == "algorithm":
+            yield from _algorithm_lines(group)
+        elif group.name != "engine":
+            for choice in group.choices():
+                yield from _with_title(f"{group.name}={choice}:", _choice_lines(group, choice))
+
+
+def _algorithm_lines(group: Group) -> Iterator[str]:
+    """Yield the options of the default algorithm, and of the others what is different."""
+    default = group.default or ""
+    default_lines = _choice_lines(group, default)
+    yield from _with_title(f"algorithm={default}:", default_lines)
+    for choice in group.choices():
+        lines = [line for line in _choice_lines(group, choice) if line not in default_lines]
+        yield from _with_title(f"algorithm={choice} (other options as {default}):", lines)
+
+
+def _with_title(title: str, lines: list[str]) -> Iterator[str]:
+    """Yield lines under a title, if there are any."""
+    if lines:
+        yield from ("", title, *lines)
 
 
 def _choice_lines(group: Group, choice: str) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from manyeyes.cli import flair as flair_command
+from manyeyes.cli import run
 from manyeyes.training.run_folder import read_events
 
 README = Path(__file__).resolve().parents[2] / "shared" / "seeds" / "flair-baseline-readme.md"
@@ -24,7 +25,12 @@ TINY_MODEL = ("model=linear", "model.norm=null", "preprocess.crop=0", "engine=re
 def translate(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
     """Return the settings that `manyeyes run` would get, if the data existed."""
     received: list[str] = []
-    monkeypatch.setattr(flair_command.run, "main", lambda argv: received.extend(argv) or 0)
+
+    def receive(argv: list[str]) -> int:
+        received.extend(argv)
+        return 0
+
+    monkeypatch.setattr(run, "main", receive)
     monkeypatch.setattr(flair_command, "_find_data", lambda: "data/flair")
 
     def translate(*argv: str) -> dict[str, str]:
