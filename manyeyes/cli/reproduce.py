@@ -161,22 +161,19 @@ def _build_populations(
             populations[dataset] = build_population(compose_config(run.settings))
         except Exception as error:
             failures.append(f"{row.name}: {error_message(error)}")
-            continue
-        if not exhibit.runs:
-            tag = f"({options.tag})" if options.tag else ""
+    if not exhibit.runs:
+        tag = f"({options.tag})" if options.tag else ""
+        for dataset, population in populations.items():
             name = " ".join(filter(None, [Path(dataset.path).name, dataset.task, tag]))
-            folder = Path(options.folder, exhibit.paper, f"{exhibit.name}_{name.replace(' ', '_')}")
-            show(populations[dataset], name, folder)
+            show(population, name, Path(options.folder, exhibit.paper, f"{exhibit.name}_{name.replace(' ', '_')}"))
     return populations
 
 
 def _print_help() -> None:
-    lines = [f"  {name + '=...':<22}{declared.help}" for name, declared in OPTIONS.items()]
-    print(
-        "\n".join(
-            [USAGE, *lines, f"\nThe paper decides all settings of manyeyes run except {', '.join(USER_SETTINGS)}."]
-        )
-    )
+    print(USAGE)
+    for name, declared in OPTIONS.items():
+        print(f"  {name + '=...':<22}{declared.help}")
+    print(f"\nThe paper decides all settings of manyeyes run except {', '.join(USER_SETTINGS)}.")
 
 
 def _print_list() -> None:

@@ -1,4 +1,4 @@
-"""Measured numbers next to printed ones: the mean and deviation over seeds of an exhibit's runs, and the paper's value."""
+"""Measured numbers next to printed ones: mean and deviation over an exhibit's seeds, and the paper's value."""
 
 import csv
 import io

@@ -87,7 +87,7 @@ def make_chart(
     centralized: float | None = None,
     note: str = "",
 ) -> Chart:
-    """Return a chart of the exhibit, with a line at the centralized result, which says if its runs are not the paper's."""
+    """Return a chart that says if its runs are not the paper's, with a line at the centralized result."""
     tag = f" ({results.options.tag})" if results.options.tag else ""
     full_title = ", ".join(filter(None, [results.exhibit.key, title])) + tag
     caption = " ".join(filter(None, [results.exhibit.claim, results.options.disclaimer, note]))

@@ -1,7 +1,4 @@
-"""The charts of each table and figure: measured curves, points and bars, and the paper's numbers if it prints them.
-
-The paper's numbers are drawn only next to runs that are the paper's.
-"""
+"""The charts of each table and figure; the paper's numbers are drawn only next to runs that are the paper's."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -10,18 +7,11 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from manyeyes.papers.data_figures import (
-    classes_per_client,
-    label_counts,
-    line,
-    make_chart,
-    pixel_skews,
-    quantity_skew,
-    spread,
-)
+from manyeyes.papers import data_figures as data
+from manyeyes.papers.data_figures import make_chart
 from manyeyes.papers.exhibit import ExhibitRow
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Metric, RoundsTo, RunOutcome, relative_after
-from manyeyes.papers.results import ExhibitResults
+from manyeyes.papers.results import BestRun, ExhibitResults
 from manyeyes.papers.timing import describe
 from manyeyes.report.chart import Axis, Chart, Kind, Series
 
@@ -47,7 +37,7 @@ class Curves:
 
     def __call__(self, results: ExhibitResults) -> list[Chart]:
         charts = []
-        rows = [row for row in results.exhibit.rows if row.runs and row.runs[0].setting("algorithm") != "centralized"]
+        rows = [row for row in results.exhibit.rows if _is_curve(row)]
         x, y = Axis("rounds"), Axis(f"relative {self.metric}" if self.relative else LABELS[self.metric], percent=True)
         for title, group in _groups(rows, self.group).items():
             baseline = results.centralized_baseline(group[0], 0)
@@ -101,7 +91,7 @@ class Bars:
         y = Axis(self.label or str(results.options.scale_metric(self.metric)), percent=True)
         for title, group in _groups(rows, self.group).items():
             x = Axis(names=tuple(row.name for row in group))
-            values = [results.values(row, self.metric) for row in group]
+            values = [[best.value for best in results.best_runs(row, self.metric)] for row in group]
             series = [_mean_series("measured", list(range(len(group))), values, 0, "bars")]
             if not results.options.tag:
                 series.append(self._printed(group))
@@ -122,7 +112,7 @@ class RelativeAgainst:
     label: str  # of the x axis
     group: NameOf  # chart of a row
     line: NameOf  # line of a row
-    x: Callable[[ExhibitResults, ExhibitRow], float | None]
+    x: Callable[[ExhibitRow, list[BestRun]], float | None]
     log: bool = False
 
     def __call__(self, results: ExhibitResults) -> list[Chart]:
@@ -137,8 +127,9 @@ class RelativeAgainst:
         return charts
 
     def _line(self, results: ExhibitResults, name: str, rows: list[ExhibitRow], color: int) -> Series:
-        candidates = ((self.x(results, row), results.values(row, self.metric)) for row in rows)
-        points = sorted((x, values) for x, values in candidates if x is not None and values)
+        best_runs = ((row, results.best_runs(row, self.metric)) for row in rows)
+        candidates = [(self.x(row, best), [run.value for run in best]) for row, best in best_runs if best]
+        points = sorted((x, values) for x, values in candidates if x is not None)
         return _mean_series(name, [x for x, _ in points], [values for _, values in points], color)
 
 
@@ -173,14 +164,20 @@ def user_scores(results: ExhibitResults) -> list[Chart]:
     for color, row in enumerate(results.exhibit.rows):
         for best in results.best_runs(row, AfterRounds("macro_ap"))[:1]:
             scores_U = np.sort(best.outcome.user_scores)
-            points, is_dashed = spread(len(scores_U)), _initialization(row.name) == "from scratch"
-            series.append(line(row.name, scores_U[points], (points + 1) / len(scores_U), color, is_dashed))
+            points, is_dashed = data.spread(len(scores_U)), _initialization(row.name) == "from scratch"
+            series.append(data.line(row.name, scores_U[points], (points + 1) / len(scores_U), color, is_dashed))
     x, y = Axis("AP of a user"), Axis("users with at most that AP", percent=True)
     return [make_chart(results, "", x, y, series)]
 
 
 def _has_measurement(chart: Chart) -> bool:
     return any(y is not None for series in chart.series if "paper" not in series.name for y in series.y)
+
+
+def _is_curve(row: ExhibitRow) -> bool:
+    """Return whether a row is a learning curve, and neither a baseline nor a point of another chart."""
+    is_point = any(isinstance(metric, AfterRounds) and metric.relative for metric in row.expected)
+    return bool(row.runs) and row.runs[0].setting("algorithm") != "centralized" and not is_point
 
 
 def _groups(rows: Iterable[ExhibitRow], group: NameOf) -> dict[str, list[ExhibitRow]]:
@@ -210,21 +207,12 @@ def _mean_series(
     return Series(name, x, means, low if has_band else (), high if has_band else (), kind, color=color)
 
 
-def _without_relative(results: ExhibitResults) -> ExhibitResults:
-    """Return the results of the rows that are learning curves."""
-    rows = (
-        row for row in results.exhibit.rows if not any(getattr(metric, "relative", False) for metric in row.expected)
-    )
-    return replace(results, exhibit=replace(results.exhibit, rows=tuple(rows)))
+def _mean_emd(row: ExhibitRow, best_runs: list[BestRun]) -> float | None:
+    return best_runs[0].outcome.mean_emd
 
 
-def _mean_emd(metric: AfterRounds) -> Callable[[ExhibitResults, ExhibitRow], float | None]:
-    """Return a function that gives the mean EMD of the clients that a row's runs train on."""
-    return lambda results, row: next((best.outcome.mean_emd for best in results.best_runs(row, metric)), None)
-
-
-def _learning_rate(results: ExhibitResults, row: ExhibitRow) -> float:
-    return 10 ** float(row.name.rpartition("^")[2])
+def _learning_rate(row: ExhibitRow, best_runs: list[BestRun]) -> float:
+    return float(10 ** float(row.name.rpartition("^")[2]))
 
 
 def _initialization(name: str) -> str:
@@ -242,8 +230,8 @@ FIGURES: dict[str, Draw] = {
     "flair.table1": Bars(
         AfterRounds("macro_ap"), "per-class AP (C-AP)", lambda name: name.rpartition("-")[2] + " classes"
     ),
-    "flair.figure2": lambda results: [quantity_skew(results), *pixel_skews(results)],
-    "flair.figure3": label_counts,
+    "flair.figure2": lambda results: [data.quantity_skew(results), *data.pixel_skews(results)],
+    "flair.figure3": data.label_counts,
     "flair.figure4": class_scores,
     "flair.figure5": user_scores,
     "flair.figure6": Curves("macro_ap", _initialization),
@@ -252,27 +240,23 @@ FIGURES: dict[str, Draw] = {
     "hsu2020.table3": Curves("accuracy"),
     "hsu2020.table4": Curves("accuracy", _items(2)),
     "hsu2020.table5": Curves("accuracy", _items(1), relative=True),
-    "hsu2020.figure2": classes_per_client,
-    "hsu2020.figure3": classes_per_client,
-    "hsu2020.figure4": RelativeAgainst(
-        relative_after(), EMD_LABEL, _items(0), _items(1, 2), _mean_emd(relative_after())
-    ),
+    "hsu2020.figure2": data.classes_per_client,
+    "hsu2020.figure3": data.classes_per_client,
+    "hsu2020.figure4": RelativeAgainst(relative_after(), EMD_LABEL, _items(0), _items(1, 2), _mean_emd),
     "hsu2020.figure5": Bars(
         AfterRounds("accuracy", 2500),
         group=lambda name: f"Landmarks, {name.split(', ')[-1]}" if name.endswith("layers") else "iNaturalist-User-120k",
     ),
     "hsu2020.figure6": lambda results: [
-        *Curves("accuracy", _items(0))(_without_relative(results)),
-        *RelativeAgainst(
-            relative_after(2500), EMD_LABEL, lambda _: "partitions", _items(1), _mean_emd(relative_after(2500))
-        )(results),
+        *Curves("accuracy", _items(0))(results),
+        *RelativeAgainst(relative_after(2500), EMD_LABEL, lambda _: "partitions", _items(1), _mean_emd)(results),
     ],
     "hsu2020.figure7": Curves("accuracy", _items(1)),
     "hsu2020.figure8": RelativeAgainst(
         relative_after(), "effective learning rate", _items(0, 1, 2), _items(3), _learning_rate, log=True
     ),
     "hsu2020.figure9": Curves("accuracy", _items(1), relative=True),
-    "hsu2020.figure10": classes_per_client,
+    "hsu2020.figure10": data.classes_per_client,
     "fedper.figure2": Curves("user_mean", _items(0)),
     "fedper.figure4": Curves("user_mean", _items(0)),
     "fedper.figure7": Curves("user_mean"),

@@ -17,15 +17,8 @@ from manyeyes.core.registry import check_options, option
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
 from manyeyes.papers.metric import AfterRounds, Metric, scale_budget
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale, with_settings
-from manyeyes.training.run_files import (
-    CHECKPOINT_FILE,
-    CONFIG_FILE,
-    DIVERGED_FILE,
-    METRICS_FILE,
-    Status,
-    read_last_event,
-    read_status,
-)
+from manyeyes.training import run_files
+from manyeyes.training.run_files import Status, read_last_event, read_status
 
 USER_SETTINGS = (  # of `manyeyes run`: how a run is computed, evaluated and recorded; all others are the paper's
     "engine", "trackers", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds",
@@ -128,7 +121,7 @@ class PlannedRun:
     @property
     def mismatch(self) -> str:
         """How the run in the folder differs from this one, such as one of an earlier version; empty if it does not."""
-        config = self.folder / CONFIG_FILE
+        config = self.folder / run_files.CONFIG_FILE
         recorded = _read_config(config, config.stat().st_mtime_ns) if config.exists() else {}
         for override in self.settings:
             name, _, value = override.partition("=")
@@ -144,7 +137,7 @@ class PlannedRun:
 
     @property
     def can_resume(self) -> bool:
-        return (self.folder / CHECKPOINT_FILE).exists()
+        return (self.folder / run_files.CHECKPOINT_FILE).exists()
 
     @property
     def planned_rounds(self) -> int:
@@ -153,11 +146,11 @@ class PlannedRun:
     @property
     def rounds(self) -> int:
         """The number of rounds that were trained so far."""
-        return int(event["round"]) if (event := read_last_event(self.folder / METRICS_FILE)) else 0
+        return int(event["round"]) if (event := read_last_event(self.folder / run_files.METRICS_FILE)) else 0
 
     def reset(self) -> None:
         """Let a run that has diverged start again from its beginning."""
-        for name in (DIVERGED_FILE, CHECKPOINT_FILE):
+        for name in (run_files.DIVERGED_FILE, run_files.CHECKPOINT_FILE):
             (self.folder / name).unlink(missing_ok=True)
 
 

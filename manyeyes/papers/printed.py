@@ -18,7 +18,7 @@ def read_paper(paper: str) -> dict[str, Any]:
 
 def printed_table(paper: str, exhibit: str) -> list[list[str]]:
     """Return the cells of an exhibit's printed table; the first row is the header."""
-    return parse_table(read_paper(paper)[exhibit]["printed"])
+    return [line.split() for line in read_paper(paper)[exhibit]["printed"].strip().splitlines()]
 
 
 def quoted_numbers(paper: str, exhibit: str, row: str) -> Expected:
@@ -47,8 +47,3 @@ def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple
         )
         for name, exhibit_rows in rows.items()
     )
-
-
-def parse_table(text: str) -> list[list[str]]:
-    """Return the cells of a table in plain text: a line per row, cells separated by spaces."""
-    return [line.split() for line in text.strip().splitlines()]

@@ -43,10 +43,8 @@ def _group_runs(runs: list[RunRecord]) -> dict[tuple[str, ReproduceOptions], set
         if (origin := _origin(folder)) is not None:
             names.setdefault(origin, set()).add(folder.parent.name)
             num_seeds[origin] = max(num_seeds.get(origin, 0), int(folder.name) + 1)
-    return {
-        (paper, replace(options, seeds=num_seeds[paper, options])): run_names
-        for (paper, options), run_names in names.items()
-    }
+    origins = {origin: (origin[0], replace(origin[1], seeds=count)) for origin, count in num_seeds.items()}
+    return {origins[origin]: run_names for origin, run_names in names.items()}
 
 
 def _origin(folder: Path) -> tuple[str, ReproduceOptions] | None:

@@ -55,10 +55,6 @@ class ExhibitResults:
         best = (self._best_run(row, self.options.scale_metric(metric), seed) for seed in self.seeds)
         return [run for run in best if run is not None]
 
-    def values(self, row: ExhibitRow, metric: Metric) -> list[float]:
-        """Return the value of the row's best run for each seed that has one."""
-        return [best.value for best in self.best_runs(row, metric)]
-
     @property
     def seeds(self) -> range:
         return seeds(self.exhibit, self.options)

@@ -150,7 +150,7 @@ def _launch(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failure
 
 
 def _split_after_crash(batch: list[PlannedRun], launcher: str) -> tuple[list[list[PlannedRun]], list[list[PlannedRun]]]:
-    """Return what to launch again: joblib ends all runs when a process is killed, so those that had started run alone."""
+    """Return what to launch again after joblib ended all runs because one was killed: those that had started, alone."""
     started = [run for run in batch if run.folder.exists()]
     if launcher != "joblib" or not started or len(batch) == 1:
         return [], []

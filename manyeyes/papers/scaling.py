@@ -70,8 +70,7 @@ def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     settings = dict(override.split("=", 1) for override in run.settings)
     name, path, task = (settings.pop(key, "") for key in ("data", "data.path", "data.task"))
     classes_per_client = settings.pop("partitioner.classes_per_client", "")
-    for key in ("partitioner", "partitioner.num_clients"):
-        settings.pop(key, "")
+    settings = {key: value for key, value in settings.items() if key.partition(".")[0] != "partitioner"}
     arguments = run.dataset.arguments if run.dataset is not None else ()
     options = {option.removeprefix("--"): value for option, value in pairwise(arguments) if option.startswith("--")}
     data = {"data": "synthetic", "data.task": task or ("rating" if name == "flickr_aes" else "single")}
@@ -110,11 +109,8 @@ def _scale_dataset(dataset: DatasetRecipe, root: float) -> DatasetRecipe:
     index = dataset.arguments.index("--size") + 1
     size = str(shrink(int(dataset.arguments[index]), root, MIN_IMAGE_SIZE))
     arguments = (*dataset.arguments[:index], size, *dataset.arguments[index + 1 :])
-    return (
-        dataset
-        if arguments == dataset.arguments
-        else replace(dataset, path=f"{dataset.path}_{size}px", arguments=arguments)
-    )
+    path = dataset.path if arguments == dataset.arguments else f"{dataset.path}_{size}px"
+    return replace(dataset, path=path, arguments=arguments)
 
 
 def _synthetic_options(name: str, kind: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ class _FolderReader:
 
     def mapping(self, file: str) -> dict[str, Any]:
         """Return the content of a YAML or JSON file."""
-        parse = yaml.safe_load if file.endswith(".yaml") else json.loads
+        parse = partial(yaml.load, Loader=yaml.CSafeLoader) if file.endswith(".yaml") else json.loads
         try:
             content = parse(self.text(file) or "{}")
         except (yaml.YAMLError, ValueError, RecursionError):

@@ -19,10 +19,10 @@ def test_the_time_of_runs_is_estimated_from_their_rounds(capsys: Any) -> None:
     folder.mkdir(parents=True)
     rounds = [{"round": 0}, *({"round": n, "seconds": 9 if n < 4 else 60} for n in range(1, 7))]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in rounds))
-    assert reproduce.main(["test.table1", "rows=one", "--plan"]) == 0  # of fedavg, one seed has rounds and one has not
+    assert reproduce.main(["test.table1", "rows=one", "--plan"]) == 0  # one seed has rounds
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "4 of 4 runs remain: about 2 minutes of training for 2 of them, plus evaluation; the time of 2 is unknown until "
-        "similar runs have trained"
+        "4 of 4 runs remain: about 2 minutes of training for 2 of them, plus evaluation; "
+        "the time of 2 is unknown until similar runs have trained"
     )
 
 

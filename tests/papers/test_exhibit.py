@@ -16,7 +16,7 @@ from manyeyes.config.build import build_algorithm, build_preprocess
 from manyeyes.config.compose import compose_config, hydra_context
 from manyeyes.papers import EXHIBITS, get_exhibit
 from manyeyes.papers.exhibit import DatasetRecipe, PrintedValue, RunRecipe
-from manyeyes.papers.printed import parse_table
+from manyeyes.papers.printed import printed_table
 from manyeyes.papers.scaling import on_synthetic_data, scale
 
 PROMISED = [
@@ -164,8 +164,12 @@ def test_a_dataset_has_the_command_that_prepares_it() -> None:
     assert dataset.prepare_command == "manyeyes data prepare cifar10 --raw 'my raw' --out data/x"
 
 
-def test_spaces_separate_the_cells_of_a_table() -> None:
-    assert parse_table("\na  b\n1 22\n") == [["a", "b"], ["1", "22"]]
+def test_spaces_separate_the_cells_of_a_printed_table() -> None:
+    assert printed_table("fedper", "figure7") == [
+        ["model", "method", "accuracy"],
+        ["MobileNet-v1", "FedPer", ".398"],
+        ["MobileNet-v1", "FedAvg", ".312"],
+    ]
 
 
 @pytest.mark.parametrize("key", EXHIBITS)

@@ -83,7 +83,7 @@ def test_a_setting_is_trained_as_section_5_1_says(setting: str, name: str, value
 
 
 def test_the_printed_gaps_of_figure4_are_not_those_of_the_text() -> None:
-    """68, 81 and 96 % between recreation and outdoor, says section 5.2; the note of the exhibit says that they are not."""
+    """Section 5.2 says 68, 81 and 96 % between recreation and outdoor; the exhibit's note says that they differ."""
     ap = {
         row.name: {m.label: n.value for m, n in row.expected.items() if isinstance(m, ClassMetric) and n}
         for row in FIGURE4.rows

@@ -166,7 +166,7 @@ def test_figure8_has_all_momenta_for_each_effective_learning_rate() -> None:
 
 
 def test_a_run_is_long_enough_for_every_budget_of_its_row() -> None:
-    """FedVC trains four batches per round; without it each round has at least one, and a budget of batches ends the run."""
+    """FedVC trains four batches per round; without it each round has at least one, and a budget of batches ends it."""
     for row in rows("table2").values():
         for run in row.runs:
             rounds, vc = int(run.setting("rounds") or 0), run.setting("algorithm.virtual_client_size") == "256"
