@@ -141,9 +141,9 @@ def test_curves_are_those_of_the_requested_runs(serve: Serve, write: Write) -> N
         url, f"/api/curves?run={run_ids['one']}&run={run_ids['two']}&run=nothing&x=seconds&y=accuracy&y=nothing"
     )
     assert set(response) == {run_ids["one"], run_ids["two"]}
-    one = response[run_ids["one"]]
-    assert one["curves"] == {"accuracy": [[0.5, 1, 1.5, 2], [0, 0.1, 0.2, 0.3]]}
-    assert one["names"] == ["train_loss", "num_images", "max_client_batches", "seconds", "accuracy", "loss"]
+    first = response[run_ids["one"]]
+    assert first["curves"] == {"accuracy": [[0.5, 1, 1.5, 2], [0, 0.1, 0.2, 0.3]]}
+    assert first["names"] == ["train_loss", "num_images", "max_client_batches", "seconds", "accuracy", "loss"]
     assert request(url, "/api/curves?x=nothing").status == 400
 
 
@@ -160,8 +160,8 @@ def test_a_report_is_sandboxed(serve: Serve, write: Write) -> None:
     write("one")
     write("two", lr=0.3)
     url = serve()
-    one, two = ids(url).values()
-    response = request(url, f"/report?run={one}&run={two}")
+    first, second = ids(url).values()
+    response = request(url, f"/report?run={first}&run={second}")
     assert response.status == 200
     assert "<h1>" in response.body  # type: ignore[attr-defined]
     assert "sandbox allow-scripts" in response.headers["Content-Security-Policy"]

@@ -84,10 +84,10 @@ def test_scores_of_a_model_from_an_earlier_round_name_the_round(make_run: MakeRu
 
 
 def test_runs_that_differ_only_by_seed_are_a_mean_and_a_band(make_run: MakeRun) -> None:
-    one = make_run("fedavg_0", {"seed": 0}, [0.1, 0.2])
-    two = make_run("fedavg_1", {"seed": 1}, [0.1, 0.4])
-    three = make_run("other", {"seed": 0, "rounds": 9}, [0.5, 0.6])
-    runs = find_runs([str(one), str(two), str(three)])
+    first = make_run("fedavg_0", {"seed": 0}, [0.1, 0.2])
+    second = make_run("fedavg_1", {"seed": 1}, [0.1, 0.4])
+    third = make_run("other", {"seed": 0, "rounds": 9}, [0.5, 0.6])
+    runs = find_runs([str(first), str(second), str(third)])
     assert [(group.name, len(group.runs)) for group in group_runs(runs)] == [("fedavg", 2), ("other", 1)]
     lines = explorer(runs)["groups"]
     assert [line["name"] for line in lines] == ["fedavg (2 seeds)", "other"]
@@ -96,7 +96,7 @@ def test_runs_that_differ_only_by_seed_are_a_mean_and_a_band(make_run: MakeRun) 
     assert low == pytest.approx([0.1, 0.3 - 0.02**0.5], abs=1e-5)  # deviation of 0.2 and 0.4 is sqrt(0.02)
     assert high == pytest.approx([0.1, 0.3 + 0.02**0.5], abs=1e-5)
     empty = make_run("fedavg_2", {"seed": 2}, [], finished=False)
-    assert explorer(find_runs([str(one), str(two), str(empty)]))["groups"] == lines[:1]
+    assert explorer(find_runs([str(first), str(second), str(empty)]))["groups"] == lines[:1]
 
 
 def test_a_seed_that_was_run_twice_counts_once(make_run: MakeRun) -> None:
@@ -206,12 +206,25 @@ def test_a_run_without_evaluation_still_has_its_losses(make_run: MakeRun, page_t
 
 
 def test_the_table_of_runs_has_the_settings_that_differ(make_run: MakeRun, page_text: Callable[..., str]) -> None:
-    one = make_run("a", {"algorithm.lr": 0.125, "data.users": 10}, [0.1, 0.9, 0.25])
-    text = page_text(one, make_run("b", {"algorithm.lr": 0.5, "data.users": 10}, [0.1, 0.2, 0.75]))
+    first = make_run("a", {"algorithm.lr": 0.125, "data.users": 10}, [0.1, 0.9, 0.25])
+    text = page_text(first, make_run("b", {"algorithm.lr": 0.5, "data.users": 10}, [0.1, 0.2, 0.75]))
     table = text[text.index("The runs, and") : text.index("Training loss")]
     for cell in ("lr", "0.125", "0.5", "90.0 % (round 1)", "25.0 %", "75.0 %"):
         assert cell in table
     assert "users" not in table
+
+
+def test_a_setting_that_a_component_repeats_is_one_column(make_run: MakeRun, page_text: Callable[..., str]) -> None:
+    """`algorithm.lr` is also an option of the client optimizer; the server optimizer's `lr` is another setting."""
+    settings = [("a", 0.125, 1.0), ("b", 0.5, 2.0)]
+    folders = [
+        make_run(name, {"algorithm.lr": lr, "client_optimizer.lr": lr, "server_optimizer.lr": server_lr}, [0.1, 0.2])
+        for name, lr, server_lr in settings
+    ]
+    text = page_text(*folders)
+    table = text[text.index("The runs, and") : text.index("Training loss")]
+    assert (table.count("0.125"), table.count("algorithm.lr"), table.count("server_optimizer.lr")) == (1, 1, 1)
+    assert "client_optimizer.lr" not in table
 
 
 def test_a_folder_of_runs_is_all_of_them_named_by_what_differs(make_run: MakeRun, tmp_path: Path) -> None:
@@ -325,6 +338,8 @@ def test_ticks_are_round() -> None:
     assert ticks(0, 1, 5) == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert ticks(37, 62, 5) == [40, 45, 50, 55, 60]
     assert ticks(1, 2000, 5, log=True) == [1, 10, 100, 1000]
+    assert ticks(100, 20_000, 7, log=True) == [100, 200, 500, 1000, 2000, 5000, 10_000, 20_000]
+    assert ticks(100, 20_000, 2, log=True) == [100, 10_000]
 
 
 def test_a_still_chart_has_upright_long_names_whiskers_and_hollow_points() -> None:
