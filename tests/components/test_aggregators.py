@@ -25,7 +25,7 @@ from manyeyes.components import (
     WeightUniformly,
     aggregators,
 )
-from manyeyes.core.algorithm import Aggregator, Algorithm, PersonalLayers
+from manyeyes.core.algorithm import Aggregator, Algorithm
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
@@ -143,20 +143,15 @@ def test_krum_needs_enough_clients(population: Population) -> None:
     replace(fedvc(cohort_size=7), aggregator=Krum(2)).validate(population)
 
 
-class AttackedEngine:
+class AttackedEngine(ReferenceEngine):
     """The reference engine with attackers, who send -10 times their update."""
 
-    def __init__(self, inner: ReferenceEngine, attackers: set[int]) -> None:
-        self.inner, self.attackers = inner, attackers
-        self.num_trainable, self.num_augment_uniforms = inner.num_trainable, inner.num_augment_uniforms
-
-    def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        return self.inner.personal_mask(personal_layers)
+    attackers: frozenset[int] = frozenset()
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
-        actual = self.inner.train(weights, plan, replace(context, keep_client_updates=True), client_states)
+        actual = super().train(weights, plan, replace(context, keep_client_updates=True), client_states)
         assert actual.updates_KW is not None, "the context asks for each client's update"
         factor = torch.tensor([-10.0 if client.user in self.attackers else 1.0 for client in plan.clients])
         updates_KW = actual.updates_KW * factor[:, None]
@@ -175,7 +170,8 @@ TEN_USERS = Population.from_arrays(
 
 def loss_after(algorithm: Algorithm, attackers: set[int], rounds: int = 8) -> float:
     model = FlatModel(build_model("linear", 3, size=8, seed=0))
-    engine = AttackedEngine(ReferenceEngine(EngineSetup(model, TEN_USERS, Preprocess(), CPU)), attackers)
+    engine = AttackedEngine(EngineSetup(model, TEN_USERS, Preprocess(), CPU))
+    engine.attackers = frozenset(attackers)
     state = init_state(algorithm, model.read(), model.num_trainable)
     for _ in range(rounds):
         state, _ = run_round(algorithm, state, TEN_USERS, engine, {}, seed=0)

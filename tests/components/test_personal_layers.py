@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -44,7 +46,7 @@ def test_patterns_in_a_list_equal_those_in_a_tuple() -> None:
     assert {listed, MatchingLayers(("fc.*",))} == {listed}  # engines cache masks by the component
 
 
-HEADS = {  # as FedPer's baseline counts layers
+HEADS: dict[str, list[tuple[str, ...]]] = {  # as FedPer's baseline counts layers
     "resnet34": [
         ("fc",),
         ("fc", "layer4.2"),
@@ -94,7 +96,7 @@ def test_a_missing_or_short_head_is_refused(module: nn.Module, message: str) -> 
         HeadLayers(2).parameter_names(module)
 
 
-def module_with_head(head: object) -> nn.Module:
+def module_with_head(head: Any) -> nn.Module:
     module = nn.Module()
     module.conv, module.fc, module.scale = nn.Conv2d(3, 2, 1), nn.Linear(2, 2), nn.Parameter(torch.ones(1))
     module.head = head

@@ -46,7 +46,9 @@ def test_the_plan_of_a_seed_never_changes() -> None:
     uniforms = [
         client.augment_uniforms_SBD[-1, 0, 0] for client in plan.clients if client.augment_uniforms_SBD is not None
     ]
-    np.testing.assert_array_equal(uniforms, np.float32([0.8933207392692566, 0.6842814087867737, 0.7007142305374146]))
+    np.testing.assert_array_equal(
+        uniforms, np.array([0.8933207392692566, 0.6842814087867737, 0.7007142305374146], np.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,9 +78,8 @@ def test_every_client_has_its_own_generators(
         ]
         assert client.dropout_seeds_S.tolist() == seeds
         fractions = np.bincount(LABELS.ids[first:last], minlength=3) / (last - first)
-        ratio = np.float32(np.bincount(LABELS.ids) / 28 / np.maximum(fractions, 1e-9))[
-            LABELS.ids[client.example_indices_SB]
-        ]
+        ratios = (np.bincount(LABELS.ids) / 28 / np.maximum(fractions, 1e-9)).astype(np.float32)
+        ratio = ratios[LABELS.ids[client.example_indices_SB]]
         np.testing.assert_array_equal(
             client.example_weights_SB, is_real * (ratio if example_weighting else np.float32(1))
         )

@@ -34,7 +34,7 @@ def sources(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def make_population(source: dict[str, Any]) -> Population:
+def make_population(source: dict[str, Any]) -> Any:
     return Population.from_arrays(
         source["images"],
         SingleLabels(source["labels"], CLASSES),
@@ -44,7 +44,7 @@ def make_population(source: dict[str, Any]) -> Population:
     )
 
 
-def assert_holds(population: Population, source: dict[str, Any], expected: list[int]) -> None:
+def assert_holds(population: Any, source: dict[str, Any], expected: list[int]) -> None:
     """Check that a population has exactly these rows, each with its own user, label, tags and split."""
     pixels = population.pixels(np.arange(len(population)))[:, 0, 0]
     assert sorted(pixels[:, 0]) == expected
@@ -198,7 +198,7 @@ def test_multi_labels_that_are_not_class_ids_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", [list, np.int32, np.uint8, bool])
 def test_labels_of_other_integer_types_are_converted(kind: Any) -> None:
-    ids = [0, 1, 1] if kind is list else np.array([0, 1, 1], kind)
+    ids: Any = [0, 1, 1] if kind is list else np.array([0, 1, 1], kind)
     single = SingleLabels(ids, CLASSES)
     several = MultiLabels(np.array([0, 1, 3], np.int32), ids, CLASSES)
     assert single.ids.tolist() == several.indices.tolist() == [0, 1, 1]
@@ -211,7 +211,7 @@ def test_class_ids_are_not_copied() -> None:
 
 
 def test_columns_may_be_lists_but_not_single_values() -> None:
-    population = Population.from_arrays(IMAGES, LABELS, [1, 0], split=["test", "train"])
+    population: Any = Population.from_arrays(IMAGES, LABELS, [1, 0], split=["test", "train"])
     assert population.columns["split"].tolist() == ["train", "test"]
     with pytest.raises(ValueError, match="split is one str, 'train': give one entry for each example"):
         Population.from_arrays(IMAGES, LABELS, [0, 1], split="train")

@@ -272,7 +272,7 @@ def test_a_private_round_gives_no_label_counts_to_example_weights() -> None:
 
 def with_other_labels(population: Population) -> Population:
     """Return the population with other labels of the last user."""
-    labels = population.labels.targets(np.arange(len(population))).copy()
+    labels = population.labels.targets(np.arange(len(population))).astype(np.int64)
     labels[-3:] = (labels[-3:].sum() < 2) * 1
     return replace(population, labels=SingleLabels(labels, population.classes))
 

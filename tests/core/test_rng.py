@@ -39,9 +39,9 @@ def test_generators_of_several_users_equal_single_ones(key: tuple[int, str, int,
 
 def test_the_global_generator_is_neither_read_nor_changed() -> None:
     np.random.seed(0)  # noqa: NPY002
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
     first = make_rng(1, "draw", 2, 3).random(4)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    np.testing.assert_array_equal(np.random.get_state(legacy=False)["state"]["key"], before)  # noqa: NPY002
     np.random.seed(1)  # noqa: NPY002
     np.testing.assert_array_equal(make_rng(1, "draw", 2, 3).random(4), first)
 

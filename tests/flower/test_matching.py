@@ -62,7 +62,16 @@ def weights(result: Result) -> torch.Tensor:
     return FlatModel(result.model).read()
 
 
-@pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
+FAST_CASES = ("fedavg", "central privacy")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(settings, id=name, marks=[] if name in FAST_CASES else pytest.mark.slow)
+        for name, settings in CASES.items()
+    ],
+)
 def test_a_federated_run_equals_the_run_in_one_process(
     population: Population, make_grid: Callable[..., Any], tmp_path: Path, settings: str
 ) -> None:

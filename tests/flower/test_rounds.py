@@ -103,6 +103,7 @@ def test_a_round_with_too_few_valid_replies_asks_only_the_missing_clients_again(
     assert sorted(asked) == [10, 11, 12, 12, 12, 13]
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_for_lack_of_clients_says_why_and_can_be_resumed(
     make_grid: MakeGrid, config: FederationConfig, tmp_path: Path
 ) -> None:
@@ -128,6 +129,7 @@ def test_resuming_a_folder_without_a_federated_run_is_refused(
         serve(make_grid(config), replace(config, resume=str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_a_private_client_that_sends_a_longer_update_counts_for_the_clipping_norm_at_most(
     make_grid: MakeGrid, config: FederationConfig, tmp_path: Path
 ) -> None:

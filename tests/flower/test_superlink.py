@@ -59,6 +59,7 @@ def assert_trained_as_in_process(run: Path, population: Population, rounds: Sequ
         torch.testing.assert_close(trained[name], tensor, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_three_nodes_with_tls_and_authentication_train_what_one_process_does(
     population: Population, stores: list[Path], tmp_path: Path, processes: Any
@@ -117,6 +118,7 @@ def test_three_nodes_with_tls_and_authentication_train_what_one_process_does(
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Flower's simulation needs Ray: pip install 'flwr[simulation]'")
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_flwr_run_simulates_the_same_app(
     population: Population, stores: list[Path], tmp_path: Path, processes: Any

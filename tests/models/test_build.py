@@ -82,7 +82,7 @@ def test_the_global_generator_is_neither_used_nor_changed(name: str) -> None:
 @pytest.mark.parametrize("size", [32, 64, 224])
 @pytest.mark.parametrize("name", MODELS)
 def test_images_of_any_size_give_logits(name: str, size: int) -> None:
-    options = {"width": 8} if name == "lenet" else {}
+    options: dict[str, Any] = {"width": 8} if name == "lenet" else {}
     model = build_model(name, 7, size=size, **options)
     with torch.no_grad():
         assert model(random_images(1, size)).shape == (1, 7)

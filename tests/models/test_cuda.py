@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,11 @@ from manyeyes.models.fast.cuda import (
 )
 from manyeyes.models.fast.depthwise import DepthConv2d
 from manyeyes.models.fast.group_norm import FusedGroupNorm
+
+
+def kinds_of(layers: Any) -> list[type]:
+    """Return the class of each layer of a Sequential."""
+    return [type(layer) for layer in layers]
 
 
 def losses_and_grads(module: nn.Module, parameters: dict[str, Tensor], images_KBCHW: Tensor) -> list[Tensor]:
@@ -138,8 +145,11 @@ def test_only_supported_layers_are_replaced_in_a_copy() -> None:
         nn.Linear(8, 10),
     )
     fast = optimize_for_cuda(plain, vmapped=True)
-    assert [type(layer) for layer in fast] == [nn.Conv2d] * 4 + [ClientLinear, ClientLinear]
-    assert [type(layer) for layer in optimize_for_cuda(plain, vmapped=False)][4:] == [nn.Linear, AlignedLinear]
+    assert kinds_of(fast) == [nn.Conv2d] * 4 + [ClientLinear, ClientLinear]
+    assert kinds_of(optimize_for_cuda(plain, vmapped=False))[4:] == [
+        nn.Linear,
+        AlignedLinear,
+    ]
     assert {type(layer) for layer in plain} == {nn.Conv2d, nn.Linear}
     assert type(optimize_for_cuda(nn.Conv2d(8, 8, 3), vmapped=False)) is nn.Conv2d
 
@@ -159,12 +169,12 @@ def test_norms_and_depthwise_convolutions_are_replaced_in_channels_last_models()
         nn.GroupNorm(2, 8),
         relu,
     )
-    assert [type(layer) for layer in optimize_for_cuda(plain, vmapped=False)] == [type(layer) for layer in plain]
+    assert kinds_of(optimize_for_cuda(plain, vmapped=False)) == [type(layer) for layer in plain]
     plain.channels_last = ("cuda",)  # type: ignore[assignment]
-    assert [type(layer) for layer in optimize_for_cuda(plain, vmapped=True)] == [type(layer) for layer in plain]
+    assert kinds_of(optimize_for_cuda(plain, vmapped=True)) == [type(layer) for layer in plain]
     fast = optimize_for_cuda(plain, vmapped=False)
     kinds = [DepthConv2d, nn.Conv2d, FusedGroupNorm, nn.Identity, nn.GroupNorm, nn.ReLU]
-    assert [type(layer) for layer in fast] == [
+    assert kinds_of(fast) == [
         *kinds,
         FusedGroupNorm,
         nn.ReLU,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -11,10 +13,10 @@ from manyeyes.models.flat import FlatModel
 IMAGES = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(1))
 
 
-def module() -> nn.Sequential:
+def module() -> Any:
     """Return a frozen convolution, BatchNorm, and a head."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 4))
+    net: Any = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 4))
     net[0].requires_grad_(False)
     net[1].running_mean.fill_(0.3)
     return net
@@ -90,7 +92,7 @@ def test_gradient_is_that_of_the_module() -> None:
     theta = weights[:40].clone().requires_grad_()
     (grad,) = torch.autograd.grad(flat(theta, weights[40:], IMAGES).square().sum(), theta)
     net(IMAGES).square().sum().backward()
-    expected = [p.grad.flatten() for p in net.parameters() if p.requires_grad]
+    expected = [p.grad.flatten() for p in net.parameters() if p.grad is not None]
     torch.testing.assert_close(grad, torch.cat(expected))
 
 

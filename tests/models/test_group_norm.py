@@ -62,7 +62,7 @@ def test_models(name: str, device: str) -> None:
     plain = build_model(name, 5, norm="group", size=32).to(device)
     with torch.no_grad():
         for parameter in plain.parameters():
-            parameter += 0.05 * torch.linspace(0, 9, parameter.numel(), device=device).sin().view_as(parameter)
+            parameter.add_(0.05 * torch.linspace(0, 9, parameter.numel(), device=device).sin().view_as(parameter))
     fast = optimize_for_cuda(plain, vmapped=False)
     norms = [child for child in fast.modules() if isinstance(child, nn.GroupNorm)]
     assert norms and {type(norm) for norm in norms} == {FusedGroupNorm}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def save(state: State, path: Path) -> Path:
     return path
 
 
-def trained(name: str = "resnet18", classes: int = 1000, norm: str = "batch", **options: int) -> State:
+def trained(name: str = "resnet18", classes: int = 1000, norm: str = "batch", **options: Any) -> State:
     """Return weights as after training: no norm is at its initial value."""
     state = build_model(name, classes, norm=norm, seed=9, **options).state_dict()
     return {key: value + 1 if value.dim() < 2 else value for key, value in state.items()}
