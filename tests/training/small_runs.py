@@ -1,7 +1,12 @@
-"""Runs that take a second, and the contents of their folders."""
+"""Runs that take a second, runs that are killed, and the contents of their folders."""
 
 from __future__ import annotations
 
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ from torch import Tensor
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.training import checkpoint
 from manyeyes.training.result import Result
 from manyeyes.training.run_folder import read_events
 from manyeyes.training.train import train
@@ -37,3 +43,29 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def equal_tensors(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def kill_twice(
+    folder: Path,
+    args: tuple[str, ...],
+    spawn: Callable[..., subprocess.Popen[str]],
+    until: Callable[[Callable[[], bool]], None],
+) -> int:
+    """Start a run with `manyeyes run`, kill it and its continuation at random moments, and return the saved round."""
+    metrics, rng, saved_round = folder / "metrics.jsonl", random.Random(" ".join(args)), 0
+    start = (*args, "rounds=1000000", f"folder={folder.name}")
+    for _ in range(2):
+        process = spawn("-m", "manyeyes", "run", *start)
+        num_lines = saved_round + rng.randint(2, 12)
+
+        def has_trained(process: subprocess.Popen[str] = process, num_lines: int = num_lines) -> bool:
+            assert process.poll() is None, process.communicate()[1]
+            return metrics.exists() and metrics.read_bytes().count(b"\n") > num_lines
+
+        until(has_trained)
+        time.sleep(rng.uniform(0, 0.02))  # anywhere in a round, or while the checkpoint is written
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+        saved_round = checkpoint.load(folder / "checkpoint.safetensors", torch.device("cpu")).state.round
+        start = (f"resume={folder.name}",)
+    return saved_round

@@ -62,7 +62,7 @@ def test_a_stopped_run_is_saved_and_the_printed_command_continues_it_exactly(
     args = (*tiny, "algorithm=fedavgm", "checkpoint_seconds=1000")
     process = spawn("-m", "manyeyes", "run", *args, "rounds=1000000", "folder=my run")
     metrics = tmp_path / "my run" / "metrics.jsonl"
-    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 3)
+    until(lambda: process.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") >= 3))
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
     match = re.fullmatch(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +25,7 @@ from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.result import Result
 from manyeyes.training.train import train
-from tests.training.small_runs import equal_tensors, events_without_times
+from tests.training.small_runs import equal_tensors, events_without_times, kill_twice
 
 CPU = torch.device("cpu")
 HEAD = MatchingLayers(("4.*",))
@@ -111,17 +108,7 @@ def test_a_run_killed_at_random_moments_equals_one_that_was_never_stopped(
 ) -> None:
     args = (*tiny, "data.split=per_user", "algorithm=fedper", "algorithm.head_layers=1", "engine=reference")
     args = (*args, f"client_state_cache_mib={cache_mib}")
-    metrics, rng, saved_round = tmp_path / "killed" / "metrics.jsonl", random.Random(cache_mib), 0
-    start: tuple[str, ...] = (*args, "rounds=1000000", "folder=killed")
-    for _ in range(2):
-        process = spawn("-m", "manyeyes", "run", *start)
-        num_lines = saved_round + rng.randint(2, 12)
-        until(lambda num_lines=num_lines: metrics.exists() and metrics.read_bytes().count(b"\n") > num_lines)
-        time.sleep(rng.uniform(0, 0.02))
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
-        saved_round = checkpoint.load(tmp_path / "killed" / "checkpoint.safetensors", CPU).state.round
-        start = ("resume=killed",)
+    saved_round = kill_twice(tmp_path / "killed", args, spawn, until)
     assert command("run", "resume=killed", f"rounds={saved_round + 5}").code == 0
     assert command("run", *args, f"rounds={saved_round + 5}", "folder=uninterrupted").code == 0
     assert equal_tensors(all_states(tmp_path / "killed"), all_states(tmp_path / "uninterrupted"))

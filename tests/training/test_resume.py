@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-import random
-import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +22,7 @@ from manyeyes.components import Adam, MatchingLayers, Schedule, WeightUniformly
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.models import build_model
 from manyeyes.training import checkpoint
-from tests.training.small_runs import CROPS, contents, events_without_times, run
+from tests.training.small_runs import CROPS, contents, events_without_times, kill_twice, run
 
 CPU = torch.device("cpu")
 RESULT_FILES = ("model.safetensors", "per_class.csv", "per_user.csv")
@@ -93,21 +90,11 @@ def test_a_run_killed_at_random_moments_equals_one_that_was_never_stopped(
     tiny: tuple[str, ...],
     args: tuple[str, ...],
 ) -> None:
-    metrics, rng = tmp_path / "killed" / "metrics.jsonl", random.Random(args[0])
-    options = [option for option in tiny if not (args[0] == "algorithm=centralized" and "cohort_size" in option)]
-    start: tuple[str, ...] = (*options, *args, "rounds=1000000", "folder=killed")
-    saved_round = 0
-    for _ in range(2):
-        process = spawn("-m", "manyeyes", "run", *start)
-        num_lines = saved_round + rng.randint(2, 12)
-        until(lambda num_lines=num_lines: metrics.exists() and metrics.read_bytes().count(b"\n") > num_lines)
-        time.sleep(rng.uniform(0, 0.02))  # anywhere in a round, or while the checkpoint is written
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -signal.SIGKILL
-        saved_round = checkpoint.load(tmp_path / "killed" / "checkpoint.safetensors", CPU).state.round
-        start = ("resume=killed",)
+    tiny = tuple(option for option in tiny if args[0] != "algorithm=centralized" or "cohort_size" not in option)
+    options = (*tiny, *args)
+    saved_round = kill_twice(tmp_path / "killed", options, spawn, until)
     assert command("run", "resume=killed", f"rounds={saved_round + 5}").code == 0
-    assert command("run", *options, *args, f"rounds={saved_round + 5}", "folder=uninterrupted").code == 0
+    assert command("run", *options, f"rounds={saved_round + 5}", "folder=uninterrupted").code == 0
     assert_equal_results(tmp_path / "killed", tmp_path / "uninterrupted")
 
 
