@@ -305,6 +305,7 @@ def test_no_constructed_cell_has_more_images_than_its_limit(synthetic_raw: Path)
     assert manifest.notes["training images without a client, left out"]["count"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"split": "geo_300"}, {"construct": True}, {"construct": True, "split": "geo_100"}]
 )

@@ -213,6 +213,7 @@ def test_a_landmark_with_100_000_images_is_read_from_one_row(tmp_path: Path) -> 
     assert len(make_split(tmp_path, seed=0, filters=Filters(1, 1, 1, 1)).users) == len(ids)
 
 
+@pytest.mark.slow
 def test_a_constructed_split_satisfies_the_paper(synthetic_raw: Path) -> None:
     manifest = make_split(synthetic_raw, seed=0)
     is_train, labels = manifest.split == "train", manifest.labels["class"]
@@ -230,6 +231,7 @@ def test_a_constructed_split_satisfies_the_paper(synthetic_raw: Path) -> None:
     assert set(manifest.users[~is_train]) == {""}
 
 
+@pytest.mark.slow
 def test_the_seed_chooses_only_the_test_images(synthetic_raw: Path) -> None:
     first, repeated, other_seed = (read_manifest(synthetic_raw, construct=True, seed=seed) for seed in (0, 0, 1))
     assert rows(first) == rows(repeated)
@@ -237,6 +239,7 @@ def test_the_seed_chooses_only_the_test_images(synthetic_raw: Path) -> None:
     assert {split for _, _, split, _ in differ} == {"test"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"split": "23k"}, {"construct": True}])
 def test_every_synthetic_image_has_its_own_label(
     synthetic_raw: Path, class_ids: dict[bytes, int], options: dict[str, Any]
@@ -254,6 +257,7 @@ def test_every_synthetic_image_has_its_own_label(
         assert [int(name) for name in labels.classes] == [1000 + 37 * min(classes[c]) for c in sorted(classes)]
 
 
+@pytest.mark.slow
 def test_a_tenth_of_the_synthetic_images_is_missing(synthetic_raw: Path) -> None:
     train = read_manifest(synthetic_raw).notes["coverage"]["train"]
     assert 0.85 < train["found"] / train["listed"] < 0.95

@@ -36,7 +36,9 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 def test_a_download_is_extracted_read_and_not_repeated(tmp_path: Path, site: tuple[Path, str]) -> None:
     folder, address = site
     cifar10 = dataset("cifar10")
-    cifar10.write_synthetic(SyntheticImages(users=12, size=32, coarse=5, fine=20, images_per_user=5), tmp_path / "synthetic")
+    cifar10.write_synthetic(
+        SyntheticImages(users=12, size=32, coarse=5, fine=20, images_per_user=5), tmp_path / "synthetic"
+    )
     with tarfile.open(folder / "images.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "synthetic" / "cifar-10-batches-bin", "cifar-10-batches-bin")
     local = replace(cifar10, remote_files=(RemoteFile(address + "images.tar.gz"),))

@@ -95,8 +95,8 @@ def make_split(raw: Path, seed: int, filters: Filters = PAPER) -> Manifest:
     train = np.flatnonzero(is_train)
     test = _test_images(landmarks, users, train, has_author, filters, make_rng(seed, "landmarks"))
     chosen = np.concatenate([train, test])
-    numbers = np.array(names)[landmarks[chosen]]
-    labels = released.numbered_labels(numbers, numbers, raw)
+    classes = np.array(names)[landmarks[chosen]]
+    labels = released.numbered_labels(classes, classes, raw)
     columns = {"image_id": released.as_strings(image_ids.take(pa.array(chosen)))}
     return released.unlocated_manifest("landmarks", np.array(authors)[users[train]], labels, columns)
 
