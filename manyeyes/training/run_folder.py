@@ -130,6 +130,7 @@ class Recorder:
             )
         self._metrics = folder.metrics.open("ab")
         self._metrics.truncate(size)
+        self._metrics.seek(size)  # truncate leaves the position, which `save` records, behind the end
         self.events = read_events(folder.metrics)
 
     @property

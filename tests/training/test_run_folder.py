@@ -215,3 +215,19 @@ def test_a_metrics_file_shorter_than_its_checkpoint_says_is_refused_and_not_chan
     with pytest.raises(ValueError, match="is shorter than its checkpoint says"):
         Recorder(folder, "", checkpoint.load(folder.checkpoint, CPU))
     assert folder.metrics.read_text() == "{}\n"
+
+
+def test_a_continued_run_that_saves_before_it_writes_an_event_can_be_continued_again(tmp_path: Path) -> None:
+    """As a run does that diverges in the first round after it was resumed."""
+    folder = RunFolder(tmp_path)
+    first = Recorder(folder)
+    first.write({"round": 0})
+    first.save(STATE, make_clients(), {})
+    first.write({"round": 1})  # is dropped
+    first.close()
+    second = Recorder(folder, "", checkpoint.load(folder.checkpoint, CPU))
+    second.save(STATE, make_clients(), {})
+    second.close()
+    third = Recorder(folder, "", checkpoint.load(folder.checkpoint, CPU))
+    third.close()
+    assert third.events == [{"round": 0}]
