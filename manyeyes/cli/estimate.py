@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from rich.filesize import decimal as format_bytes
 
 from manyeyes.cli.parser import Parser
 from manyeyes.components.samplers import Centralized
@@ -119,8 +120,8 @@ def report(estimate: Estimate, ranks: list[int]) -> Iterator[str]:
             f"{cost.images:,.0f}",
             f"{cost.seconds:.3g}" if cost.seconds < 1000 else f"{cost.seconds:,.0f}",
             f"{cost.idle_fraction:.0%}" + (" *" if is_bottleneck else ""),
-            format_bytes(cost.clients * up),
-            format_bytes(cost.clients * down),
+            format_bytes(int(cost.clients * up)),
+            format_bytes(int(cost.clients * down)),
             format_bytes(server_memory(sized, model, cohort_size)),
             format_bytes(min(num_ranks, cohort_size) * client_memory(sized, model)),
             format_duration(cost.seconds * rounds),
@@ -175,14 +176,6 @@ def _with_cohorts(
         algorithm.validate(population)
         sized[cohort_size] = calibrate_privacy(algorithm, population, rounds)
     return sized
-
-
-def format_bytes(count: float) -> str:
-    """Return bytes with a unit: `44.7 MB`."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    power = min(int(math.log10(count)) // 3, 5)
-    return f"{count / 1000**power:.3g} {'kMGTP'[power - 1]}B"
 
 
 def format_duration(seconds: float) -> str:

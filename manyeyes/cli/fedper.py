@@ -67,6 +67,7 @@ TRANSLATIONS = {
     "server_device": "engine.device",
 }
 MODELS = {"mobile": "mobilenet_v1", "resnet": "resnet34"}
+CONFIGURATIONS = {"dataset.name": DATASETS, "model_name": MODELS, "algorithm": ("fedper", "fedavg")}
 # Settings that follow from the data, or are for Ray only.
 IGNORED = ("num_classes", "model.num_classes", "model._target_", "dataset.split", "client_resources.")
 
@@ -122,14 +123,10 @@ def _named_configuration(path: str) -> dict[str, str]:
     """Return the settings that a configuration file of the baseline stands for, by the parts of its path."""
     settings = {}
     for part in Path(path).with_suffix("").parts if path else ():
-        if part in DATASETS:
-            settings["dataset.name"] = part
-        elif part in MODELS:
-            settings["model_name"] = part
-        elif part in ("fedper", "fedavg"):
-            settings["algorithm"] = part
-        elif part not in ("conf", "base", "."):
+        names = [name for name, values in CONFIGURATIONS.items() if part in values]
+        if not names and part not in ("conf", "base", "."):
             raise ValueError(f"Unknown configuration {path!r}: choose base, cifar10 or flickr.")
+        settings |= dict.fromkeys(names, part)
     return settings
 
 
@@ -150,16 +147,10 @@ def _translate(name: str, value: str, dataset: str) -> Iterator[tuple[str, str]]
     if name == "clients_per_round":
         yield "sampler", "uniform"
     if name == "model_name":
-        value = _model_names(value)
+        if unknown := set(value.split(",")) - MODELS.keys():
+            raise ValueError(f"model_name is {unknown.pop()!r}: choose mobile or resnet, or give model=...")
+        value = ",".join(MODELS[model] for model in value.split(","))
     yield setting, value
-
-
-def _model_names(values: str) -> str:
-    """Return our names of the baseline's models, separated by commas as in a sweep."""
-    for value in values.split(","):
-        if value not in MODELS:
-            raise ValueError(f"model_name is {value!r}: choose mobile or resnet, or give model=...")
-    return ",".join(MODELS[value] for value in values.split(","))
 
 
 def _prepare_data(name: str, path: Path, raw: Path | None) -> None:

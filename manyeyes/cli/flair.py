@@ -1,6 +1,5 @@
 """`manyeyes flair`: the settings of the FLAIR baseline (Flower, baselines/flair) as settings of `manyeyes run`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from manyeyes.cli import run
@@ -25,6 +24,7 @@ loss is tested on the test split, as in the paper; the baseline evaluates on the
   python -m manyeyes.flair pretrained=false dataset.use_fine_grained_labels=true
 """
 DATA_PATHS = ("data/flair", "data/flair_federated.hdf5")  # where the data is looked for
+FINE_LABELS = "dataset.use_fine_grained_labels"
 TRANSLATIONS = {
     "dataset.max_num_user_images": "algorithm.max_examples",
     "dataset.data_path": "data.path",
@@ -53,25 +53,20 @@ def main(argv: list[str]) -> int:
     baseline = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
     settings: dict[str, str] = {}
     if "resume" not in baseline:  # a resumed run has its settings
-        row = "FL-F-17" if _is_true("pretrained", baseline.pop("pretrained", "true")) else "FL-R-17"
+        row = _choose("pretrained", baseline.pop("pretrained", "true"), {"true": "FL-F-17", "false": "FL-R-17"})
         settings = dict(setting.split("=", 1) for setting in paper.run(row).settings)
-        settings["data.task"] = ",".join(_tasks(baseline.pop("dataset.use_fine_grained_labels", "false")))
+        values = baseline.pop(FINE_LABELS, "false").split(",")  # several in a sweep
+        settings["data.task"] = ",".join(_choose(FINE_LABELS, v, {"true": "fine", "false": "coarse"}) for v in values)
     translated = {TRANSLATIONS.get(name, name): value for name, value in baseline.items() if name not in IGNORED}
     if settings and "data.path" not in translated and translated.get("data", "flair") == "flair":
         settings["data.path"] = _find_data()
     return run.main([*flags, *(f"{name}={value}" for name, value in (settings | translated).items())])
 
 
-def _is_true(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
+def _choose(name: str, value: str, choices: dict[str, str]) -> str:
+    if value.lower() not in choices:
         raise ValueError(f"{name} is {value!r}: it must be true or false, one at a time.")
-    return value.lower() == "true"
-
-
-def _tasks(values: str) -> Iterator[str]:
-    """Yield the task of each of comma-separated values, for a sweep."""
-    for value in values.split(","):
-        yield "fine" if _is_true("dataset.use_fine_grained_labels", value) else "coarse"
+    return choices[value.lower()]
 
 
 def _find_data() -> str:

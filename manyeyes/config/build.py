@@ -19,7 +19,7 @@ from manyeyes.models import build_model as build_named_model
 from manyeyes.training.config import RunConfig
 
 Config = DictConfig | Mapping[str, Any]  # composed settings, or those of a run folder
-LISTS = {group.name: group.slot for group in GROUPS.values() if group.is_list}
+LISTS = tuple(group.name for group in GROUPS.values() if group.is_list)
 
 
 def build_algorithm(config: Config) -> Algorithm:
@@ -94,7 +94,7 @@ def train_options(config: Config) -> dict[str, Any]:
         **{option.name: settings[option.name] for option in fields(RunConfig)},
         **{option.name: settings["engine"][option.name] for option in ENGINE_OPTIONS},
         "engine": settings["engine"]["name"],
-        **{name: [build(slot, item) for item in listed(settings.get(name))] for name, slot in LISTS.items()},
+        **{name: listed(settings.get(name)) for name in LISTS},  # descriptions, from which `train` builds components
     }
 
 

@@ -9,7 +9,6 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from manyeyes.config.build import (
     build_algorithm,
@@ -51,13 +50,12 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
     try:
         check_settings(config)
         result = _train_composed(config)
-    except (ValueError, DivergenceError, PeerLostError, OSError, OmegaConfBaseException) as error:
-        failures.append(_with_number(ValueError(format_error(error)) if is_config_error(error) else error))
-        return None
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except Exception as error:
+        if is_config_error(error) or is_out_of_memory(error):
+            error = ValueError(format_error(error))
+        if not isinstance(error, ValueError | DivergenceError | PeerLostError | OSError):
             raise
-        failures.append(_with_number(ValueError(format_error(error))))
+        failures.append(_with_number(error))
         return None
     if result.folder is not None:  # of several processes of one run, only the first writes its folder
         printed = (*SUMMARY_METRICS, *USER_METRICS)

@@ -166,6 +166,7 @@ def test_a_sweep_runs_every_combination(tmp_path: Path, command: Any, tiny: tupl
     assert outcome.out.count("accuracy 0.") == 4 * 2  # accuracy and macro_accuracy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [("-m", "seed=0,1"), ("seed=0,1", "--multirun", "rounds=1")])
 def test_flags_can_be_anywhere(command: Any, tiny: tuple[str, ...], order: tuple[str, ...]) -> None:
     outcome = command("run", *tiny, "data.images_per_user=2", "rounds=1", *order)
@@ -282,6 +283,7 @@ def test_a_users_own_components_are_recorded_and_resumed(tmp_path: Path, command
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_a_changed_source_is_named_when_the_run_is_resumed(tmp_path: Path, command: Any, mine: Path) -> None:
     assert command("run", *OWN_SETTINGS, "rounds=1", "folder=run").code == 0
     mine.write_text(OWN_COMPONENTS + "\n# changed\n")

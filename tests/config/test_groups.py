@@ -52,7 +52,9 @@ def test_every_setting_of_a_run_has_a_help_text() -> None:
     assert [option.name for option in (*RUN_OPTIONS, *PREPROCESS_OPTIONS, *ENGINE_OPTIONS) if not option.help] == []
 
 
-@pytest.mark.parametrize("group", ["algorithm", "model", "engine", "server_optimizer", "aggregator"])
+@pytest.mark.parametrize(
+    "group", [pytest.param("algorithm", marks=pytest.mark.slow), "model", "engine", "server_optimizer", "aggregator"]
+)
 def test_a_choice_is_composed_with_its_name(group: str) -> None:
     for choice in GROUPS[group].choices():
         if choice != "none":
