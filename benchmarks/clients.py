@@ -1,6 +1,6 @@
-"""The client store at 50,000 clients with a ResNet18 head of 17 classes: opening, a round, a checkpoint, what it takes.
+"""The client state store with 50,000 clients and a ResNet18 head of 17 classes: time to open, a round, a checkpoint.
 
-    python benchmarks/clients.py [FOLDER]          # writes 1.8 GB there, and removes it
+    python benchmarks/clients.py [FOLDER]          # writes 1.8 GB there, and deletes it
 
 Prints a Markdown table; the committed one is in benchmarks/records/clients.md.
 """
@@ -12,6 +12,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,68 +23,68 @@ from manyeyes.training import checkpoint
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 
-CLIENTS, NUMBERS, COHORT = 50_000, 512 * 17 + 17, 200
+NUM_CLIENTS, NUM_VALUES, COHORT_SIZE = 50_000, 512 * 17 + 17, 200
 CPU = torch.device("cpu")
 
 
-def timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def time_call(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def main(folder: Path) -> None:
-    path, state = folder / "clients.bin", ServerState(1, torch.zeros(NUMBERS), {}, None)
+    path, state = folder / "clients.bin", ServerState(1, torch.zeros(NUM_VALUES), {}, None)
     rng = np.random.default_rng(0)
-    heads = torch.from_numpy(rng.standard_normal((COHORT, NUMBERS), np.float32))
+    heads = torch.from_numpy(rng.standard_normal((COHORT_SIZE, NUM_VALUES), np.float32))
 
     def save(clients: ClientStateStore) -> None:
         checkpoint.save(folder / "checkpoint", Checkpoint(state, clients.flush(), 0, ""))
         clients.commit()
 
     def fill(clients: ClientStateStore) -> None:
-        for key in range(CLIENTS):
-            clients[key] = {"personal": heads[key % COHORT]}
+        for client_id in range(NUM_CLIENTS):
+            clients[client_id] = {"personal": heads[client_id % COHORT_SIZE]}
         save(clients)
 
-    def play(clients: ClientStateStore, chosen: list[int]) -> None:
-        held = [clients[key]["personal"] for key in chosen]
-        clients.update({key: {"personal": head + 1} for key, head in zip(chosen, held, strict=True)})
+    def run_round(clients: ClientStateStore, client_ids: list[int]) -> None:
+        old_heads = [clients[client_id]["personal"] for client_id in client_ids]
+        clients.update({k: {"personal": head + 1} for k, head in zip(client_ids, old_heads, strict=True)})
 
     first = ClientStateStore(path, CPU, 0)
-    filled = timed(lambda: fill(first))
+    fill_seconds = time_call(lambda: fill(first))
     size = path.stat().st_size
     first.close()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
+    rss_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
     clients = ClientStateStore(path, CPU, 0, checkpoint.load(folder / "checkpoint", CPU).clients)
     clients[17]
-    opened = time.perf_counter() - began
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    rounds, saves = [], []
+    open_seconds = time.perf_counter() - start
+    open_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - rss_before) / 1024
+    round_seconds, save_seconds = [], []
     for _ in range(20):
-        chosen = rng.choice(CLIENTS, COHORT, replace=False).tolist()
-        rounds.append(timed(lambda chosen=chosen: play(clients, chosen)))  # type: ignore[misc]
-        saves.append(timed(lambda: save(clients)))
+        client_ids = rng.choice(NUM_CLIENTS, COHORT_SIZE, replace=False).tolist()
+        round_seconds.append(time_call(partial(run_round, clients, client_ids)))
+        save_seconds.append(time_call(lambda: save(clients)))
     rows = {
-        "clients, numbers each": f"{CLIENTS:,}, {NUMBERS:,}",
-        "their bytes": f"{CLIENTS * NUMBERS * 4 / 1e9:.3f} GB",
-        "the file, filled": f"{size / 1e9:.3f} GB",
-        f"the file after 20 rounds of {COHORT}": f"{path.stat().st_size / 1e9:.3f} GB",
-        "write all, with a checkpoint": f"{filled:.1f} s",
-        "open, and read one": f"{opened * 1e3:.0f} ms",
-        "memory that opening takes": f"{grown:.0f} MiB",
-        f"read and write {COHORT} (median of 20)": f"{np.median(rounds) * 1e3:.0f} ms",
-        f"a checkpoint after {COHORT} changed (median)": f"{np.median(saves) * 1e3:.0f} ms",
-        "the checkpoint's index": f"{(folder / 'checkpoint').stat().st_size / 1e6:.1f} MB",
+        "clients, values of each": f"{NUM_CLIENTS:,}, {NUM_VALUES:,}",
+        "size of the values": f"{NUM_CLIENTS * NUM_VALUES * 4 / 1e9:.3f} GB",
+        "size of the file": f"{size / 1e9:.3f} GB",
+        f"size of the file after 20 rounds of {COHORT_SIZE}": f"{path.stat().st_size / 1e9:.3f} GB",
+        "write all clients and a checkpoint": f"{fill_seconds:.1f} s",
+        "open the file and read one client": f"{open_seconds * 1e3:.0f} ms",
+        "memory for opening": f"{open_mib:.0f} MiB",
+        f"read and write {COHORT_SIZE} (median of 20)": f"{np.median(round_seconds) * 1e3:.0f} ms",
+        f"a checkpoint after {COHORT_SIZE} have changed (median)": f"{np.median(save_seconds) * 1e3:.0f} ms",
+        "size of the checkpoint with its index": f"{(folder / 'checkpoint').stat().st_size / 1e6:.1f} MB",
     }
     print("| | |\n|---|---:|")
-    for what, value in rows.items():
-        print(f"| {what} | {value} |")
+    for label, value in rows.items():
+        print(f"| {label} | {value} |")
 
 
 if __name__ == "__main__":
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("folder", nargs="?")
-    with tempfile.TemporaryDirectory(dir=words.parse_args().folder) as made:
-        main(Path(made))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?")
+    with tempfile.TemporaryDirectory(dir=parser.parse_args().folder) as temp_folder:
+        main(Path(temp_folder))

@@ -1,9 +1,9 @@
-"""Layers made for a CPU beside PyTorch's: milliseconds of values and all gradients on one core, in float32.
+"""Our layers for CPUs compared with PyTorch's: milliseconds of outputs and all gradients on one core, in float32.
 
     python benchmarks/cpu_layers.py [--record FILE]
 
-`rounding` is how far the gradient of the weights is from that in float64, in parts of its length; where it is the same,
-both are PyTorch's.
+`rounding` is the distance of the weights' gradient from that in float64, relative to its norm; if it is the same for
+both, PyTorch's layer was kept.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from manyeyes.models.fast.cpu import optimize_for_cpu
 from manyeyes.training.environment import environment
 
-TIMES = 15
-CONVOLUTIONS = [  # images, channels, side, rows of the kernel
+NUM_REPEATS = 15
+CONVOLUTIONS = [  # images, channels, image size, kernel size
     (50, 64, 16, 5),
     (4, 64, 16, 5),
     (1, 64, 16, 5),
@@ -49,24 +49,26 @@ def gradients(layer: nn.Module, inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 def milliseconds(layer: nn.Module, inputs: Tensor) -> float:
-    """Of the fastest of several times."""
-    found = []
-    for _ in range(TIMES):
-        begin = time.perf_counter()
+    """Return the time of the fastest of several calls."""
+    times = []
+    for _ in range(NUM_REPEATS):
+        start = time.perf_counter()
         gradients(layer, inputs)
-        found.append(1e3 * (time.perf_counter() - begin))
-    return round(min(found), 3)
+        times.append(1e3 * (time.perf_counter() - start))
+    return round(min(times), 3)
 
 
-def measured(layer: nn.Module, inputs: Tensor) -> dict[str, object]:
+def compare(layer: nn.Module, inputs: Tensor) -> dict[str, object]:
     plain = nn.Sequential(layer)
     plain.channels_last = ("cpu",)  # type: ignore[assignment]
     fast, inputs = optimize_for_cpu(plain), inputs.requires_grad_()
-    found: dict[str, object] = {"ours": milliseconds(fast, inputs), "PyTorch's": milliseconds(plain, inputs)}
-    slopes = {"ours": gradients(fast, inputs)[1], "PyTorch's": gradients(plain, inputs)[1]}
+    row: dict[str, object] = {"ours": milliseconds(fast, inputs), "PyTorch's": milliseconds(plain, inputs)}
+    weight_gradients = {"ours": gradients(fast, inputs)[1], "PyTorch's": gradients(plain, inputs)[1]}
     exact = gradients(plain.double(), inputs.detach().double().requires_grad_())[1]
-    found["rounding"] = {name: float(f"{(one - exact).norm() / exact.norm():.1e}") for name, one in slopes.items()}
-    return found
+    row["rounding"] = {
+        name: float(f"{(gradient - exact).norm() / exact.norm():.1e}") for name, gradient in weight_gradients.items()
+    }
+    return row
 
 
 def main() -> None:
@@ -77,16 +79,16 @@ def main() -> None:
     torch.set_num_threads(1)
     rows: dict[str, dict[str, object]] = {}
 
-    def measure(name: str, layer: nn.Module, inputs: Tensor) -> None:
-        rows[name] = measured(layer, inputs)
+    def add_row(name: str, layer: nn.Module, inputs: Tensor) -> None:
+        rows[name] = compare(layer, inputs)
         print(f"{name:28}", rows[name], flush=True)
 
-    for images, channels, side, high in CONVOLUTIONS:
-        pixels = torch.randn(images, channels, side, side).contiguous(memory_format=torch.channels_last)
-        layer = nn.Conv2d(channels, channels, high, padding=high // 2)
-        measure(f"{high} x {high}, {images} x {side} x {side} x {channels}", layer, pixels)
+    for images, channels, size, kernel in CONVOLUTIONS:
+        pixels = torch.randn(images, channels, size, size).contiguous(memory_format=torch.channels_last)
+        layer = nn.Conv2d(channels, channels, kernel, padding=kernel // 2)
+        add_row(f"{kernel} x {kernel}, {images} x {size} x {size} x {channels}", layer, pixels)
     for batch, inputs, outputs in LINEAR:
-        measure(f"linear, {batch} x {inputs} to {outputs}", nn.Linear(inputs, outputs), torch.randn(batch, inputs))
+        add_row(f"linear, {batch} x {inputs} to {outputs}", nn.Linear(inputs, outputs), torch.randn(batch, inputs))
     if record is not None:
         record.write_text(json.dumps(environment() | {"milliseconds": rows}, indent=1) + "\n")
 

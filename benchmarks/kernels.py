@@ -1,9 +1,9 @@
-"""Layers with kernels of our own beside PyTorch's: microseconds of a layer's values and all its gradients, on a GPU.
+"""Layers with our own kernels compared with PyTorch's: microseconds of outputs and all gradients on a GPU.
 
     python benchmarks/kernels.py [--record FILE]
 
-Both are compiled and captured as in a step, in bf16 and with channels side by side. `memory` is how long it takes to
-copy as many bytes as the layer must at least read and write.
+Both are compiled and captured as in training, in bf16 and channels-last. `memory` is the time to copy as many bytes as
+the layer must read and write at least.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.training.environment import environment
 
-TIMES = 20
+NUM_REPEATS = 20
 
 
 def norm(channels: int, groups: int, relu: nn.Module) -> nn.Module:
@@ -33,7 +33,7 @@ def depthwise(channels: int, stride: int) -> nn.Module:
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int], int]] = {
-    # layer; images, channels and side; how often at least it reads or writes something as large as its images
+    # layer; images, channels and image size; how often it reads or writes a tensor as large as its images, at least
     "GroupNorm and ReLU6, 64 x 112 x 112 x 96": (lambda: norm(96, 8, nn.ReLU6()), (64, 96, 112), 8),
     "GroupNorm and ReLU6, 64 x 56 x 56 x 144": (lambda: norm(144, 8, nn.ReLU6()), (64, 144, 56), 8),
     "GroupNorm and ReLU6, 64 x 14 x 14 x 576": (lambda: norm(576, 8, nn.ReLU6()), (64, 576, 14), 8),
@@ -43,44 +43,43 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int], int]] = {
 }
 
 
-def measured(layer: nn.Module, shape: tuple[int, int, int], passes: int) -> dict[str, float]:
-    images, channels, side = shape
-    x = torch.randn(images, channels, side, side, device="cuda", dtype=torch.bfloat16)
+def compare(layer: nn.Module, shape: tuple[int, int, int], num_passes: int) -> dict[str, float]:
+    images, channels, size = shape
+    x = torch.randn(images, channels, size, size, device="cuda", dtype=torch.bfloat16)
     x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
     plain = layer.to("cuda", torch.bfloat16)
     plain.channels_last = ("cuda",)  # type: ignore[assignment]
-    half = torch.empty(passes * x.numel() // 2, device="cuda", dtype=torch.bfloat16)
+    source = torch.empty(num_passes * x.numel() // 2, device="cuda", dtype=torch.bfloat16)
     return {
-        "ours": microseconds(step(optimize_for_cuda(plain, vmapped=False), x)),
-        "PyTorch's": microseconds(step(plain, x)),
-        "memory": microseconds(lambda: half.clone()),
+        "ours": microseconds(gradient_call(optimize_for_cuda(plain, vmapped=False), x)),
+        "PyTorch's": microseconds(gradient_call(plain, x)),
+        "memory": microseconds(lambda: source.clone()),
     }
 
 
-def step(layer: nn.Module, x: Tensor) -> Callable[[], object]:
+def gradient_call(layer: nn.Module, x: Tensor) -> Callable[[], object]:
     forward = compiled(layer)
-    slope = torch.randn_like(layer(x))
-    return lambda: torch.autograd.grad(forward(x), (x, *layer.parameters()), slope)
+    output_gradient = torch.randn_like(layer(x))
+    return lambda: torch.autograd.grad(forward(x), (x, *layer.parameters()), output_gradient)
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """Of the fastest of several replays."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
+    """Return the time of the fastest of several replays of a CUDA graph."""
+    with torch.cuda.stream(torch.cuda.Stream()):
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    found = []
-    for _ in range(TIMES):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
+    times = []
+    for _ in range(NUM_REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(1e3 * begin.elapsed_time(end))
-    return round(min(found), 1)
+        times.append(1e3 * start.elapsed_time(end))
+    return round(min(times), 1)
 
 
 def main() -> None:
@@ -88,12 +87,12 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     record: Path | None = parser.parse_args().record
     if not torch.cuda.is_available():
-        raise SystemExit("kernels are for GPUs, and there is none here")
+        raise SystemExit("This benchmark needs a GPU, and PyTorch finds none.")
     rows = {}
     with deterministic_kernels("bf16"), compiling():
-        for name, (layer, shape, passes) in CASES.items():
-            rows[name] = measured(layer(), shape, passes)
-            print(f"{name:54}", *(f"{what} {time:7.1f}" for what, time in rows[name].items()), flush=True)
+        for name, (make_layer, shape, num_passes) in CASES.items():
+            rows[name] = compare(make_layer(), shape, num_passes)
+            print(f"{name:54}", *(f"{kind} {time:7.1f}" for kind, time in rows[name].items()), flush=True)
     if record is not None:
         record.write_text(json.dumps(environment() | {"microseconds": rows}, indent=1) + "\n")
 

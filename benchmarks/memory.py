@@ -1,9 +1,9 @@
-"""What it saves that a process keeps the memory it frees: seconds of a round and of an evaluation on a CPU.
+"""What retaining freed memory saves: seconds of a round and of an evaluation on a CPU.
 
     python benchmarks/memory.py [--record FILE]
 
-The reference engine with PyTorch's own threads; 4 clients of 50 images of 32 px, batch 25; 1,000 images are evaluated.
-Each way in a process of its own, three of each by turns, the fastest of them and of four repetitions.
+The reference engine with PyTorch's default number of threads; 4 clients of 50 images of 32 px, batch size 25; 1,000
+images are evaluated. Each mode runs in three processes, which alternate; the fastest of four repetitions counts.
 """
 
 from __future__ import annotations
@@ -35,60 +35,61 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.training.environment import environment
 
 MODELS = ("lenet", "resnet18", "mobilenet_v2")
-WAYS = ("kept", "given back")
+MODES = ("retained", "returned")
 CPU = torch.device("cpu")
 
 
-def least(work: Callable[[], object]) -> float:
-    found = []
+def fastest(call: Callable[[], object]) -> float:
+    times = []
     for _ in range(4):
-        begin = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begin)
-    return round(min(found), 4)
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return round(min(times), 4)
 
 
-def measured(name: str) -> dict[str, float]:
-    """In this process, as it is."""
+def measure(name: str) -> dict[str, float]:
+    """Measure a model in this process."""
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (1000, 32, 32, 3), np.uint8), rng.integers(0, 10, 1000)
-    people = Population.from_arrays(images, SingleLabels(labels, tuple("abcdefghij")), np.repeat(np.arange(20), 50))
+    population = Population.from_arrays(images, SingleLabels(labels, tuple("abcdefghij")), np.repeat(np.arange(20), 50))
     torch.manual_seed(0)
     model, algorithm = FlatModel(build_model(name, 10)), fedavg(cohort_size=4, batch_size=25)
-    engine, judge = (
-        ReferenceEngine(EngineSetup(model, people, Preprocess(), CPU)),
-        LocalEvaluator(model, people, Preprocess(), CPU),
-    )
+    engine = ReferenceEngine(EngineSetup(model, population, Preprocess(), CPU))
+    evaluator = LocalEvaluator(model, population, Preprocess(), CPU)
     state = init_state(algorithm, model.read(), model.num_trainable)
     return {
-        "round": least(lambda: run_round(algorithm, state, people, engine, {}, 0)),
-        "evaluation": least(lambda: judge.evaluate_global(state.weights)),
+        "round": fastest(lambda: run_round(algorithm, state, population, engine, {}, 0)),
+        "evaluation": fastest(lambda: evaluator.evaluate_global(state.weights)),
         "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
 
 
-def in_a_process(way: str, name: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, __file__, "--one", way, name], capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+def measure_in_process(mode: str, name: str) -> dict[str, float]:
+    done = subprocess.run([sys.executable, __file__, "--one", mode, name], capture_output=True, text=True, check=True)
+    row: dict[str, float] = json.loads(done.stdout)
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        with retained_memory(CPU) if given.one[0] == "kept" else nullcontext():
-            print(json.dumps(measured(given.one[1])))
+    args = parser.parse_args()
+    if args.one:
+        with retained_memory(CPU) if args.one[0] == "retained" else nullcontext():
+            print(json.dumps(measure(args.one[1])))
         return
     rows: dict[str, dict[str, dict[str, float]]] = {}
     for name in MODELS:
-        times = [{way: in_a_process(way, name) for way in WAYS} for _ in range(3)]
-        rows[name] = {way: {what: min(one[way][what] for one in times) for what in times[0][way]} for way in WAYS}
+        repeats = [{mode: measure_in_process(mode, name) for mode in MODES} for _ in range(3)]
+        rows[name] = {
+            mode: {quantity: min(row[mode][quantity] for row in repeats) for quantity in repeats[0][mode]}
+            for mode in MODES
+        }
         print(f"{name:13}", rows[name], flush=True)
-    if given.record is not None:
-        given.record.write_text(json.dumps(environment() | {"seconds": rows}, indent=1) + "\n")
+    if args.record is not None:
+        args.record.write_text(json.dumps(environment() | {"seconds": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

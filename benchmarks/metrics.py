@@ -1,4 +1,4 @@
-"""Seconds of the multi-label metrics at FLAIR's size (fine-grained, test set), beside scikit-learn's on a subset.
+"""Seconds of the multi-label metrics at FLAIR's size (fine-grained test set), and of scikit-learn's on a subset.
 
 python benchmarks/metrics.py [--examples 44000] [--classes 1628] [--subset 100]
 """
@@ -17,8 +17,8 @@ from sklearn.metrics import average_precision_score, precision_recall_fscore_sup
 
 from manyeyes.metrics import MultiLabelScores
 
-POSITIVES = 4.6  # labels an image, as in FLAIR
-USERS = 5_000
+LABELS_PER_IMAGE = 4.6  # as in FLAIR
+NUM_USERS = 5_000
 
 
 def main() -> None:
@@ -28,48 +28,48 @@ def main() -> None:
     parser.add_argument("--subset", type=int, default=100, help="classes that scikit-learn is timed on")
     args = parser.parse_args()
 
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     frequency_C = 1 / np.arange(1, args.classes + 1)
-    hot_NC = chance.random((args.examples, args.classes), np.float32) < POSITIVES * frequency_C / frequency_C.sum()
-    scores_NC = chance.standard_normal(hot_NC.shape, np.float32) + 2 * hot_NC.astype(np.float32) - 3
-    users_N = (USERS * chance.random(args.examples) ** 3).astype(np.int64)  # a few large users, many small ones
+    hot_NC = rng.random((args.examples, args.classes), np.float32) < LABELS_PER_IMAGE * frequency_C / frequency_C.sum()
+    scores_NC = rng.standard_normal(hot_NC.shape, np.float32) + 2 * hot_NC.astype(np.float32) - 3
+    users_N = (NUM_USERS * rng.random(args.examples) ** 3).astype(np.int64)  # a few large users, many small ones
 
-    print(f"{args.examples} x {args.classes} scores, {hot_NC.sum() / args.examples:.1f} positives an example")
-    seconds, _ = timed(lambda: MultiLabelScores.from_scores(scores_NC, hot_NC).compute())
+    print(f"{args.examples} x {args.classes} scores, {hot_NC.sum() / args.examples:.1f} positives per example")
+    seconds, _ = time_call(lambda: MultiLabelScores.from_scores(scores_NC, hot_NC).compute())
     print(f"manyeyes, all                 {seconds:8.2f} s")
-    seconds, _ = timed(lambda: MultiLabelScores.from_scores(scores_NC, hot_NC, users_N).per_user())
+    seconds, _ = time_call(lambda: MultiLabelScores.from_scores(scores_NC, hot_NC, users_N).per_user())
     print(f"manyeyes, per user            {seconds:8.2f} s   {len(np.unique(users_N))} users")
     tracemalloc.start()
-    seconds, _ = timed(lambda: in_batches(scores_NC, hot_NC, 512))
+    seconds, _ = time_call(lambda: in_batches(scores_NC, hot_NC, 512))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    print(f"manyeyes, in batches of 512   {seconds:8.2f} s   {peak / 2**30:.2f} GiB beside the input")
+    print(f"manyeyes, in batches of 512   {seconds:8.2f} s   {peak / 2**30:.2f} GiB in addition to the input")
 
-    part_NC, part_hot_NC = scores_NC[:, : args.subset].copy(), hot_NC[:, : args.subset].copy()
-    ours_s, ours = timed(lambda: MultiLabelScores.from_scores(part_NC, part_hot_NC).compute())
-    theirs_s, theirs = timed(lambda: scikit_learn(part_NC, part_hot_NC))
+    subset_NC, subset_hot_NC = scores_NC[:, : args.subset].copy(), hot_NC[:, : args.subset].copy()
+    ours_s, ours = time_call(lambda: MultiLabelScores.from_scores(subset_NC, subset_hot_NC).compute())
+    theirs_s, theirs = time_call(lambda: scikit_learn(subset_NC, subset_hot_NC))
     print(
         f"{args.subset} classes: manyeyes {ours_s:.2f} s, scikit-learn {theirs_s:.2f} s, {theirs_s / ours_s:.1f} times"
     )
     print(f"largest difference            {max(abs(ours[name] - theirs[name]) for name in theirs):8.1e}")
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+def time_call(call: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
-    result = work()
+    result = call()
     return time.perf_counter() - start, result
 
 
 def in_batches(scores_NC: Any, hot_NC: Any, size: int) -> dict[str, float]:
     starts = range(0, len(scores_NC), size)
-    parts = (MultiLabelScores.from_scores(scores_NC[i : i + size], hot_NC[i : i + size]) for i in starts)
-    return sum(parts, MultiLabelScores.empty(scores_NC.shape[1])).compute()
+    batches = (MultiLabelScores.from_scores(scores_NC[i : i + size], hot_NC[i : i + size]) for i in starts)
+    return sum(batches, MultiLabelScores.empty(scores_NC.shape[1])).compute()
 
 
 def scikit_learn(scores_NC: Any, hot_NC: Any) -> dict[str, float]:
     results = {}
     for average in ("macro", "micro"):
-        with warnings.catch_warnings():  # it warns of classes without positives
+        with warnings.catch_warnings():  # scikit-learn warns about classes without positives
             warnings.simplefilter("ignore")
             results[f"{average}_ap"] = average_precision_score(hot_NC, scores_NC, average=average)
         values = precision_recall_fscore_support(hot_NC, scores_NC > 0, average=average, zero_division=0)

@@ -1,13 +1,13 @@
-"""FedPer against FedAvg and FedAvg with fine-tuning, every client's own accuracy: CIFAR-10 by classes, or FLICKR-AES.
+"""FedPer compared with FedAvg and with FedAvg plus fine-tuning, by client accuracy, on CIFAR-10 or FLICKR-AES.
 
     python benchmarks/personal.py STORE [--models mobilenet_v1,resnet34] [--classes 4,8,10] [--size 64] [--rounds 20]
-        [--processes 2] [--out runs/personal] [--record FILE] [words of manyeyes run, for every run]
+        [--processes 2] [--out runs/personal] [--record FILE] [settings of manyeyes run, for every run]
 
-STORE is made by `manyeyes data prepare cifar10`, or `flickr_aes` (then --classes 0; images stay as large as they were
-prepared). The runs are those of the recipes `fedper.figure2`, 7 and 8, at another size of the images and for fewer
-rounds; FedAvg's clients fine-tune for one round's epochs before they are evaluated once more, so that one run has both
-results. Every run is kept in its folder: what is there is not played again, and one of fewer rounds goes on to as many
-as are asked for. Ctrl-C or SIGTERM ends all of them after their rounds under way, which are saved.
+STORE is made by `manyeyes data prepare cifar10`, or `flickr_aes` (then --classes 0; images have the size in which they
+were prepared). The runs are those of the recipes `fedper.figure2`, 7 and 8, with another image size and fewer rounds.
+FedAvg's clients fine-tune for the epochs of one round and are evaluated again, so that one run has both results. A
+finished run is not repeated, and one with fewer rounds is continued. Ctrl-C or SIGTERM ends all runs after their
+current rounds, and saves them.
 """
 
 from __future__ import annotations
@@ -26,98 +26,97 @@ from manyeyes.training.environment import environment
 from manyeyes.training.processes import Train, run_parallel
 from manyeyes.training.run_folder import read_events
 
-NAMES = {word: name for name, word in MODELS.items()}
+PRINTED_NAMES = {name: printed for printed, name in MODELS.items()}
 EPOCHS = 4  # of a round, and of fine-tuning
-SCORES = {"FedPer": "user_mean", "FedAvg": "user_mean", "FedAvg, fine-tuned": "adapted_user_mean"}
+SCORES = {"FedPer": "user_mean", "FedAvg": "user_mean", "FedAvg, fine-tuned": "personalized_user_mean"}
 
 
 @dataclass(frozen=True)
-class Job:
+class PersonalRun:
     model: str
-    classes: int  # of a client; 0: FLICKR-AES
-    fedper: bool
+    classes: int  # per client; 0: FLICKR-AES
+    is_fedper: bool
     size: int
     rounds: int
 
     def folder(self, out: Path) -> Path:
         data = f"{self.size}px-{self.classes}_classes" if self.classes else "flickr"
-        return out / f"{self.model}-{data}-{'fedper' if self.fedper else 'fedavg'}"
+        return out / f"{self.model}-{data}-{'fedper' if self.is_fedper else 'fedavg'}"
 
-    def words(self, store: Path, out: Path) -> list[str]:
-        name, head = NAMES[self.model], 2 if self.fedper else 0
-        recipe = (cifar_run(name, self.classes, head) if self.classes else flickr_run(name, head)).settings
-        tuned = [] if self.fedper else [f"algorithm.adapt_epochs={EPOCHS}"]
-        mine = [f"data.path={store}", *self.length]
-        mine += [f"augment.crop={self.size}"] if self.classes else []
-        return ["algorithm=finetuned" if word == "algorithm=fedavg" else word for word in recipe] + [
-            *tuned,
-            *mine,
-            "seed=0",
-            f"folder={self.folder(out)}",
-        ]
+    def overrides(self, store: Path, out: Path) -> list[str]:
+        """Return the settings of a new run; later ones replace those of the recipe."""
+        name, head_layers = PRINTED_NAMES[self.model], 2 if self.is_fedper else 0
+        recipe = cifar_run(name, self.classes, head_layers) if self.classes else flickr_run(name, head_layers)
+        settings = dict(override.split("=", 1) for override in recipe.settings)
+        if not self.is_fedper:
+            settings |= {"algorithm": "finetuned", "algorithm.adapt_epochs": str(EPOCHS)}
+        settings |= {"data.path": str(store), "seed": "0", "folder": str(self.folder(out))}
+        settings |= {"preprocess.crop": str(self.size)} if self.classes else {}
+        settings |= dict(override.split("=", 1) for override in self.rounds_overrides)
+        return [f"{key}={value}" for key, value in settings.items()]
 
     @property
-    def length(self) -> list[str]:
+    def rounds_overrides(self) -> list[str]:
         return [f"rounds={self.rounds}", f"evaluate_every={max(1, self.rounds // 2)}"]
 
-    def left(self, store: Path, out: Path, extra: list[str]) -> list[str]:
-        """What `manyeyes run` has to be told so that it is done; nothing if it is."""
+    def remaining(self, store: Path, out: Path, extra: list[str]) -> list[str]:
+        """Return the arguments of `manyeyes run` that start or continue the run; empty if it is finished."""
         folder = self.folder(out)
         if not (folder / "checkpoint.safetensors").exists():
-            return [*self.words(store, out), *extra]
-        played = int(read_events(folder / "metrics.jsonl")[-1]["round"])
-        if played > self.rounds:
-            raise ValueError(f"{folder} has {played} rounds, more than {self.rounds}: choose another --out")
-        if played == self.rounds and (folder / "model.safetensors").exists():
+            return [*self.overrides(store, out), *extra]
+        rounds_done = int(read_events(folder / "metrics.jsonl")[-1]["round"])
+        if rounds_done > self.rounds:
+            raise ValueError(f"{folder} has {rounds_done} rounds, more than {self.rounds}: set another --out.")
+        if rounds_done == self.rounds and (folder / "model.safetensors").exists():
             return []
-        engine = [word for word in extra if word.partition("=")[0].partition(".")[0] in RESUME_OVERRIDES]
-        return [f"resume={folder}", *self.length, *engine]
+        allowed = [override for override in extra if override.partition("=")[0].partition(".")[0] in RESUME_OVERRIDES]
+        return [f"resume={folder}", *self.rounds_overrides, *allowed]
 
 
-def play(job: Job, store: Path, out: Path, extra: list[str], train: Train) -> list[dict[str, object]]:
-    """Train, unless that is done, and say how each method went."""
-    folder = job.folder(out)
+def run_and_report(run: PersonalRun, store: Path, out: Path, extra: list[str], train: Train) -> list[dict[str, object]]:
+    """Finish a run, and return the result of each of its methods."""
+    folder = run.folder(out)
     try:
-        words = job.left(store, out, extra)
-        wrong = train(words) if words else ""
+        args = run.remaining(store, out, extra)
+        message = train(args) if args else ""
     except ValueError as error:
-        wrong = str(error)
-    if wrong:  # the others go on
-        print(f"{folder}: {wrong}", file=sys.stderr)
+        message = str(error)
+    if message:  # the other runs continue
+        print(f"{folder}: {message}", file=sys.stderr)
         return []
     events = read_events(folder / "metrics.jsonl")
     seconds = statistics.median(event["seconds"] for event in events[1:])
     rows = []
-    for method in ("FedPer",) if job.fedper else ("FedAvg", "FedAvg, fine-tuned"):
+    for method in ("FedPer",) if run.is_fedper else ("FedAvg", "FedAvg, fine-tuned"):
         curve = {event["round"]: event[SCORES[method]] for event in events if SCORES[method] in event}
-        rows.append({**vars(job), "method": method, "seconds": seconds, "user_mean": curve})
-        data = f"{job.size} px, n={job.classes}" if job.classes else "FLICKR-AES"
-        print(f"{job.model}, {data}, {method}: {curve}, {seconds:.2f} s a round", flush=True)
+        rows.append({**vars(run), "method": method, "seconds": seconds, "user_mean": curve})
+        data = f"{run.size} px, n={run.classes}" if run.classes else "FLICKR-AES"
+        print(f"{run.model}, {data}, {method}: {curve}, {seconds:.2f} s per round", flush=True)
     return rows
 
 
-def main(given_words: list[str] | None = None) -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("store", type=Path)
-    words.add_argument("--models", default=",".join(MODELS.values()))
-    words.add_argument("--classes", default="4,8,10")
-    words.add_argument("--methods", default="fedper,fedavg")
-    words.add_argument("--size", type=int, default=64)
-    words.add_argument("--rounds", type=int, default=20)
-    words.add_argument("--processes", type=int, default=2)
-    words.add_argument("--out", type=Path, default=Path("runs/personal"))
-    words.add_argument("--record", type=Path)
-    given, extra = words.parse_known_args(given_words)
-    jobs = [
-        Job(model, int(classes), method == "fedper", given.size, given.rounds)
-        for classes in given.classes.split(",")
-        for model in given.models.split(",")
-        for method in given.methods.split(",")
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--models", default=",".join(MODELS.values()))
+    parser.add_argument("--classes", default="4,8,10")
+    parser.add_argument("--methods", default="fedper,fedavg")
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("runs/personal"))
+    parser.add_argument("--record", type=Path)
+    args, extra = parser.parse_known_args(argv)
+    runs = [
+        PersonalRun(model, int(classes), method == "fedper", args.size, args.rounds)
+        for classes in args.classes.split(",")
+        for model in args.models.split(",")
+        for method in args.methods.split(",")
     ]
-    works = [partial(play, job, given.store, given.out, extra) for job in jobs]
-    rows = [row for some in run_parallel(works, given.processes) for row in some]
-    if given.record:
-        given.record.write_text(json.dumps({**environment(), "rows": rows}, indent=1) + "\n")
+    tasks = [partial(run_and_report, run, args.store, args.out, extra) for run in runs]
+    rows = [row for run_rows in run_parallel(tasks, args.processes) for row in run_rows]
+    if args.record:
+        args.record.write_text(json.dumps({**environment(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What a round costs the host before a device can begin it: microseconds a client, best of several rounds, no training.
+"""What a round costs the host before a device can start: microseconds per client of the fastest of several rounds.
 
-    python benchmarks/planning.py [--record FILE]
+    python -m benchmarks.planning [--record FILE]
 
-`plan` chooses clients and draws what each trains on, `group` says who runs beside whom and in which lane, `pack` makes
-the arrays that are sent to a device.
+Nothing is trained. `plan` samples clients and draws their batches, `schedule` groups clients and assigns groups to
+streams, `pack` makes the arrays that are sent to a device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.rounds.works import WORKS
+from benchmarks.rounds.workloads import WORKLOADS
 from manyeyes.core.plan import plan_round
 from manyeyes.engines.gpu.buffers import PlanBuffers
 from manyeyes.engines.gpu.engine import MAX_VMAP_WIDTH, VMAP_STREAMS, streams_for
@@ -25,7 +25,7 @@ from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
 from manyeyes.engines.images import load_to_device
 from manyeyes.training.environment import environment
 
-CASES = {  # work, users, clients, and whether clients run side by side
+CASES = {  # workload, users, clients, and whether clients run side by side
     "50 clients of 5 images": ("crowd", 100, 50, True),
     "5,000 clients of 5 images": ("crowd", 1_000_000, 5_000, True),
     "200 users of FLAIR's sizes": ("flair", 2_000, 200, False),
@@ -33,47 +33,52 @@ CASES = {  # work, users, clients, and whether clients run side by side
 }
 
 
-def measured(name: str, users: int, clients: int, beside: bool) -> dict[str, float]:
-    work = WORKS[name].resized(users, clients)
-    population, rounds = load_to_device(work.population(), torch.device("cpu")), count()
-    lanes = min(VMAP_STREAMS, clients) if beside else streams_for(clients)
-    width = min(MAX_VMAP_WIDTH, -(-clients // lanes)) if beside else 1
-    table = PlanBuffers(population, torch.device("cpu"), lanes, width, work.batch, work.augment.num_uniforms)
-    plan = plan_round(work.algorithm, population, 0, 0, work.augment.num_uniforms)
+def measure(name: str, users: int, num_clients: int, vmapped: bool) -> dict[str, float]:
+    workload = WORKLOADS[name].resized(users, num_clients)
+    population, rounds = load_to_device(workload.population(), torch.device("cpu")), count()
+    num_streams = min(VMAP_STREAMS, num_clients) if vmapped else streams_for(num_clients)
+    width = min(MAX_VMAP_WIDTH, -(-num_clients // num_streams)) if vmapped else 1
+    algorithm, num_uniforms = workload.algorithm, workload.preprocess.num_uniforms
+    buffers = PlanBuffers(population, torch.device("cpu"), num_streams, width, workload.batch_size, num_uniforms)
+    plan = plan_round(algorithm, population, 0, 0, num_uniforms)
 
-    def group() -> Schedule:
-        return make_schedule(plan, lanes, width, exact=False, max_steps=table.max_steps)
+    def schedule() -> Schedule:
+        return make_schedule(plan, num_streams, width, exact=False, max_steps=buffers.max_steps)
 
-    program, repeats = group(), 5 if clients > 1000 else 50
-    parts = {
-        "plan": lambda: plan_round(work.algorithm, population, 0, next(rounds), work.augment.num_uniforms),
-        "group": group,
-        "pack": lambda: [table.pack(plan, piece) for piece in program],
+    chunks, repeats = schedule(), 5 if num_clients > 1000 else 50
+    calls = {
+        "plan": lambda: plan_round(algorithm, population, 0, next(rounds), num_uniforms),
+        "schedule": schedule,
+        "pack": lambda: [buffers.pack(plan, chunk) for chunk in chunks],
     }
-    return {part: round(1e6 * best(call, repeats) / clients, 2) for part, call in parts.items()}
+    return {name: round(1e6 * fastest(call, repeats) / num_clients, 2) for name, call in calls.items()}
 
 
-def best(call: Callable[[], object], repeats: int) -> float:
+def fastest(call: Callable[[], object], repeats: int) -> float:
     seconds = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        start = time.perf_counter()
         call()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return min(seconds)
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--record", type=Path)
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     rows = {}
     for title, case in CASES.items():
-        rows[title] = measured(*case)
+        rows[title] = measure(*case)
         total = sum(rows[title].values())
-        print(f"{title:28}", *(f"{part} {found:6.2f}" for part, found in rows[title].items()), f"{total:6.1f}")
-    if given.record:
-        given.record.write_text(json.dumps({**environment(), "microseconds": rows}, indent=1) + "\n")
+        print(
+            f"{title:28}",
+            *(f"{name} {microseconds:6.2f}" for name, microseconds in rows[title].items()),
+            f"{total:6.1f}",
+        )
+    if args.record:
+        args.record.write_text(json.dumps({**environment(), "microseconds": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

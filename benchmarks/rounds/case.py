@@ -54,7 +54,7 @@ class RunnerResult:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """A row of the table; `failure` says in a few words why there are no numbers, and `reason` in a sentence."""
+    """A row of the table; `failure` says in a few words why it has no numbers, and `reason` in a sentence."""
 
     case: BenchCase
     seconds: tuple[float, ...] = ()  # of the rounds that count

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.rounds`: seconds per round, compared with a plain loop and with the peers that are installed."""
+"""`python -m benchmarks.rounds`: seconds per round, compared with a plain loop and with the installed peers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_benchmark(argv: Sequence[str]) -> int:
     args = make_parser().parse_args(argv)
     pythons = _pythons(args.python)
     if args.record is not None and not args.record.parent.is_dir():
-        raise ValueError(f"There is no folder {args.record.parent} for --record: create it first.")
+        raise ValueError(f"No folder {args.record.parent} for --record: create it first.")
     results: list[BenchResult] = []
     metadata = {} if args.record is None else environment() | {"command": f"{PROGRAM} {shlex.join(argv)}"}
     for case in list(make_cases(args)):
@@ -150,7 +150,7 @@ def make_parser() -> Parser:
     workloads = "\n".join(f"  {name:{width}}  {workload.description}" for name, workload in WORKLOADS.items())
     parser = Parser(
         PROGRAM,
-        description="Time whole rounds of manyeyes, a plain PyTorch loop, pfl-research and Flower, in separate processes.",
+        description="Time whole rounds of manyeyes, a plain PyTorch loop, pfl-research and Flower.",
         epilog=f"workloads:\n{workloads}\n\nexamples:\n"
         f"  {PROGRAM}                                small on a CPU; hsu and pflcifar on a GPU\n"
         f"  {PROGRAM} flair --engines auto,reference --record benchmarks/records/flair.json\n"

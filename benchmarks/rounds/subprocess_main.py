@@ -1,6 +1,6 @@
 """`python -m benchmarks.rounds.subprocess_main CASE`: time one case, given as JSON, and print a line of JSON.
 
-With the second argument `watched`, the process ends when its standard input does: the process that started it has ended.
+With the second argument `watched`, it ends when its standard input does: the process that started it has ended.
 """
 
 from __future__ import annotations

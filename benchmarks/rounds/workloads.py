@@ -83,7 +83,8 @@ class Workload:
         users, cohort = users or max(self.users, cohort), cohort or self.cohort
         if min(users, cohort) < 1 or cohort > users:
             raise ValueError(
-                f"A cohort of {cohort} clients needs at least as many users and there are {users}: set --users or --cohort."
+                f"A cohort of {cohort} clients needs at least as many users and there are {users}: set --users or "
+                "--cohort."
             )
         sampler = self.algorithm.sampler
         if isinstance(sampler, UniformSampler | SizeWeightedSampler):
@@ -122,7 +123,7 @@ def flair_sizes(users: int) -> Ints:
 
 
 class SimpleCNN(nn.Module):
-    """The CNN of pfl-research's CIFAR-10 benchmark (`simple_cnn`): two convolutions, a pool, dropout, two linear layers."""
+    """The CNN of pfl-research's CIFAR-10 benchmark (`simple_cnn`): two convolutions, two linear layers, dropout."""
 
     channels_last = ("cuda",)
 
@@ -161,7 +162,8 @@ WORKLOADS = {
     "hsu": Workload(
         description="LeNet, 32 px, crop and flip, 10 clients x 500 images, batch 64, FedAvg (Hsu et al. 2020, CIFAR)",
         users=100, images_per_user=500, image_size=32, classes=10, model="lenet",
-        algorithm=fedavg(cohort_size=10, batch_size=64), preprocess=Preprocess(pad=4, crop=32, flip_horizontal=True), rounds=30,
+        algorithm=fedavg(cohort_size=10, batch_size=64),
+        preprocess=Preprocess(pad=4, crop=32, flip_horizontal=True), rounds=30,
     ),
     "pflcifar": Workload(
         description="two-convolution CNN, 32 px, 50 clients x 50 images, batch 10, FedAvg (pfl-research, CIFAR-10)",
@@ -171,7 +173,9 @@ WORKLOADS = {
     "flair": Workload(
         description="ResNet18-GN, 224 px, crop and flips, 200 users of FLAIR's sizes, 2 epochs, batch 16, FedAdam (FLAIR)",
         users=200, images_per_user=0, image_size=256, classes=17, multi=True, model="resnet18",
-        algorithm=replace(fedadam(cohort_size=200, epochs=2, batch_size=16, lr=0.1, max_grad_norm=10.0), server_optimizer=FLAIR_ADAM),
+        algorithm=replace(
+            fedadam(cohort_size=200, epochs=2, batch_size=16, lr=0.1, max_grad_norm=10.0), server_optimizer=FLAIR_ADAM
+        ),
         preprocess=replace(CROP, flip_vertical=True), rounds=5,
     ),
     "mobilenet": Workload(

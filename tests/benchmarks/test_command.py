@@ -42,7 +42,7 @@ def cases_of(*args: str) -> list[BenchCase]:
         (["small", "--scaling"], "--scaling sets the workload"),
         (["--rounds", "0"], "Set --rounds to at least 1"),
         (["--precision", "float32,fp16"], "engine.precision is 'fp16': choose auto, float32, tf32, bf16"),
-        (["--record", "nowhere/record.json"], "There is no folder nowhere"),
+        (["--record", "nowhere/record.json"], "No folder nowhere"),
         (["--fast"], "unrecognized arguments: --fast (see python -m benchmarks.rounds --help)"),
     ],
 )

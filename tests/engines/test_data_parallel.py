@@ -130,7 +130,7 @@ def test_the_cost_of_an_all_reduce_by_hand() -> None:
 
 
 def test_groups_do_not_depend_on_the_layers_that_a_rank_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks on different CPUs replace different layers; with different groups they would wait for each other forever."""
+    """Ranks on different CPUs replace different layers; with different groups they would deadlock."""
     images, labels = np.zeros((4, 32, 32, 3), np.uint8), SingleLabels(np.zeros(4, np.int64), ("a", "b"))
     population = Population.from_arrays(images, labels, np.arange(4))
     module = nn.Sequential(nn.Flatten(2), nn.Linear(1024, 300), nn.Flatten(), nn.Linear(900, 2))  # 3 rows per image

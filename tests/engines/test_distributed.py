@@ -1,4 +1,4 @@
-"""Training on several processes: real ranks of torchrun over Gloo equal one process, or report which error ended them."""
+"""Training on several processes: ranks of torchrun over Gloo equal one process, or report which error ended them."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ class VmapEngine(GpuEngine):
             return "a model that mixes the examples of a batch, because it pads batches"
         if algorithm.privacy is not None and type(algorithm.client_optimizer) not in (SGD, Adam):
             return (
-                f"privacy with client_optimizer={type(algorithm.client_optimizer).__name__}, which nothing guarantees to "
-                "keep the clients apart that are stepped at once"
+                f"privacy with client_optimizer={type(algorithm.client_optimizer).__name__}, which may mix the clients that "
+                "are stepped at once"
             )
         return None
 

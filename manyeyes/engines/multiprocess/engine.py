@@ -147,8 +147,8 @@ class MultiprocessEngine(EngineBase):
                 print(f"round {round + 1}: worker {number + 1} died ({cause}) and is replaced", file=sys.stderr)
                 self._send(number, task)
         raise RuntimeError(
-            f"worker {number + 1} died {MAX_WORKER_DEATHS} times in round {round + 1} ({cause}), perhaps because memory "
-            "ran out: set engine.workers or algorithm.batch_size to a smaller number."
+            f"worker {number + 1} died {MAX_WORKER_DEATHS} times in round {round + 1} ({cause}), perhaps for lack of "
+            "memory: set engine.workers or algorithm.batch_size to a smaller number."
         )
 
     def _train_shard(self, number: int, task: Task) -> CohortResult:

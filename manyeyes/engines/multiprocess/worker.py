@@ -1,4 +1,4 @@
-"""Worker processes: forked from this one, so that they see all of its memory; they receive and answer through a pipe."""
+"""Worker processes: forked from this one, so that they see all of its memory; they communicate through a pipe."""
 
 from __future__ import annotations
 
