@@ -6,31 +6,20 @@ always reported; the metrics of the slot (`top_k`, `ece`, a user's own) are adde
 
 from collections.abc import Sequence
 
-from manyeyes.metrics.accuracy import Accuracy, PerUser
-from manyeyes.metrics.base import Metric, MetricSet, ResultInfo
-from manyeyes.metrics.classification import CalibrationError, TopK
-from manyeyes.metrics.curve import Curve, relative_accuracy
-from manyeyes.metrics.heterogeneity import emd, emd_of_counts, mean_emd
-from manyeyes.metrics.multilabel import MultiLabelScores, PerClass
-
-__all__ = [
-    "PERSONALIZED",
-    "Accuracy",
-    "CalibrationError",
-    "Curve",
-    "Metric",
-    "MetricSet",
-    "MultiLabelScores",
-    "PerClass",
-    "PerUser",
-    "ResultInfo",
-    "TopK",
-    "emd",
-    "emd_of_counts",
-    "mean_emd",
-    "relative_accuracy",
-    "result_info",
-]
+from manyeyes.metrics.accuracy import Accuracy as Accuracy
+from manyeyes.metrics.accuracy import PerUser as PerUser
+from manyeyes.metrics.base import Metric as Metric
+from manyeyes.metrics.base import MetricSet as MetricSet
+from manyeyes.metrics.base import ResultInfo as ResultInfo
+from manyeyes.metrics.classification import CalibrationError as CalibrationError
+from manyeyes.metrics.classification import TopK as TopK
+from manyeyes.metrics.curve import Curve as Curve
+from manyeyes.metrics.curve import relative_accuracy as relative_accuracy
+from manyeyes.metrics.heterogeneity import emd as emd
+from manyeyes.metrics.heterogeneity import emd_of_counts as emd_of_counts
+from manyeyes.metrics.heterogeneity import mean_emd as mean_emd
+from manyeyes.metrics.multilabel import MultiLabelScores as MultiLabelScores
+from manyeyes.metrics.multilabel import PerClass as PerClass
 
 PERSONALIZED = "personalized_"  # prefix of the results of models that clients have personalized
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from manyeyes.core.registry import option, register
+from manyeyes.core.registry import component, option
 from manyeyes.metrics.arrays import Floats, as_class_ids, as_scores, ratio
 from manyeyes.metrics.base import ResultInfo
 
@@ -15,18 +15,13 @@ if TYPE_CHECKING:
     from manyeyes.core.population import Population
 
 
-@register("metric", "top_k")
-@dataclass(frozen=True)
+@component("metric", "top_k")
 class TopK:
     """The fraction of examples whose label is among the k highest outputs; of equal outputs the first class is higher."""
 
-    k: int = option(5, "number of highest outputs that may include the label")
+    k: int = option(5, "number of highest outputs that may include the label", minimum=1)
     num_correct: int = field(default=0, repr=False)
     num_examples: int = field(default=0, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"metrics.top_k.k is {self.k}: set it to at least 1")
 
     @property
     def results(self) -> dict[str, ResultInfo]:
@@ -59,8 +54,7 @@ class TopK:
         return replace(self, num_correct=self.num_correct + num_correct, num_examples=self.num_examples + num_examples)
 
 
-@register("metric", "ece")
-@dataclass(frozen=True)
+@component("metric", "ece")
 class CalibrationError:
     """Expected calibration error (Guo et al. 2017, arXiv:1706.04599): the mean gap between confidence and accuracy.
 
@@ -68,12 +62,8 @@ class CalibrationError:
     the bins, weighted by their examples.
     """
 
-    bins: int = option(15, "bins of equal width between 0 and 1")
+    bins: int = option(15, "bins of equal width between 0 and 1", minimum=1)
     sums_3M: Floats | None = field(default=None, repr=False, compare=False)  # of examples, correct ones, confidences
-
-    def __post_init__(self) -> None:
-        if self.bins < 1:
-            raise ValueError(f"metrics.ece.bins is {self.bins}: set it to at least 1")
 
     @property
     def results(self) -> dict[str, ResultInfo]:

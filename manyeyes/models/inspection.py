@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -70,17 +71,14 @@ def _record_mismatched_convolutions(module: nn.Module, images: Tensor) -> list[t
     """Return a list that fills while the module runs: layers that get the images and expect other channels."""
     mismatched: list[tuple[str, int]] = []
 
-    def watch(name: str, layer: nn.Conv2d) -> None:
-        def check_input(_: nn.Module, inputs: tuple[object, ...]) -> None:
-            first = inputs[0] if inputs else None
-            if isinstance(first, Tensor) and first.shape == images.shape and layer.in_channels != images.shape[1]:
-                mismatched.append((name, layer.in_channels))
-
-        layer.register_forward_pre_hook(check_input)
+    def check_input(name: str, layer: nn.Conv2d, inputs: tuple[object, ...]) -> None:
+        first = inputs[0] if inputs else None
+        if isinstance(first, Tensor) and first.shape == images.shape and layer.in_channels != images.shape[1]:
+            mismatched.append((name or type(layer).__name__, layer.in_channels))
 
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Conv2d):
-            watch(name or type(layer).__name__, layer)
+            layer.register_forward_pre_hook(partial(check_input, name))
     return mismatched
 
 
@@ -105,7 +103,7 @@ def _check_outputs(outputs: object, mode: str, num_images: int, classes: int) ->
 
 @contextmanager
 def _preserved_generators(device: torch.device) -> Iterator[None]:
-    """Restore every global generator afterwards; kernels are chosen as in `traits.probe`."""
+    """Use deterministic kernels, and restore every global generator afterwards."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - restored, not used
     try:
         with (
@@ -118,7 +116,7 @@ def _preserved_generators(device: torch.device) -> Iterator[None]:
         np.random.set_state(numpy_state)  # noqa: NPY002
 
 
-ROUNDING_TOLERANCE = 1e-3  # of the largest output: kernels for another batch size round differently
+OUTPUT_RTOL = 1e-3  # of the largest output: kernels for another batch size round differently
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,6 @@ def trial_images(height: int, width: int, device: torch.device) -> Tensor:
 def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
     """Return the traits of a module for images of this size; the module itself does not change."""
     trial, weights = FlatModel(copy.deepcopy(model.module).train()), model.read()
-    cuda = [weights.device] if weights.is_cuda else []
     images = trial.to_memory_format(trial_images(height, width, weights.device))
 
     def outputs_and_statistics(num_images: int) -> tuple[Tensor, Tensor]:
@@ -147,11 +144,10 @@ def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
         statistics = weights[model.num_trainable :].clone()
         return trial(weights[: model.num_trainable], statistics, images[:num_images]), statistics
 
-    with (
-        torch.random.fork_rng(cuda),
-        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
-    ):
-        generator = torch.cuda.default_generators[weights.device.index or 0] if cuda else torch.default_generator
+    with _preserved_generators(weights.device):
+        generator = torch.default_generator
+        if weights.is_cuda:
+            generator = torch.cuda.default_generators[weights.device.index or 0]
         before = generator.get_state()
         two, three = outputs_and_statistics(2), outputs_and_statistics(3)
         uses_rng = not torch.equal(before, generator.get_state())
@@ -173,7 +169,5 @@ def _is_independent(two: tuple[Tensor, Tensor], three: tuple[Tensor, Tensor]) ->
     """Return whether a third image changed neither the outputs of the first two nor the statistics."""
     (outputs_two, statistics_two), (outputs_three, statistics_three) = two, three
     difference = (outputs_two - outputs_three[:2]).abs().max()
-    has_same_outputs = bool(difference <= ROUNDING_TOLERANCE * outputs_two.abs().max())
-    return has_same_outputs and torch.allclose(
-        statistics_two, statistics_three, rtol=ROUNDING_TOLERANCE, atol=ROUNDING_TOLERANCE**2
-    )
+    has_same_outputs = bool(difference <= OUTPUT_RTOL * outputs_two.abs().max())
+    return has_same_outputs and torch.allclose(statistics_two, statistics_three, rtol=OUTPUT_RTOL, atol=OUTPUT_RTOL**2)

@@ -11,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from manyeyes.models import (
-    FrozenBatchNorm2d,
-    build_model,
-    freeze_norms,
-    group_count,
-    group_norms,
-)
+from manyeyes.models import FrozenBatchNorm2d, build_model, freeze_norms, group_norms
+from manyeyes.models.norms import group_count
 
 
 class BatchNormAct2d(nn.BatchNorm2d):
