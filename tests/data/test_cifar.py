@@ -6,13 +6,16 @@ import lzma
 import os
 import pickle
 import runpy
+import shutil
 import tarfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from manyeyes.core.population import Population, SingleLabels
 from manyeyes.data.datasets import cifar, cifar_files
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
@@ -20,37 +23,47 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 EDITIONS = list(cifar_files.EDITIONS)
 
 
+SYNTHETIC = SyntheticImages(users=30, size=32, coarse=10, fine=20, images_per_user=8)
+CopyEdition = Callable[[str, Path], Path]
+
+
 @pytest.fixture(scope="module")
-def population() -> Population:
-    return make_synthetic(SyntheticImages(users=30, size=32, coarse=10, fine=20, images_per_user=8), processes=1)
+def editions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the folder of each edition, with the same synthetic images."""
+    raw = tmp_path_factory.mktemp("cifar")
+    for classes in (10, 100):
+        cifar.write_synthetic(SYNTHETIC, raw, classes)
+        write_python_edition(raw, classes)
+    return {name: raw / edition.folder for name, edition in cifar_files.EDITIONS.items()}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, population: Population) -> Path:
-    return cifar.write_population(population, tmp_path, 10)
+def copy_edition(editions: dict[str, Path]) -> CopyEdition:
+    """Return a function that copies the folder of an edition into a raw folder and returns the copy."""
+    return lambda name, raw: Path(shutil.copytree(editions[name], raw / editions[name].name))
 
 
-def write_edition(population: Population, raw: Path, name: str) -> Path:
-    """Write a population as any edition; python batches have the content of the binary ones."""
-    edition, binary_edition = cifar_files.EDITIONS[name], cifar_files.EDITIONS[name.replace("python", "binary")]
-    classes = 100 if "100" in name else 10
-    if edition.binary:
-        return cifar.write_population(population, raw, classes)
-    binary = cifar.write_population(population, raw / "binary", classes)
-    folder = raw / edition.folder
+@pytest.fixture
+def folder(tmp_path: Path, copy_edition: CopyEdition) -> Path:
+    return copy_edition("cifar-10-binary", tmp_path)
+
+
+def write_python_edition(raw: Path, classes: int) -> None:
+    """Write the content of the binary edition as the python edition."""
+    edition, binary = (cifar_files.EDITIONS[f"cifar-{classes}-{kind}"] for kind in ("python", "binary"))
+    folder, binary_folder = raw / edition.folder, raw / binary.folder
     folder.mkdir()
     prefixes = ("",) if classes == 10 else ("coarse_", "fine_")
-    files = zip((*edition.train, edition.test), (*binary_edition.train, binary_edition.test), strict=True)
-    for file, binary_file in files:
-        records = np.frombuffer((binary / binary_file).read_bytes(), np.uint8).reshape(-1, len(prefixes) + 3072)
+    for file, binary_file in zip((*edition.train, edition.test), (*binary.train, binary.test), strict=True):
+        content = (binary_folder / binary_file).read_bytes()
+        records = np.frombuffer(content, np.uint8).reshape(-1, len(prefixes) + 3072)
         labels = {f"{prefix}labels": records[:, i].tolist() for i, prefix in enumerate(prefixes)}
         batch = {"data": records[:, len(prefixes) :].copy(), **labels}
         (folder / file).write_bytes(pickle.dumps(batch, protocol=2))
-    names = [(binary / file).read_text().splitlines() for file in binary_edition.class_files.values()]
+    names = [(binary_folder / file).read_text().splitlines() for file in binary.class_files.values()]
     meta = {f"{prefix}label_names": task_names for prefix, task_names in zip(prefixes, names, strict=True)}
     (folder / next(iter(edition.class_files.values()))).write_bytes(pickle.dumps(meta, protocol=2))
     (folder / cifar_files.MARKER).touch()
-    return folder
 
 
 def reddish() -> bytes:
@@ -60,7 +73,7 @@ def reddish() -> bytes:
 
 
 def python2(pixels: bytes, label: int) -> bytes:
-    """Return a batch of one image as Python 2 and NumPy 1 wrote it, opcode by opcode: {data: array, labels: [label]}."""
+    """Return a batch of one image as Python 2 and NumPy 1 wrote it, opcode by opcode: {data, labels}."""
 
     def short(text: bytes) -> bytes:
         return b"U" + bytes([len(text)]) + text
@@ -120,19 +133,19 @@ def test_channels_of_a_python_2_pickle_written_by_hand(tmp_path: Path) -> None:
 
 
 def test_too_few_images_are_refused_and_leave_nothing(tmp_path: Path) -> None:
-    one_user = make_synthetic(SyntheticImages(users=1, size=32, coarse=10, fine=20, images_per_user=4), processes=1)
-    with pytest.raises(ValueError, match="has 4 train and 0 test images, too few for cifar-10-binary: give more users"):
-        cifar.write_population(one_user, tmp_path / "raw", 10)
+    with pytest.raises(ValueError, match="CIFAR needs more than 4 train and 0 test images: give more users"):
+        cifar.write_synthetic(replace(SYNTHETIC, users=1, images_per_user=4), tmp_path / "raw", 10)
     assert not (tmp_path / "raw").exists()
 
 
 @pytest.mark.parametrize("edition", EDITIONS)
 def test_synthetic_files_have_the_images_and_labels_of_their_population(
-    population: Population, tmp_path: Path, edition: str
+    copy_edition: CopyEdition, tmp_path: Path, edition: str
 ) -> None:
-    write_edition(population, tmp_path, edition)
+    copy_edition(edition, tmp_path)
     images, labels, train = cifar_files.read(cifar_files.find(tmp_path, 100 if "100" in edition else 10))
     main_labels = labels["fine" if "100" in edition else "class"]
+    population = make_synthetic(SYNTHETIC, processes=1)
     split = np.asarray(population.columns["split"])
 
     def contents(pixels: np.ndarray, ids: np.ndarray) -> list[tuple[bytes, int]]:
@@ -150,8 +163,8 @@ def test_synthetic_files_have_the_images_and_labels_of_their_population(
 
 
 @pytest.mark.parametrize("edition", EDITIONS)
-def test_an_archive_has_the_same_images_as_its_folder(population: Population, tmp_path: Path, edition: str) -> None:
-    folder = write_edition(population, tmp_path / "made", edition)
+def test_an_archive_has_the_same_images_as_its_folder(copy_edition: CopyEdition, tmp_path: Path, edition: str) -> None:
+    folder = copy_edition(edition, tmp_path / "made")
     archive = tmp_path / cifar_files.EDITIONS[edition].archive
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
@@ -199,8 +212,8 @@ def test_released_users_are_those_of_the_csv_and_images_that_it_leaves_out_are_l
 
 
 @pytest.mark.parametrize("task", ["fine", "coarse"])
-def test_the_chosen_labels_of_cifar_100_come_first(population: Population, tmp_path: Path, task: str) -> None:
-    write_edition(population, tmp_path, "cifar-100-python")
+def test_the_chosen_labels_of_cifar_100_come_first(copy_edition: CopyEdition, tmp_path: Path, task: str) -> None:
+    copy_edition("cifar-100-python", tmp_path)
     manifest = cifar.read_manifest(tmp_path, classes=100, users=5, task=task)
     assert next(iter(manifest.labels)) == task
     assert set(manifest.labels) == {"fine", "coarse"}
@@ -223,9 +236,9 @@ def test_an_archive_that_is_not_the_published_one_is_refused_by_name(folder: Pat
 
 
 def test_an_edition_without_published_md5_is_refused_if_images_are_missing(
-    population: Population, tmp_path: Path
+    copy_edition: CopyEdition, tmp_path: Path
 ) -> None:
-    folder = cifar.write_population(population, tmp_path, 100)
+    folder = copy_edition("cifar-100-binary", tmp_path)
     (folder / cifar_files.MARKER).unlink()
     with pytest.raises(ValueError, match="has 216 train and 24 test images, not 50000 and 10000"):
         cifar.read_manifest(tmp_path, classes=100)
@@ -245,8 +258,8 @@ def test_a_truncated_file_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
-def test_a_truncated_archive_is_named(population: Population, tmp_path: Path, size: int) -> None:
-    folder = cifar.write_population(population, tmp_path / "made", 10)
+def test_a_truncated_archive_is_named(copy_edition: CopyEdition, tmp_path: Path, size: int) -> None:
+    folder = copy_edition("cifar-10-binary", tmp_path / "made")
     archive = tmp_path / "cifar-10-binary.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
@@ -272,9 +285,9 @@ class Evil:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(
-    population: Population, tmp_path: Path, protocol: int
+    copy_edition: CopyEdition, tmp_path: Path, protocol: int
 ) -> None:
-    folder = write_edition(population, tmp_path, "cifar-10-python")
+    folder = copy_edition("cifar-10-python", tmp_path)
     (folder / "data_batch_1").write_bytes(pickle.dumps({"data": Evil(tmp_path / "ran")}, protocol))
     with pytest.raises(ValueError, match=r"data_batch_1 in .* cannot be read \(it asks for \w+\.system\)"):
         cifar.read_manifest(tmp_path)
@@ -294,8 +307,10 @@ def test_a_pickle_that_asks_for_code_is_refused_and_runs_nothing(
         [1, 2],
     ],
 )
-def test_a_pickle_that_is_not_a_batch_is_refused_by_name(population: Population, tmp_path: Path, batch: object) -> None:
-    folder = write_edition(population, tmp_path, "cifar-10-python")
+def test_a_pickle_that_is_not_a_batch_is_refused_by_name(
+    copy_edition: CopyEdition, tmp_path: Path, batch: object
+) -> None:
+    folder = copy_edition("cifar-10-python", tmp_path)
     (folder / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
     with pytest.raises(ValueError, match=r"test_batch in .* (cannot be read|is not a batch of CIFAR)"):
         cifar.read_manifest(tmp_path)
@@ -322,18 +337,10 @@ def test_unknown_options_are_refused(folder: Path, options: dict[str, object], m
         cifar.read_manifest(folder.parent, **options)  # type: ignore[arg-type]
 
 
-def test_a_population_that_does_not_fit_cifar_is_refused(population: Population, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Unknown classes of CIFAR 20: choose 10, 100"):
-        cifar.write_population(population, tmp_path, 20)
-    with pytest.raises(ValueError, match="32 x 32 pixels with one class each"):
-        cifar.write_population(population.task("coarse"), tmp_path, 10)
-    eleven_classes = SingleLabels(population.labels.nonzero()[1], tuple("abcdefghijk"))
-    with pytest.raises(ValueError, match="11 classes and CIFAR-10 has 10: give at most 10"):
-        cifar.write_population(
-            Population.from_arrays(population.images, eleven_classes, population.image_indices),
-            tmp_path,
-            10,
-        )
+@pytest.mark.parametrize("change", [{"size": 64}, {"coarse": 11}])
+def test_synthetic_images_that_do_not_fit_cifar_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="set size=32 and coarse to at most 10 for CIFAR-10"):
+        cifar.write_synthetic(replace(SYNTHETIC, **change), tmp_path, 10)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ archives = [Path(f"{number}.zip") for number in range(2)]
 for archive in archives:
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr(f"{archive.stem}.txt", "text")
-extract_all(archives, Path("extracted"), processes=2)
+extract_all(archives, Path("extracted"))
 print(sum(path.suffix == ".txt" for path in Path("extracted").iterdir()))
 """
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core.population import Ints, Population, SingleLabels
+from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
 from manyeyes.data import partition as partitions
 from manyeyes.data.dataset import Dataset
-from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, MD5, SIDE, SITE, Edition, find, read
+from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, MD5, SIDE, SITE, find, read
 from manyeyes.data.download.fetch import RemoteFile
 from manyeyes.data.manifest import Manifest, Pixels, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
@@ -42,21 +42,21 @@ def read_manifest(
     images, labels, num_train = read(files)
     first_task = task if classes == 100 else "class"
     ids = labels[first_task].ids
-    options: dict[str, Any] = {}
+    notes: dict[str, Any] = {"source": str(files.origin), "synthetic": files.synthetic}
     split = np.repeat(["train", "test"], [num_train, len(images) - num_train])
     number = [*range(num_train), *range(len(images) - num_train)]
     image_ids = [f"{name}-{i:05d}" for name, i in zip(split, number, strict=True)]
     if partition == "classes":
-        options = {"classes_per_client": classes_per_client}
+        notes |= {"classes_per_client": classes_per_client}
         owners = partitions.classes_per_client(ids, users, classes_per_client, seed)
         split = partitions.within_users(owners, seed)
     elif partition == "iid":
         owners = partitions.iid(num_train, users, seed)
     elif partition == "dirichlet":
-        options = {"alpha": alpha}
+        notes |= {"alpha": alpha}
         owners = partitions.dirichlet(ids[:num_train], users, alpha, seed)
     elif splits is not None:
-        options = {"alpha": alpha, "splits": Path(splits).name}
+        notes |= {"alpha": alpha, "splits": Path(splits).name}
         released_ids = labels["fine" if classes == 100 else "class"].ids[:num_train]
         owners = partitions.released(splits, released_ids, f"cifar{classes}", alpha)
     else:
@@ -69,13 +69,7 @@ def read_manifest(
         split=split,
         labels={first_task: labels[first_task], **labels},
         columns={"image_id": np.array(image_ids)},
-        notes={
-            "source": str(files.origin),
-            "synthetic": files.synthetic,
-            "partition": partition,
-            "seed": seed,
-            **options,
-        },
+        notes=notes | {"partition": partition, "seed": seed},
     )
     return manifest.take(np.flatnonzero((manifest.users != "") | (split == "test")))
 
@@ -87,15 +81,24 @@ def _user_names(owners: Ints, count: int) -> NDArray[np.str_]:
     return np.array(names + [""] * (count - len(owners)))
 
 
-def write_population(population: Population, raw: Path, classes: int) -> Path:
-    """Write a population of 32 x 32 images as binary CIFAR-10 or CIFAR-100, without its users; return the folder."""
-    check_choice("classes of CIFAR", classes, (10, 100))
-    edition = EDITIONS[f"cifar-{classes}-binary"]
-    batches = _batches(population, edition)
-    folder = Path(raw) / edition.folder
+def write_synthetic(synthetic: SyntheticImages, raw: Path, classes: int) -> None:
+    """Write synthetic images as the binary CIFAR-10 or CIFAR-100, without their users."""
+    if synthetic.size != SIDE or synthetic.coarse > classes:
+        raise ValueError(
+            f"The synthetic images have size={synthetic.size} and coarse={synthetic.coarse}: "
+            f"set size={SIDE} and coarse to at most {classes} for CIFAR-{classes}"
+        )
+    population, edition = make_synthetic(synthetic), EDITIONS[f"cifar-{classes}-binary"]
+    order = make_rng(0, "cifar stand-in").permutation(len(population))
+    is_test = np.asarray(population.columns["split"])[order] == "test"
+    train, test = order[~is_test], order[is_test]
+    if not len(test) or len(train) < len(edition.train):
+        raise ValueError(f"CIFAR needs more than {len(train)} train and {len(test)} test images: give more users")
+    folder = raw / edition.folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).write_text("These are not the images of CIFAR.\n")
-    for file, examples in batches.items():
+    batches = [*np.array_split(train, len(edition.train)), test]
+    for file, examples in zip((*edition.train, edition.test), batches, strict=True):
         pixels = population.pixels(examples).transpose(0, 3, 1, 2).reshape(len(examples), -1)
         ids = population.labels.targets(examples)
         labels = [ids // 5 if task == "coarse" else ids for task in edition.class_files]
@@ -104,42 +107,15 @@ def write_population(population: Population, raw: Path, classes: int) -> Path:
     for task, file in edition.class_files.items():
         names = coarse if task == "coarse" else population.classes
         (folder / file).write_text("".join(f"{name}\n" for name in names))
-    return folder
-
-
-def _batches(population: Population, edition: Edition) -> dict[str, NDArray[np.int64]]:
-    """Return the examples of each file of an edition, in random order."""
-    max_classes = 100 if "fine" in edition.class_files else 10
-    if population.image_shape != (SIDE, SIDE, 3) or not isinstance(population.labels, SingleLabels):
-        raise ValueError("CIFAR has images of 32 x 32 pixels with one class each: give a population of such images")
-    if len(population.classes) > max_classes:
-        raise ValueError(
-            f"The population has {len(population.classes)} classes and CIFAR-{max_classes} has {max_classes}: "
-            f"give at most {max_classes}"
-        )
-    order = make_rng(0, "cifar stand-in").permutation(len(population))
-    split = population.columns.get("split")
-    is_test = np.arange(len(order)) % 6 == 5 if split is None else np.asarray(split)[order] == "test"
-    train, test = order[~is_test], order[is_test]
-    if not len(test) or len(train) < len(edition.train):
-        raise ValueError(
-            f"The population has {len(train)} train and {len(test)} test images, too few for {edition.name}: "
-            "give more users"
-        )
-    return dict(zip((*edition.train, edition.test), [*np.array_split(train, len(edition.train)), test], strict=True))
 
 
 def _dataset(classes: int) -> Dataset:
     archive = f"cifar-{classes}-python.tar.gz"
-
-    def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
-        write_population(make_synthetic(synthetic), raw, classes)
-
     return Dataset(
         f"CIFAR-{classes} (Krizhevsky 2009): python or binary archive",
         partial(read_manifest, classes=classes),
         None,
-        write_synthetic,
+        partial(write_synthetic, classes=classes),
         (RemoteFile(SITE + archive, MD5[archive]),),
     )
 

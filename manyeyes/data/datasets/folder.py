@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from manyeyes.core.population import Labels, MultiLabels, Population, SingleLabels
+from manyeyes.core.population import Labels, MultiLabels, SingleLabels
 from manyeyes.data import partition
 from manyeyes.data.dataset import Dataset
 from manyeyes.data.manifest import Files, Manifest, check_choice
@@ -191,23 +191,17 @@ def _labels(rows: list[Row]) -> Labels:
     return SingleLabels(np.array([ids[row.labels[0]] for row in rows]), classes)
 
 
-def write_population(population: Population, raw: Path) -> None:
-    """Write a population of single labels as PNG files in <user>/<class>/ folders."""
-    if population.labels.multi:
-        raise ValueError("An image in a class folder has one label: give a population with one label per image")
+def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
+    """Write synthetic images as PNG files in <user>/<class>/ folders."""
+    population = make_synthetic(synthetic)
     examples = np.arange(len(population))
-    labels, owners = population.labels.targets(examples), population.owners(examples)
-    for example in examples:
+    labels, owners = population.labels.nonzero()[1], population.owners(examples)
+    for example, pixels in enumerate(population.pixels(examples)):
         folder = raw / population.user_name(owners[example]) / population.classes[labels[example]]
         folder.mkdir(parents=True, exist_ok=True)
-        pixels = population.pixels(examples[example : example + 1])[0]
         Image.fromarray(pixels).save(folder / f"{example:06d}.png")
 
 
-def _write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
-    write_population(make_synthetic(synthetic), raw)
-
-
 DATASETS = {
-    "folder": Dataset("your own: DIR/USER/CLASS/*.jpg, or a CSV or parquet table", read_manifest, 224, _write_synthetic)
+    "folder": Dataset("your own: DIR/USER/CLASS/*.jpg, or a CSV or parquet table", read_manifest, 224, write_synthetic)
 }
