@@ -164,8 +164,11 @@ def user_scores(results: ExhibitResults) -> list[Chart]:
     for color, row in enumerate(results.exhibit.rows):
         for best in results.best_runs(row, AfterRounds("macro_ap"))[:1]:
             scores_U = np.sort(best.outcome.user_scores)
-            points, is_dashed = data.spread(len(scores_U)), _initialization(row.name) == "from scratch"
-            series.append(data.line(row.name, scores_U[points], (points + 1) / len(scores_U), color, is_dashed))
+            fraction_U, is_dashed = (
+                (np.arange(len(scores_U)) + 1) / len(scores_U),
+                _initialization(row.name) == "from scratch",
+            )
+            series.append(Series(row.name, scores_U.tolist(), fraction_U.tolist(), dashed=is_dashed, color=color))
     x, y = Axis("AP of a user"), Axis("users with at most that AP", percent=True)
     return [make_chart(results, "", x, y, series)]
 
@@ -230,7 +233,7 @@ FIGURES: dict[str, Draw] = {
     "flair.table1": Bars(
         AfterRounds("macro_ap"), "per-class AP (C-AP)", lambda name: name.rpartition("-")[2] + " classes"
     ),
-    "flair.figure2": lambda results: [data.quantity_skew(results), *data.pixel_skews(results)],
+    "flair.figure2": lambda results: [*data.quantity_skews(results), *data.pixel_skews(results)],
     "flair.figure3": data.label_counts,
     "flair.figure4": class_scores,
     "flair.figure5": user_scores,
