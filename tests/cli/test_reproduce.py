@@ -14,6 +14,7 @@ from tests.small_exhibits import ENGINE, read_accuracy
 pytestmark = pytest.mark.usefixtures("papers")
 
 
+@pytest.mark.slow
 def test_all_runs_are_trained_and_compared(capsys: Any) -> None:
     assert reproduce.main(["test.table1", "rows=one", *ENGINE]) == 0
     assert sorted(str(path.parent) for path in Path("runs").rglob("model.safetensors")) == [
