@@ -1,8 +1,8 @@
-"""A privacy audit: attack our own private training, and prove a lower bound on epsilon from how often the attack is right.
+"""A privacy audit: attack our own private training, and compute a lower bound on epsilon from the correct guesses.
 
-Canaries are users who take part if a coin says so, each with an update in a direction that no one else has, as long as
-the clip allows: the worst case that is accounted for. All are planted in one training (Steinke, Nasr and Jagielski
-2023), and the attacker guesses from the model which of them were there.
+Canaries are users who take part with probability 1/2. Each has an update in a direction of its own, with the largest
+norm that the clip allows: the worst case of the accounting. All are in one training (Steinke, Nasr and Jagielski 2023),
+and the attack guesses from the model which of them took part.
 """
 
 import math
@@ -30,9 +30,9 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.accountant import DELTA_BOUNDS
 from manyeyes.privacy.mechanisms import CentralDP
 
-CLIPPING_NORM = 0.01  # a canary's update is 70 times as long
+CLIPPING_NORM = 0.01  # the norm of a canary's update is 70 times as large
 SAMPLED_FRACTION = 0.5  # of the users, in each round on average
-CANARIES_PER_GUESS = 20  # the attacker guesses only about the canaries of which the model says most
+CANARIES_PER_GUESS = 20  # the attack guesses only about the canaries with the highest and lowest scores
 NUM_USER_INPUTS = 300  # inputs that only ordinary users have values in
 MAX_EPSILON = 100.0  # an epsilon that protects nothing
 BLACK_IS_ZERO = Preprocess(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -82,14 +82,10 @@ def audit(
     engine: str = "reference",
     reproducible_noise: bool = False,
 ) -> Audit:
-    """Train privately with canaries among the users, and guess from the model which of them were there."""
-    minimums = {
-        "num_users": (num_users, 1),
-        "num_canaries": (num_canaries, 2 * CANARIES_PER_GUESS),
-        "rounds": (rounds, 1),
-    }
-    for name, (value, minimum) in minimums.items():
-        check_value(name, value, int, Bounds(minimum=minimum))
+    """Train privately with canaries among the users, and guess from the model which of them took part."""
+    check_value("num_users", num_users, int, Bounds(minimum=1))
+    check_value("num_canaries", num_canaries, int, Bounds(minimum=2 * CANARIES_PER_GUESS))
+    check_value("rounds", rounds, int, Bounds(minimum=1))
     is_present = make_rng(seed, "audit").random(num_canaries) < 0.5
     population = _population(num_users, is_present, seed)
     cohort_size = round(SAMPLED_FRACTION * len(population.user_ids))
@@ -98,7 +94,7 @@ def audit(
     algorithm = replace(algorithm, privacy=privacy.calibrate(algorithm, population, rounds))
     weights = _train(algorithm, population, rounds, seed, engine)
     yes, no = weights.double().view(2, -1)[:, :num_canaries].numpy()
-    # How far the model moved in each canary's direction, in what one round can move it: clipping norm / cohort.
+    # How far the model moved in each canary's direction, over the largest move of one round: clipping norm / cohort.
     scores = (yes - no) / math.sqrt(2) * cohort_size / CLIPPING_NORM
 
     num_guesses = num_canaries // CANARIES_PER_GUESS // 2 * 2
@@ -175,9 +171,9 @@ def epsilon_lower_bound(
 def gaussian_epsilon_lower_bound(
     false_alarms: int, num_absent: int, misses: int, num_present: int, delta: float, confidence: float = 0.95
 ) -> float:
-    """Return the epsilon that training with Gaussian noise has at least, which is a much tighter bound.
+    """Return the epsilon that training with Gaussian noise has at least, a much tighter bound.
 
-    Two Gaussians at a distance mu are told apart with the errors Phi(t - mu) and Phi(-t); each error is at most its
+    Two Gaussians at a distance mu are distinguished with the errors Phi(t - mu) and Phi(-t); each error is at most its
     Clopper-Pearson bound, and epsilon follows from mu and delta (Nasr et al. 2023, "Tight auditing of differentially
     private machine learning", section 4).
     """

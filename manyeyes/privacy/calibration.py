@@ -52,40 +52,26 @@ def calibrate(
         if name in known:
             check_value(name, known[name], float, bounds)
     check_value("accountant", accountant, str, Bounds(choices=METHODS))
-    placeholders = {"rounds": 1, "noise_multiplier": 1.0} | known
-    return _solve(
-        missing[0],
-        PrivacyAccountant(
-            num_users,
-            cohort_size,
-            placeholders["rounds"],
-            placeholders["noise_multiplier"],
-            sampling,
-            accountant,
-            interval,
-        ),
-        known,
-    )
+    complete = {"rounds": 1, "noise_multiplier": 1.0} | known
+    sizes = (num_users, cohort_size, complete["rounds"], complete["noise_multiplier"])
+    return _solve(missing[0], PrivacyAccountant(*sizes, sampling, accountant, interval), known)
 
 
 def _solve(name: str, accountant: PrivacyAccountant, known: dict[str, Any]) -> PrivacyGuarantee:
-    """Return the guarantee with the value of `name`, which the accountant has a placeholder for."""
+    """Return the guarantee with the value of `name`, for which the accountant has a placeholder."""
+    epsilon, delta = known.get("epsilon", 0.0), known.get("delta", 0.0)
     if name == "delta":
-        return PrivacyGuarantee(accountant, known["epsilon"], accountant.delta(known["epsilon"]), name)
-    if name == "epsilon":
-        epsilon = accountant.epsilon(known["delta"])
-        if not epsilon:
-            raise ValueError(
-                f"a noise multiplier of {accountant.noise_multiplier:g} gives epsilon 0 at delta {known['delta']:.3g}: "
-                "set one of them lower"
-            )
-        return PrivacyGuarantee(accountant, epsilon, known["delta"], name)
-    budget = (known["epsilon"], known["delta"])
-    if name == "rounds":
-        accountant = replace(accountant, rounds=max_rounds(accountant, *budget))
-    else:
-        accountant = replace(accountant, noise_multiplier=min_noise_multiplier(accountant, *budget))
-    return PrivacyGuarantee(accountant, known["epsilon"], known["delta"], name)
+        delta = accountant.delta(epsilon)
+    elif name == "rounds":
+        accountant = replace(accountant, rounds=max_rounds(accountant, epsilon, delta))
+    elif name == "noise_multiplier":
+        accountant = replace(accountant, noise_multiplier=min_noise_multiplier(accountant, epsilon, delta))
+    elif not (epsilon := accountant.epsilon(delta)):
+        raise ValueError(
+            f"a noise multiplier of {accountant.noise_multiplier:g} gives epsilon 0 at delta {delta:.3g}: "
+            "set one of them lower"
+        )
+    return PrivacyGuarantee(accountant, epsilon, delta, name)
 
 
 def min_noise_multiplier(accountant: PrivacyAccountant, epsilon: float, delta: float) -> float:

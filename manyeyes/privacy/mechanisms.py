@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ from manyeyes.components.weighting import ImportanceReweighting, WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
-from manyeyes.core.registry import check_options, option, register
-from manyeyes.core.state import CohortResult, RoundContext
-from manyeyes.privacy.accountant import METHODS, EpsilonCurve, PrivacyAccountant
+from manyeyes.core.registry import check_options, component, option, register
+from manyeyes.core.state import CohortResult, DivergenceError, RoundContext
+from manyeyes.privacy.accountant import METHODS, PrivacyAccountant, update_noise
 from manyeyes.privacy.calibration import Simulation, auto_delta, min_noise_multiplier
-from manyeyes.privacy.gaussian import AdaptiveClip, GaussianSource
+from manyeyes.privacy.gaussian import GaussianSource
 
 PrivacyState = dict[str, Tensor]
+FLOAT32 = torch.finfo(torch.float32)
 SAMPLING = {PoissonSampler: "poisson", UniformSampler: "fixed", AllClients: "none"}
 COVERED: dict[str, tuple[type, ...]] = {
     "sampler": tuple(SAMPLING),
@@ -33,9 +34,8 @@ DELTA_HELP = "probability that the guarantee fails; 0: users^-1.1"
 REPRODUCIBLE_NOISE_HELP = "draw the noise from the seed: the run repeats, and the noise protects no one"
 
 
-@register("privacy", "central")
 @register("privacy", "flair", clipping_norm=0.1, target_quantile=0.1, noise_cohort_size=5000)  # the paper's PFL rows
-@dataclass(frozen=True)
+@component("privacy", "central")
 class CentralDP:
     """The server adds Gaussian noise to the sum of clipped updates: (epsilon, delta) for every user over all rounds.
 
@@ -71,13 +71,6 @@ class CentralDP:
         if not self.epsilon and not self.noise_multiplier:
             raise ValueError("privacy needs a budget or noise: set privacy.epsilon, privacy.noise_multiplier or both")
 
-    @property
-    def adaptive_clip(self) -> AdaptiveClip | None:
-        """How the clipping norm changes; None: it is fixed."""
-        if not self.target_quantile:
-            return None
-        return AdaptiveClip(self.target_quantile, self.clip_learning_rate, self.clipped_count_stddev)
-
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.sampler) not in SAMPLING:
             name = type(algorithm.sampler).__name__
@@ -104,7 +97,7 @@ class CentralDP:
         noise_multiplier = self.noise_multiplier or min_noise_multiplier(accountant, self.epsilon, delta)
         simulation = Simulation(replace(accountant, noise_multiplier=noise_multiplier), cohort_size)
         calibrated = replace(self, noise_multiplier=noise_multiplier, delta=delta, simulation=simulation)
-        calibrated._noise_multipliers()  # refuses an impossible split of the noise before round 1
+        calibrated.noise_split()  # refuses an impossible split of the noise before round 1
         return calibrated
 
     @property
@@ -127,24 +120,38 @@ class CentralDP:
         source, norm = GaussianSource(noise_seed), self.clipping_bound(privacy_state)
         cohort_size = self.accounting.cohort_size
         scale = cohort_size / self.accounting.accountant.cohort_size
-        noise_multiplier, count_stddev = self._noise_multipliers()
+        noise_multiplier, count_stddev = self.noise_split()
         stddev = scale * noise_multiplier * norm
         total = result.update_W + source.noise_like(result.update_W, stddev, context.personal_mask)
-        if self.adaptive_clip is not None:
+        if self.target_quantile:
             num_unclipped = float((result.accepted_K & (result.norm_K <= norm)).sum())
             # Each client adds 1/2 or -1/2, so that one client more or less moves the count by 1/2.
             count = num_unclipped - len(plan.clients) / 2 + scale * count_stddev * source.scalar()
-            norm = self.adaptive_clip.update(norm, count / cohort_size + 0.5)
+            norm = self.next_clipping_norm(norm, count / cohort_size + 0.5)
         return total / cohort_size, {"clip": torch.tensor(norm, dtype=torch.float64)}
 
-    def _noise_multipliers(self) -> tuple[float, float]:
+    def noise_split(self) -> tuple[float, float]:
         """Return the noise multiplier of the sum, and the standard deviation of the noise on the clipped count."""
-        if self.adaptive_clip is None:
+        if not self.target_quantile:
             return self.noise_multiplier, 0.0
-        return self.adaptive_clip.noise_multipliers(self.noise_multiplier, self.accounting.accountant.cohort_size)
+        cohort_size = self.accounting.accountant.cohort_size  # a twentieth of it: the first grows by at most 15 %
+        stddev = self.clipped_count_stddev or max(cohort_size / 20, self.noise_multiplier)
+        return update_noise(self.noise_multiplier, stddev), stddev
+
+    def next_clipping_norm(self, norm: float, unclipped_fraction: float) -> float:
+        """Return C exp(-clip_learning_rate (b - target_quantile)), where b is the noisy unclipped fraction of clients.
+
+        The norm follows a quantile of the updates' norms (Andrew et al. 2021); b takes a part of the noise multiplier.
+        """
+        change = -self.clip_learning_rate * (unclipped_fraction - self.target_quantile)
+        if not math.log(FLOAT32.tiny) < math.log(norm) + change < math.log(FLOAT32.max):
+            raise DivergenceError(
+                "the clipping norm has left the range of float32: set privacy.clip_learning_rate or the noise lower"
+            )
+        return norm * math.exp(change)
 
     def epsilon_spent(self, rounds: int, privacy_state: PrivacyState) -> float:
-        return EpsilonCurve(self.accounting.accountant, self.delta).epsilon_spent(rounds)
+        return self.accounting.accountant.epsilon_spent(rounds, self.delta)
 
     def max_rounds(self, rounds: int) -> int:
         limit = self.epsilon * (1 + 1e-12)  # rounding
@@ -169,8 +176,7 @@ class CentralDP:
         )
 
 
-@register("privacy", "local")
-@dataclass(frozen=True)
+@component("privacy", "local")
 class LocalDP:
     """Every client adds Gaussian noise to its own clipped update before it is sent.
 
@@ -184,9 +190,6 @@ class LocalDP:
     delta: float = option(0.0, DELTA_HELP, minimum=0, below=1)
     reproducible_noise: bool = option(False, REPRODUCIBLE_NOISE_HELP)
     covered = COVERED
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.sampler) not in SAMPLING:
@@ -221,8 +224,7 @@ class LocalDP:
     def epsilon_spent(self, rounds: int, privacy_state: PrivacyState) -> float:
         """Return the epsilon of the user who has taken part most often."""
         max_times = int(privacy_state["times"].max()) if len(privacy_state["times"]) else 0
-        accountant = PrivacyAccountant(1, 1, 1, self.noise_multiplier / 2, "none")
-        return EpsilonCurve(accountant, self.delta).epsilon_spent(max_times)
+        return PrivacyAccountant(1, 1, 1, self.noise_multiplier / 2, "none").epsilon_spent(max_times, self.delta)
 
     def max_rounds(self, rounds: int) -> int:
         return rounds

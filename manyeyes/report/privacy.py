@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from manyeyes.core.registry import Bounds, check_value
-from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant
+from manyeyes.privacy.accountant import PrivacyAccountant
 from manyeyes.privacy.calibration import PrivacyGuarantee, Simulation, min_noise_multiplier
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.export import write_page_folder
@@ -90,10 +90,10 @@ def _noise_chart(plan: PrivacyPlan) -> Chart:
 
 
 def _epsilon_chart(plan: PrivacyPlan) -> Chart:
-    accountant, curve = plan.accountant, EpsilonCurve(plan.accountant, plan.guarantee.delta)
+    accountant, delta = plan.accountant, plan.guarantee.delta
     fractions = np.linspace(0, 1, NUM_EPSILON_POINTS) ** 2  # epsilon rises fast at first
     rounds = np.unique((accountant.rounds * fractions).round().astype(int)).tolist()
-    epsilons = [curve.epsilon_spent(number) for number in rounds]
+    epsilons = [accountant.epsilon_spent(number, delta) for number in rounds]
     noise, last = f"{accountant.noise_multiplier:.3g}", accountant.rounds
     title = f"With a noise multiplier of {noise}, {last:,} rounds spend epsilon {epsilons[-1]:.3g}"
     caption = "Epsilon at the same delta, if training stops after this number of rounds."
@@ -148,10 +148,12 @@ def _overview(plan: PrivacyPlan) -> Table:
 
 
 def _rounds_table(plan: PrivacyPlan) -> Table:
-    accountant, curve = plan.accountant, EpsilonCurve(plan.accountant, plan.guarantee.delta)
+    accountant, delta = plan.accountant, plan.guarantee.delta
     header = ["rounds", f"epsilon at noise multiplier {accountant.noise_multiplier:.4g}"]
     rounds = _round_numbers(accountant.rounds, *ROUND_RANGE)
-    return Table("Over rounds", header, [[f"{number:,}", f"{curve.epsilon_spent(number):.3g}"] for number in rounds])
+    return Table(
+        "Over rounds", header, [[f"{number:,}", f"{accountant.epsilon_spent(number, delta):.3g}"] for number in rounds]
+    )
 
 
 def _cohorts_table(plan: PrivacyPlan) -> Table:

@@ -16,7 +16,6 @@ from manyeyes.components.numerics import l2_norms
 from manyeyes.core.plan import plan_round
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, RoundContext
-from manyeyes.privacy.gaussian import AdaptiveClip
 from manyeyes.privacy.mechanisms import CentralDP
 from tests.privacy.private_runs import (
     ENGINES,
@@ -154,4 +153,4 @@ def test_the_clipping_norm_converges_to_the_quantile_of_known_norms(quantile: fl
 @pytest.mark.parametrize("unclipped_fraction", [-1e5, 1e5])
 def test_a_clipping_norm_outside_float32_ends_the_run(unclipped_fraction: float) -> None:
     with pytest.raises(DivergenceError, match="the clipping norm has left the range of float32"):
-        AdaptiveClip().update(1.0, unclipped_fraction)
+        CentralDP(target_quantile=0.5).next_clipping_norm(1.0, unclipped_fraction)

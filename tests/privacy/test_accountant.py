@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from manyeyes.privacy import accountant as accountant_module
-from manyeyes.privacy.accountant import EpsilonCurve, PrivacyAccountant, update_noise
+from manyeyes.privacy.accountant import PrivacyAccountant, update_noise
 from tests.privacy.private_runs import gaussian_delta
 
 FLAIR_USERS, FLAIR_DELTA = 41131, 41131**-1.1
@@ -157,22 +157,21 @@ def test_a_huge_epsilon_is_computed_by_rdp() -> None:
     assert pld.epsilon(1e-5) == replace(pld, method="rdp").epsilon(1e-5) > 300
 
 
-def test_the_epsilon_curve_equals_an_accountant_that_composes_round_by_round() -> None:
-    curve, other = EpsilonCurve(PrivacyAccountant(1000, 50, 12, 1.1), 1e-5), RdpAccountant()
-    assert curve.epsilon_spent(0) == 0
+def test_epsilon_spent_equals_an_accountant_that_composes_round_by_round() -> None:
+    accountant, other = PrivacyAccountant(1000, 50, 12, 1.1), RdpAccountant()
+    assert accountant.epsilon_spent(0, 1e-5) == 0
     for rounds in range(1, 13):
         other.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(1.1)))
-        assert curve.epsilon_spent(rounds) == pytest.approx(other.get_epsilon(1e-5), rel=1e-9)
-    assert curve.epsilon_spent(12) == curve.accountant.epsilon(1e-5)
+        assert accountant.epsilon_spent(rounds, 1e-5) == pytest.approx(other.get_epsilon(1e-5), rel=1e-9)
+    assert accountant.epsilon_spent(12, 1e-5) == accountant.epsilon(1e-5)
 
 
 @pytest.mark.parametrize(("method", "cache"), [("rdp", "_divergences"), ("pld", "_one_loss")])
 def test_the_divergence_of_a_round_is_computed_once_per_run(method: str, cache: str) -> None:
     accountant = PrivacyAccountant(FLAIR_USERS, 200, 5000, 1.03, method=method, interval=0.01)
-    curve = EpsilonCurve(accountant, FLAIR_DELTA)
-    curve.epsilon_spent(1)
+    accountant.epsilon_spent(1, FLAIR_DELTA)
     before = getattr(accountant_module, cache).cache_info().misses
-    curve.epsilon_spent(2)
+    accountant.epsilon_spent(2, FLAIR_DELTA)
     assert getattr(accountant_module, cache).cache_info().misses == before
 
 
@@ -217,7 +216,7 @@ def test_an_invalid_delta_is_one_sentence(delta: float) -> None:
     with pytest.raises(ValueError, match="above 0 and below 1"):
         accountant.epsilon(delta)
     with pytest.raises(ValueError, match="above 0 and below 1"):
-        EpsilonCurve(accountant, delta)
+        accountant.epsilon_spent(1, delta)
 
 
 def test_other_invalid_numbers_are_one_sentence() -> None:
@@ -226,4 +225,4 @@ def test_other_invalid_numbers_are_one_sentence() -> None:
     with pytest.raises(ValueError, match=r"clipped_count_stddev=2 leaves nothing .*: set it to a number above 2"):
         update_noise(4.0, 2.0)
     with pytest.raises(ValueError, match="rounds is -1"):
-        EpsilonCurve(PrivacyAccountant(100, 10, 5, 1.0), 1e-5).epsilon_spent(-1)
+        PrivacyAccountant(100, 10, 5, 1.0).epsilon_spent(-1, 1e-5)
