@@ -5,6 +5,7 @@ from pathlib import Path
 from manyeyes.cli.parser import Parser
 from manyeyes.core.registry import import_object
 from manyeyes.report.report import write
+from manyeyes.training.run_files import check_version
 from manyeyes.training.run_record import find_runs
 
 HELP = """RUN is a run's folder, NAME=FOLDER to give it another name, or a folder of runs such as a sweep's. Runs that
@@ -24,6 +25,8 @@ def main(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     runs = find_runs(args.runs)
+    for run in runs:
+        check_version(run.folder)
     out = args.out or (runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html"))
     if out.is_dir():
         raise ValueError(f"{out} is a folder: name the page, such as {out / 'report.html'}")

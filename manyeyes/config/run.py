@@ -27,6 +27,7 @@ from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.training.loop import Interrupted
 from manyeyes.training.result import Result
+from manyeyes.training.run_files import CONFIG_FILE, check_version
 from manyeyes.training.run_folder import unused_path
 from manyeyes.training.train import train
 
@@ -147,7 +148,8 @@ def _is_incomplete(name: str, value: Any) -> bool:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Return the description of the run in a folder."""
-    path = folder / "config.yaml"
+    check_version(folder)
+    path = folder / CONFIG_FILE
     if not path.is_file():
         raise ValueError(f"There is no run to resume in {folder}: give the folder of a run.")
     try:
@@ -156,7 +158,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} is damaged ({reason}): the run cannot be resumed.") from error
     if not isinstance(settings, dict) or "sources" not in settings:
-        raise ValueError(f"{folder} was written by an earlier version of manyeyes, or is damaged: start the run again.")
+        raise ValueError(f"{path} is damaged or of an earlier version of manyeyes: start the run again.")
     return settings
 
 

@@ -11,7 +11,7 @@ from manyeyes.config.compose import resume_command
 from manyeyes.metrics import PerUser
 from manyeyes.report.chart import Axis, Chart, Mark, Series
 from manyeyes.report.table import Table, table_of
-from manyeyes.training.run_files import METRICS_FILE, PER_USER_FILE
+from manyeyes.training.run_files import METRICS_FILE, PER_USER_FILE, check_version
 from manyeyes.training.run_record import RunRecord, read_run
 
 PERSONALIZED_COLUMN = "personalized"  # of PER_USER_FILE
@@ -54,6 +54,7 @@ def user_scores(run: RunRecord, name: str, color: int = 0) -> list[UserScores]:
 
 def load(folder: Path, name: str, color: int = 0) -> list[UserScores]:
     """Return the final scores in a run folder."""
+    check_version(folder)
     if not (folder / PER_USER_FILE).exists():
         raise ValueError(
             f"{folder} has no {PER_USER_FILE}: give the folder of a run that has finished and was evaluated."

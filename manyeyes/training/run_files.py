@@ -109,6 +109,12 @@ def read_failure(folder: Path | str) -> tuple[Status, str] | None:
     return None
 
 
+def check_version(folder: Path) -> None:
+    """Raise ValueError if an earlier version of manyeyes wrote a run folder."""
+    if (folder / OLD_DATASET_STATS_FILE).exists():
+        raise ValueError(f"{folder} is a run of an earlier version of manyeyes: train it again with this one.")
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the settings of a run; empty if they cannot be read."""
     try:

@@ -30,8 +30,8 @@ from manyeyes.training.run_files import (
     LOCK_FILE,
     METRICS_FILE,
     MODEL_FILE,
-    OLD_DATASET_STATS_FILE,
     Event,
+    check_version,
 )
 
 
@@ -73,8 +73,7 @@ class RunFolder:
 
     def load(self, device: torch.device, fingerprint: str) -> Checkpoint:
         """Return the last checkpoint, if it is of this run."""
-        if (self.path / OLD_DATASET_STATS_FILE).exists():
-            raise ValueError(f"{self.path} is a run of an earlier version of manyeyes: train it again with this one.")
+        check_version(self.path)
         if not self.checkpoint.exists():
             raise ValueError(f"{self.path} has no checkpoint to continue from: start a new run.")
         checkpoint = checkpoints.load(self.checkpoint, device)

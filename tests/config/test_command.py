@@ -230,14 +230,16 @@ def test_damaged_settings_of_a_resumed_run_are_named(tmp_path: Path, command: An
     assert "damaged" in outcome.err
 
 
-def test_a_run_of_an_earlier_version_is_refused_and_not_changed(tmp_path: Path, command: Any) -> None:
+@pytest.mark.parametrize("argv", [("run", "resume=run"), ("report", "run"), ("users", "run")])
+def test_a_run_of_an_earlier_version_is_refused_and_not_changed(
+    tmp_path: Path, command: Any, argv: tuple[str, ...]
+) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "population.json").write_text("{}")
     (tmp_path / "run" / "config.yaml").write_text("rounds: 2\nalgorithm: {name: fedavg, cohort: 3}\n")
-    outcome = command("run", "resume=run")
-    assert outcome.code == 1
-    assert outcome.err.startswith("manyeyes: run was written by an earlier version of manyeyes")
-    assert outcome.err.count("\n") == 1
+    outcome = command(*argv)
+    expected = "manyeyes: run is a run of an earlier version of manyeyes: train it again with this one.\n"
+    assert (outcome.code, outcome.out, outcome.err) == (1, "", expected)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "population.json"]
 
 
