@@ -6,9 +6,9 @@ Epsilon is 2 and delta users^-1.1; 50 users train per round, with the noise of 5
 LeNet is trained from scratch, or starts from pretrained weights: it was trained on images of other users (seed 1) for
 another task (the class of the central object), and gets a new classifier. Each method gets its best learning rate (of
 the server, or of centralized SGD): the rate is doubled or halved while that improves the average precision on the val
-split, with the first seed. The results are those of the test split, over seeds. A run whose folder exists is not repeated; the
-noise follows from the seed, so that the table is reproducible. Writes benchmarks/records/privacy.json and
-docs/images/privacy.png.
+split, with the first seed. The results are those of the test split, over seeds. A run whose folder exists is not
+repeated; the noise follows from the seed, so that the table is reproducible. Writes benchmarks/records/privacy.json
+and docs/images/privacy.png.
 """
 
 from __future__ import annotations

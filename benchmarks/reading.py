@@ -114,7 +114,8 @@ def time_reading(path: Path, encoding: str, num_images: int, repeats: int) -> No
     for name, rates in {**cold, "cohort, warm": warm}.items():
         low, middle, high = (rate / 1e6 for rate in (min(rates), median(rates), max(rates)))
         print(
-            f"  {name:13} {middle:6.0f} MB/s ({low:.0f} to {high:.0f}) {middle * 1e6 / (IMAGE_SIZE * IMAGE_SIZE * 3):8.0f} images/s"
+            f"  {name:13} {middle:6.0f} MB/s ({low:.0f} to {high:.0f}) "
+            f"{middle * 1e6 / (IMAGE_SIZE * IMAGE_SIZE * 3):8.0f} images/s"
         )
     if encoding == "raw":
         for name in ("one stretch", "in sequence"):

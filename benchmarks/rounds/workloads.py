@@ -171,7 +171,7 @@ WORKLOADS = {
         algorithm=fedavg(cohort_size=50, batch_size=10, lr=0.1), rounds=20,
     ),
     "flair": Workload(
-        description="ResNet18-GN, 224 px, crop and flips, 200 users of FLAIR's sizes, 2 epochs, batch 16, FedAdam (FLAIR)",
+        description="ResNet18-GN, 224 px, crop and flips, 200 users of FLAIR, 2 epochs, batch 16, FedAdam (FLAIR)",
         users=200, images_per_user=0, image_size=256, classes=17, multi=True, model="resnet18",
         algorithm=replace(
             fedadam(cohort_size=200, epochs=2, batch_size=16, lr=0.1, max_grad_norm=10.0), server_optimizer=FLAIR_ADAM
@@ -179,7 +179,7 @@ WORKLOADS = {
         preprocess=replace(CROP, flip_vertical=True), rounds=5,
     ),
     "mobilenet": Workload(
-        description="MobileNetV2-GN, 224 px, crop and flip, 1,203 classes, 10 clients x 256, batch 64, FedVC (iNaturalist)",
+        description="MobileNetV2-GN, 224 px, crop and flip, 1,203 classes, 10 clients x 256, batch 64, FedVC (iNat)",
         users=100, images_per_user=256, image_size=256, classes=1203, model="mobilenet_v2",
         algorithm=fedvc(cohort_size=10, virtual_client_size=256, batch_size=64), preprocess=CROP, rounds=5,
     ),

@@ -90,10 +90,8 @@ class VmapEngine(GpuEngine):
         if setup.traits.mixes_batch:
             return "a model that mixes the examples of a batch, because it pads batches"
         if algorithm.privacy is not None and type(algorithm.client_optimizer) not in (SGD, Adam):
-            return (
-                f"privacy with client_optimizer={type(algorithm.client_optimizer).__name__}, which may mix the clients that "
-                "are stepped at once"
-            )
+            name = type(algorithm.client_optimizer).__name__
+            return f"privacy with client_optimizer={name}, which may mix the clients that are stepped at once"
         return None
 
     @classmethod
