@@ -7,26 +7,21 @@ from manyeyes.core.population import Population
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.report import population_charts as charts
 from manyeyes.report.chart import Axis, Chart, Mark, Series
-from manyeyes.report.population import LARGEST_FRACTION, cumulative_share, pixel_skew
+from manyeyes.report.population import pixel_skew
 from manyeyes.training.dataset_stats import split_stats
 
 
 def classes_per_client(results: ExhibitResults) -> list[Chart]:
     """Figures 2, 3 and 10 of Hsu et al.: classes and images of each client, the largest first."""
     stats = [split_stats(name, population.split("train")) for name, population in _named(results).items()]
-    if not stats:
-        return []
-    classes = charts.classes_chart({split.name: split.classes_U for split in stats}, len(stats[0].labels_C))
-    images = charts.images_chart({split.name: split.sizes_U for split in stats})
-    return [_of_exhibit(results, chart, chart.y.label) for chart in (classes, images)]
+    drawn = (charts.classes_chart(stats), charts.images_chart(stats)) if stats else ()
+    return [_of_exhibit(results, chart, chart.y.label) for chart in drawn]
 
 
 def quantity_skews(results: ExhibitResults) -> list[Chart]:
     """FLAIR's figure 2, left: the fraction of all images that the largest users have."""
-    shares = {name: cumulative_share(population.num_examples) for name, population in _named(results).items()}
-    if not shares:
-        return []
-    return [_of_exhibit(results, charts.quantity_chart(shares, LARGEST_FRACTION), "images of the largest users")]
+    stats = [split_stats(name, population) for name, population in _named(results).items()]
+    return [_of_exhibit(results, charts.quantity_chart(stats), "images of the largest users")] if stats else []
 
 
 def pixel_skews(results: ExhibitResults) -> list[Chart]:
@@ -40,13 +35,11 @@ def pixel_skews(results: ExhibitResults) -> list[Chart]:
 
 def label_counts(results: ExhibitResults) -> list[Chart]:
     """FLAIR's figure 3: how many images have each label, and which fraction of the users."""
-    of_labels = []
-    for name, population in _named(results).items():
-        stats, classes = split_stats(name, population), list(population.classes)
-        users_C = stats.holders_C / len(population.user_ids)
-        for chart in charts.label_charts(classes, stats.labels_C, users_C, len(population)):
-            of_labels.append(_of_exhibit(results, chart, f"{name}, {chart.y.label}"))
-    return of_labels
+    return [
+        _of_exhibit(results, chart, f"{name}, {chart.y.label}")
+        for name, population in _named(results).items()
+        for chart in charts.label_charts(split_stats(name, population), population.classes)
+    ]
 
 
 def make_chart(

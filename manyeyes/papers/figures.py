@@ -164,10 +164,8 @@ def user_scores(results: ExhibitResults) -> list[Chart]:
     for color, row in enumerate(results.exhibit.rows):
         for best in results.best_runs(row, AfterRounds("macro_ap"))[:1]:
             scores_U = np.sort(best.outcome.user_scores)
-            fraction_U, is_dashed = (
-                (np.arange(len(scores_U)) + 1) / len(scores_U),
-                _initialization(row.name) == "from scratch",
-            )
+            fraction_U = (np.arange(len(scores_U)) + 1) / len(scores_U)
+            is_dashed = _initialization(row.name) == "from scratch"
             series.append(Series(row.name, scores_U.tolist(), fraction_U.tolist(), dashed=is_dashed, color=color))
     x, y = Axis("AP of a user"), Axis("users with at most that AP", percent=True)
     return [make_chart(results, "", x, y, series)]
