@@ -33,11 +33,6 @@ def one_thread() -> None:
 
 
 @pytest.fixture
-def people(population: Population) -> Population:
-    return population
-
-
-@pytest.fixture
 def population() -> Population:
     """Eight users of six 8 x 8 images in three classes: six in train, user 6 in val and user 7 in test."""
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Imports point one way, from room to room, and `import manyeyes` loads none of them."""
+"""Imports point one way, from package to package, and `import manyeyes` loads none of them."""
 
 from __future__ import annotations
 
@@ -60,43 +60,41 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 MODULES = {module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 IMPORTS = {
-    name: {found for found in imported(ast.parse(path.read_text())) if found in MODULES and found != "manyeyes"}
+    name: {other for other in imported(ast.parse(path.read_text())) if other in MODULES and other != "manyeyes"}
     for name, path in MODULES.items()
-    if name != "manyeyes"  # which loads rooms when they are asked for
+    if name != "manyeyes"  # it imports public names when they are first used
 }
 
 
-def room(name: str) -> str:
+def top_package(name: str) -> str:
     return name.split(".")[1]
 
 
 @pytest.mark.parametrize("name", IMPORTS)
-def test_a_module_imports_only_its_own_room_and_those_below(name: str) -> None:
-    assert {room(found) for found in IMPORTS[name]} <= MAY_IMPORT[room(name)] | {room(name)}
+def test_a_module_imports_only_its_own_package_and_those_below(name: str) -> None:
+    assert {top_package(other) for other in IMPORTS[name]} <= MAY_IMPORT[top_package(name)] | {top_package(name)}
 
 
 def test_the_rules_have_no_cycle() -> None:
     TopologicalSorter(MAY_IMPORT).prepare()
 
 
-def test_modules_import_each_other_in_no_cycle() -> None:
+def test_imports_have_no_cycle() -> None:
     TopologicalSorter(IMPORTS).prepare()
 
 
-def test_the_package_imports_no_room_when_it_is_loaded() -> None:
+def test_the_package_imports_no_module_when_it_is_loaded() -> None:
     top = ast.parse(MODULES["manyeyes"].read_text())
     top.body = [node for node in top.body if not isinstance(node, ast.If | ast.FunctionDef)]
     assert [name for name in imported(top) if name in MODULES] == []
 
 
-def test_import_is_quick_and_does_not_load_torch(spawn: Callable[..., subprocess.Popen[str]]) -> None:
-    code = "import sys, time, manyeyes; print('torch' in sys.modules, time.process_time())"
-    loaded, seconds = spawn("-c", code).communicate(timeout=60)[0].split()
-    assert loaded == "False"
-    assert float(seconds) < 2
+def test_import_does_not_load_large_libraries(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    code = "import sys, manyeyes; print({'torch', 'numpy', 'hydra', 'scipy', 'pyarrow'} & sys.modules.keys())"
+    assert spawn("-c", code).communicate(timeout=60)[0] == "set()\n"
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_can_be_imported() -> None:
     import manyeyes
 
     assert [name for name in dir(manyeyes) if getattr(manyeyes, name, None) is None] == []
