@@ -121,7 +121,7 @@ def _parse(argv: list[str]) -> tuple[list[str], dict[str, str], Path | None]:
 
 def _named_configuration(path: str) -> dict[str, str]:
     """Return the settings that a configuration file of the baseline stands for, by the parts of its path."""
-    settings = {}
+    settings: dict[str, str] = {}
     for part in Path(path).with_suffix("").parts if path else ():
         names = [name for name, values in CONFIGURATIONS.items() if part in values]
         if not names and part not in ("conf", "base", "."):
