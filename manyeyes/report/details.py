@@ -10,7 +10,7 @@ from manyeyes.report.chart import Axis, Chart, Series, make_series
 from manyeyes.report.curves import Group
 from manyeyes.report.page import ChartGrid, Section
 from manyeyes.report.population_charts import MAX_NAMED_LABELS, label_chart
-from manyeyes.report.table import Table
+from manyeyes.report.table import transposed_table
 from manyeyes.report.users import METRIC_LABELS, user_chart, user_scores, user_table
 from manyeyes.training.run_record import RunRecord
 
@@ -103,7 +103,6 @@ def _population(stats: Stats, suffix: str) -> list[Any]:
     }
     height, width = stats["pixels"]
     caption = f"{len(stats['classes']):,} classes, {stats['labels']}, stored at {width} x {height} pixels"
-    table = Table(caption, ["", *splits], [[name, *map(cell, splits.values())] for name, cell in rows.items()])
     x_axis = Axis("% of users, in ascending order", low=0, high=100)
     sizes, skew = (
         make_series({name: (np.linspace(0, 100, len(split[key])), split[key]) for name, split in splits.items()})
@@ -118,7 +117,7 @@ def _population(stats: Stats, suffix: str) -> list[Any]:
         ),
         Chart(f"skew{suffix}", "Heterogeneity of users", x_axis, emd_axis, skew, emd),
     ]
-    return [table, ChartGrid(charts)]
+    return [transposed_table(caption, splits, rows), ChartGrid(charts)]
 
 
 def _class_counts(stats: Stats, suffix: str) -> Chart:

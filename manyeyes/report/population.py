@@ -13,11 +13,11 @@ from manyeyes.report import population_charts as charts
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_page_folder
 from manyeyes.report.page import ChartGrid, Section
-from manyeyes.report.table import Table
+from manyeyes.report.population_charts import LARGEST_FRACTION, cumulative_share, share_of_largest
+from manyeyes.report.table import Table, transposed_table
 from manyeyes.report.text import printable
 from manyeyes.training.dataset_stats import Doubles, SplitStats, split_stats
 
-LARGEST_FRACTION = 0.023  # of the users, as in FLAIR's section 4.2
 MAX_SAMPLED_IMAGES, MAX_IMAGES_PER_USER = 4000, 32  # whose pixels are read
 SEED = 0  # of everything that is drawn at random
 NUM_SIMULATIONS = 10  # of a random assignment of images to users
@@ -44,17 +44,6 @@ def population_stats(population: Population) -> list[SplitStats]:
     names = [] if column is None else sorted(map(str, np.unique(np.asarray(column))), key=_split_order)
     splits = [split_stats(printable(name), population.split(name)) for name in names if len(names) > 1]
     return [split_stats("all", population), *splits]
-
-
-def cumulative_share(sizes_U: Ints) -> Doubles:
-    """Return the share of all images that the largest 0, 1, 2, ... users have."""
-    return np.concatenate([[0], np.cumsum(np.sort(sizes_U)[::-1])]) / sizes_U.sum()
-
-
-def share_of_largest(sizes_U: Ints, fraction: float = LARGEST_FRACTION) -> float:
-    """Return the share of all images that this fraction of users has, the largest ones."""
-    share_U = cumulative_share(sizes_U)
-    return float(np.interp(fraction, np.linspace(0, 1, len(share_U)), share_U))
 
 
 def users_with_half(sizes_U: Ints) -> float:
@@ -135,18 +124,11 @@ def show(population: Population, name: str, out: Path) -> str:
 def _sections(
     population: Population, splits: list[SplitStats], pixels: PixelSkew | None, overview: Table
 ) -> list[Section]:
-    everyone, num_users = splits[0], len(population.user_ids)
-    classes = [printable(name) for name in population.classes]
-    sizes = {split.name: split.sizes_U for split in splits}
-    quantity = charts.quantity_chart(
-        {name: cumulative_share(sizes_U) for name, sizes_U in sizes.items()}, LARGEST_FRACTION
-    )
-    labels = charts.label_charts(classes, everyone.labels_C, everyone.holders_C / num_users, len(population))
-    varied = charts.classes_chart({split.name: split.classes_U for split in splits}, len(classes))
+    labels = charts.label_charts(splits[0], [printable(name) for name in population.classes])
     sections = [
         Section("Overview", [overview]),
-        Section("Images of users", [ChartGrid([quantity, charts.images_chart(sizes)])]),
-        Section("Labels", [ChartGrid([*labels, varied]), _label_table(population, everyone)]),
+        Section("Images of users", [ChartGrid([charts.quantity_chart(splits), charts.images_chart(splits)])]),
+        Section("Labels", [ChartGrid([*labels, charts.classes_chart(splits)]), _label_table(population, splits[0])]),
         Section("Heterogeneity of users", [ChartGrid(_heterogeneity_charts(population, splits, pixels))]),
     ]
     locations_N2 = _locations(population)
@@ -163,8 +145,7 @@ def _heterogeneity_charts(population: Population, splits: list[SplitStats], pixe
         "The users of a split are compared with that split.": len(splits) > 1,
         f"{num_unlabeled:,} users without any label are left out.": num_unlabeled > 0,
     }
-    emds, means = {split.name: split.emd_U for split in splits}, {split.name: split.mean_emd for split in splits}
-    chart = charts.label_emd_chart(emds, means, " ".join(note for note, applies in notes.items() if applies))
+    chart = charts.label_emd_chart(splits, " ".join(note for note, applies in notes.items() if applies))
     if pixels is None:
         return [chart]
     note = (
@@ -204,10 +185,7 @@ def _overview(splits: list[SplitStats]) -> Table:
         "classes per user, median": lambda split: f"{np.median(split.classes_U):g}",
         "mean EMD of labels": lambda split: f"{split.mean_emd:.3f}",
     }
-    names = [split.name for split in splits]
-    return Table(
-        "The population and its splits", ["", *names], [[name, *map(cell, splits)] for name, cell in rows.items()]
-    )
+    return transposed_table("The population and its splits", {split.name: split for split in splits}, rows)
 
 
 def _label_table(population: Population, stats: SplitStats) -> Table:

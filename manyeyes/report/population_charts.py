@@ -1,7 +1,7 @@
 """Charts and example images of a population: how much each user has of what, and how heterogeneous users are."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +12,9 @@ from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import make_rng
 from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series, make_series
 from manyeyes.report.page import Image, ImageStrip
-from manyeyes.training.dataset_stats import Doubles
+from manyeyes.training.dataset_stats import Doubles, SplitStats
 
+LARGEST_FRACTION = 0.023  # of the users, as in FLAIR's section 4.2
 MAX_NAMED_LABELS = 40  # with bars; more are a line
 LOG_RATIO = 20  # of the largest to the smallest value, from which an axis is logarithmic
 LOG_USERS = 100  # from which ranks are logarithmic
@@ -25,45 +26,56 @@ USERS_PER_THIRD, IMAGES_PER_USER = 4, 6  # of the example images
 THUMBNAIL_PIXELS, PNG_PIXELS = 192, 64  # longer side; up to the second, a JPEG would show its blocks
 
 
-def quantity_chart(cumulative_shares: Mapping[str, Doubles], fraction: float) -> Chart:
+def cumulative_share(sizes_U: Ints) -> Doubles:
+    """Return the share of all images that the largest 0, 1, 2, ... users have."""
+    return np.concatenate([[0], np.cumsum(np.sort(sizes_U)[::-1])]) / sizes_U.sum()
+
+
+def share_of_largest(sizes_U: Ints, fraction: float = LARGEST_FRACTION) -> float:
+    """Return the share of all images that this fraction of users has, the largest ones."""
+    share_U = cumulative_share(sizes_U)
+    return float(np.interp(fraction, np.linspace(0, 1, len(share_U)), share_U))
+
+
+def quantity_chart(splits: Sequence[SplitStats]) -> Chart:
     """Return the cumulative share of images over users in descending order (FLAIR, figure 2 left)."""
-    first_U = next(iter(cumulative_shares.values()))
-    share_of_images = float(np.interp(fraction, np.linspace(0, 1, len(first_U)), first_U))
-    series = make_series(
-        {name: (np.linspace(0, 1, len(share_U)), share_U) for name, share_U in cumulative_shares.items()}
-    )
+    shares = {split.name: cumulative_share(split.sizes_U) for split in splits}
+    series = make_series({name: (np.linspace(0, 1, len(share_U)), share_U) for name, share_U in shares.items()})
     series.append(Series("users of equal size", [0, 1], [0, 1], dashed=True, color=GRAY))
-    title = f"The largest {fraction:.1%} of users have {share_of_images:.0%} of the images"
+    largest = f"largest {LARGEST_FRACTION:.1%}"
+    title = f"The {largest} of users have {share_of_largest(splits[0].sizes_U):.0%} of the images"
     x_axis = Axis("users, the largest first", percent=True, low=0, high=1)
     y_axis = Axis("share of all images", percent=True, low=0, high=1.02)
     caption = "Cumulative share of images over users in descending order, as in figure 2 (left) of FLAIR."
-    return Chart("quantity", title, x_axis, y_axis, series, caption, [Mark(f"largest {fraction:.1%}", x=fraction)])
+    return Chart("quantity", title, x_axis, y_axis, series, caption, [Mark(largest, x=LARGEST_FRACTION)])
 
 
-def images_chart(sizes: Mapping[str, Ints]) -> Chart:
+def images_chart(splits: Sequence[SplitStats]) -> Chart:
     """Return the number of images of each user (Hsu et al. 2020, figures 2 and 3)."""
-    sizes_U = next(iter(sizes.values()))
+    sizes_U = splits[0].sizes_U
     title = f"Users have from {sizes_U.min():,} to {sizes_U.max():,} images"
     caption = "Images of each user, the largest first, as in figures 2 and 3 of Hsu et al. (2020)."
-    return _rank_chart("images_by_rank", title, "images of the user", sizes, caption)
+    return _rank_chart("images_by_rank", title, "images of the user", {s.name: s.sizes_U for s in splits}, caption)
 
 
-def classes_chart(counts: Mapping[str, Ints], num_classes: int) -> Chart:
+def classes_chart(splits: Sequence[SplitStats]) -> Chart:
     """Return the number of different classes of each user (Hsu et al. 2020, figures 2, 3 and 10)."""
-    median = np.median(next(iter(counts.values())))
+    median, num_classes = np.median(splits[0].classes_U), len(splits[0].labels_C)
     title = f"Half of the users have {median:g} or fewer of the {num_classes:,} classes"
     caption = "Different classes of each user, the most varied first, as in figures 2, 3 and 10 of Hsu et al. (2020)."
+    counts = {split.name: split.classes_U for split in splits}
     return _rank_chart("classes_by_rank", title, "different classes of the user", counts, caption)
 
 
-def label_charts(classes: list[str], counts_C: Ints, users_C: Doubles, num_images: int) -> list[Chart]:
+def label_charts(split: SplitStats, classes: Sequence[str]) -> list[Chart]:
     """Return the frequency of each label, and the share of users who have it (FLAIR, figure 3)."""
-    order = np.argsort(-counts_C, kind="stable")
-    names, counts_C, users_C = tuple(classes[c] for c in order), counts_C[order], users_C[order]
+    order = np.argsort(-split.labels_C, kind="stable")
+    names, counts_C = tuple(classes[c] for c in order), split.labels_C[order]
+    users_C = split.holders_C[order] / len(split.sizes_U)
     is_log = bool(counts_C[0] > LOG_RATIO * max(1, counts_C[-1]))
     images_axis = Axis("images with the label", log=is_log, low=MIN_LOG_COUNT if is_log else 0)
     users_axis = Axis("users with the label", percent=True, log=len(names) > MAX_NAMED_LABELS)
-    images_title = f"{names[0]} is in {counts_C[0] / num_images:.0%} of images"
+    images_title = f"{names[0]} is in {counts_C[0] / split.sizes_U.sum():.0%} of images"
     users_title = f"{users_C[0]:.0%} of users have {names[0]}"
     caption = "The most common label first, as in figure 3 of FLAIR."
     return [
@@ -86,14 +98,14 @@ def label_chart(
     return Chart(name, title, x, y, series, caption)
 
 
-def label_emd_chart(emds: Mapping[str, Doubles], means: Mapping[str, float], note: str) -> Chart:
+def label_emd_chart(splits: Sequence[SplitStats], note: str) -> Chart:
     """Return the distribution of the users' EMD, and its weighted mean (Hsu et al. 2020, figure 4 top)."""
     edges, columns = np.linspace(0, MAX_EMD, NUM_EMD_BINS + 1), {}
-    for name, emd_U in emds.items():
-        fractions = np.histogram(emd_U, edges)[0] / max(1, len(emd_U))
-        columns[f"{name} ({len(emd_U):,} users)"] = (edges, np.append(fractions, fractions[-1]))
-    marks = [Mark(f"{name}: mean {mean:.2f}", x=mean) for name, mean in means.items()]
-    title = f"Mean distance of users' labels: {next(iter(means.values())):.2f} of at most 2"
+    for split in splits:
+        fractions = np.histogram(split.emd_U, edges)[0] / max(1, len(split.emd_U))
+        columns[f"{split.name} ({len(split.emd_U):,} users)"] = (edges, np.append(fractions, fractions[-1]))
+    marks = [Mark(f"{split.name}: mean {split.mean_emd:.2f}", x=split.mean_emd) for split in splits]
+    title = f"Mean distance of users' labels: {splits[0].mean_emd:.2f} of at most 2"
     x_axis = Axis("EMD of a user's labels from those of all (0: the same, 2: disjoint)", low=0, high=MAX_EMD)
     y_axis = Axis(f"share of users, in bins of {MAX_EMD / NUM_EMD_BINS:.2g}", percent=True, low=0)
     caption = (

@@ -20,6 +20,7 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Table:
         with console.capture() as capture:
             console.print(table)
         return capture.get().rstrip("\n")
+
+
+def transposed_table(caption: str, items: Mapping[str, C], rows: Mapping[str, Callable[[C], str]]) -> Table:
+    """Return a table with a column for each item, by its name."""
+    return Table(caption, ["", *items], [[name, *map(cell, items.values())] for name, cell in rows.items()])
 
 
 def table_of(caption: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> Table:

@@ -20,8 +20,8 @@ from manyeyes.data.synthetic.users import sizes
 from manyeyes.metrics import emd, mean_emd
 from manyeyes.report import export, population
 from manyeyes.report.page import ImageStrip
-from manyeyes.report.population import cumulative_share, pixel_skew, share_of_largest, show, users_with_half
-from manyeyes.report.population_charts import example_images
+from manyeyes.report.population import pixel_skew, show, users_with_half
+from manyeyes.report.population_charts import cumulative_share, example_images, share_of_largest
 from manyeyes.training.dataset_stats import split_stats
 
 

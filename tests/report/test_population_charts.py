@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,21 +12,30 @@ from manyeyes.report import population_charts as charts
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import render_png
 from manyeyes.report.svg import render_svg
+from manyeyes.training.dataset_stats import SplitStats
+
+
+def make_stats(
+    sizes: Any = (1,), labels: Any = (1,), holders: Any = (1,), emds: Any = (0.5,), **more: Any
+) -> SplitStats:
+    """Return statistics with these numbers of images of each user, of images and users of each label, and EMDs."""
+    sizes_U, labels_C, holders_C, emd_U = map(np.array, (sizes, labels, holders, emds))
+    return SplitStats(name, sizes_U, labels_C, holders_C, np.ones(len(sizes_U), int), emd_U, float(emd_U.mean()))
 
 
 def all_charts(count: int) -> list[Chart]:
     """Return each chart, with this number of users and classes."""
     rng = np.random.default_rng(0)
-    sizes = rng.integers(1, 5000, count)
-    shares = np.linspace(0, 1, count + 1)
+    sizes, holders, emds = rng.integers(1, 5000, count), rng.integers(1, count + 1, count), rng.random(count)
+    splits = [make_stats(sizes, sizes, holders, emds), make_stats(sizes, sizes, holders, emds, name="$x^$")]
     return [
-        charts.quantity_chart({"all": shares, "$x^$": shares}, 0.023),
-        charts.images_chart({"all": sizes, "_split": sizes}),
-        charts.classes_chart({"all": np.ones(count, int)}, 1),
-        *charts.label_charts(["$\\frac{$ 中"] * count, sizes, rng.random(count), 5000),
-        charts.label_emd_chart({"all": rng.random(count)}, {"all": 0.5}, ""),
-        charts.pixel_emd_chart(rng.random(count), rng.random(count), rng.random(count), ""),
-        charts.location_chart(rng.random(count), rng.random(count), count, 0),
+        charts.quantity_chart(splits),
+        charts.images_chart(splits),
+        charts.classes_chart(splits),
+        *charts.label_charts(splits[0], ["$\\frac{$ 中"] * count),
+        charts.label_emd_chart(splits, ""),
+        charts.pixel_emd_chart(emds, emds, emds, ""),
+        charts.location_chart(emds, emds, count, 0),
     ]
 
 
@@ -42,17 +52,17 @@ def test_a_png_file_is_png() -> None:
 
 
 def test_the_title_names_the_share_of_the_largest_users() -> None:
-    chart = charts.quantity_chart({"all": np.array([0, 0.8, 1.0])}, 0.25)
-    assert chart.title == "The largest 25.0% of users have 40% of the images"
+    sizes = np.repeat([977, 23], [23, 977])  # 23 of 1,000 users have as many images as all others
+    assert charts.quantity_chart([make_stats(sizes)]).title == "The largest 2.3% of users have 50% of the images"
 
 
 def test_ranks_start_at_one_in_descending_order() -> None:
-    (series,) = charts.images_chart({"all": np.array([2, 9, 4])}).series
+    (series,) = charts.images_chart([make_stats([2, 9, 4])]).series
     assert (list(series.x), list(series.y)) == ([1, 2, 3], [9, 4, 2])
 
 
 def test_a_long_line_keeps_its_ends_and_its_first_ranks() -> None:
-    chart = charts.images_chart({"all": np.arange(50_000)[::-1] + 1})
+    chart = charts.images_chart([make_stats(np.arange(50_000)[::-1] + 1)])
     (series,) = chart.downsample().series
     assert len(series.x) <= 4000
     assert [series.x[i] for i in (0, 1, 2, -1)] == [1, 2, 3, 50_000]
@@ -60,7 +70,8 @@ def test_a_long_line_keeps_its_ends_and_its_first_ranks() -> None:
 
 
 def test_labels_are_sorted_by_frequency_in_both_charts() -> None:
-    frequencies, users = charts.label_charts(["a", "b", "c"], np.array([1, 7, 3]), np.array([0.1, 0.5, 0.2]), 10)
+    stats = make_stats(sizes=[1] * 10, labels=[1, 7, 3], holders=[1, 5, 2])
+    frequencies, users = charts.label_charts(stats, ["a", "b", "c"])
     assert frequencies.x.names == users.x.names == ("b", "c", "a")
     assert list(frequencies.series[0].y) == [7, 3, 1]
     assert list(users.series[0].y) == [0.5, 0.2, 0.1]
@@ -69,7 +80,7 @@ def test_labels_are_sorted_by_frequency_in_both_charts() -> None:
 
 
 def test_a_histogram_of_emd_sums_to_one() -> None:
-    chart = charts.label_emd_chart({"all": np.array([0.0, 0.01, 1.99, 2.0])}, {"all": 1.0}, "")
+    chart = charts.label_emd_chart([make_stats(emds=[0.0, 0.01, 1.99, 2.0])], "")
     y = [value or 0 for value in chart.series[0].y]
     assert sum(y[:-1]) == 1  # the last point repeats the last bin, to its right edge
     assert (y[0], y[-1]) == (0.5, 0.5)
