@@ -5,7 +5,9 @@ On the machine of the file every bit is the same; on another kind of machine, al
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,22 @@ from tests.golden import Record, differences, machine
 from tests.golden_cases import ALGORITHMS, ENGINE_CASES, FEDDYN_CASES, FILES, PLAN_CASES, RUN_CASES
 
 REWRITE = "; if this is intended, give the reason in the commit: python -m tests.golden_cases --write"
-SLOW_CASES = ("two-ranks", "command")  # which start processes
+FAST_ON_EVERY_ENGINE = ("fedavg", "scaffold", "fedper")
 SAME_RUNS = {"resumed": "uninterrupted", "resumed-personal": "uninterrupted-personal"}
 
 load = cache(golden.load)
+
+
+def is_slow(case: str) -> bool:
+    """Return whether a case starts processes, has a large model, or is one of the many on another engine."""
+    algorithm, _, engine = case.rpartition("-")
+    if algorithm in ALGORITHMS:
+        return engine != "reference" and algorithm not in FAST_ON_EVERY_ENGINE
+    return case in ("two-ranks", "command") or "mobilenet" in case or "resnet" in case
+
+
+def marked(cases: Iterable[str]) -> list[Any]:
+    return [pytest.param(case, marks=pytest.mark.slow) if is_slow(case) else case for case in cases]
 
 
 def assert_golden(file: str, case: str, record: Record) -> None:
@@ -28,7 +42,7 @@ def assert_golden(file: str, case: str, record: Record) -> None:
     assert not wrong, f"{'; '.join(wrong)}{REWRITE}"
 
 
-@pytest.mark.parametrize("case", ENGINE_CASES)
+@pytest.mark.parametrize("case", marked(ENGINE_CASES))
 def test_every_algorithm_gives_its_golden_numbers_on_every_engine(case: str) -> None:
     assert_golden("engines", case, ENGINE_CASES[case]())
 
@@ -38,9 +52,7 @@ def test_feddyn_gives_its_golden_numbers_on_every_engine(case: str) -> None:
     assert_golden("feddyn", case, FEDDYN_CASES[case]())
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW_CASES else case for case in RUN_CASES]
-)
+@pytest.mark.parametrize("case", marked(RUN_CASES))
 def test_every_kind_of_run_gives_its_golden_numbers(case: str) -> None:
     assert_golden("runs", case, RUN_CASES[case]())
 

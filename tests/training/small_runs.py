@@ -25,7 +25,8 @@ CROPS = Preprocess(crop=6, pad=1, flip_horizontal=True)
 
 
 def run(population: Population, algorithm: Algorithm, folder: Path | None = None, **settings: Any) -> Result:
-    settings = {"rounds": 4, "evaluate_every": 2, "checkpoint_seconds": 0, "progress": False, **settings}
+    defaults = {"rounds": 4, "evaluate_every": 2, "checkpoint_seconds": 0, "progress": False, "engine": "reference"}
+    settings = {**defaults, **settings}
     return train(population, settings.pop("model", "linear"), algorithm, folder=folder, **settings)
 
 

@@ -38,6 +38,10 @@ PERSONALIZED: dict[str, Algorithm] = {
     "fedper, finetuned": replace(finetuned(cohort_size=3, batch_size=4, lr=0.05), personal_layers=HEAD),
     "local_only": local_only(batch_size=4, lr=0.05),
 }
+NAMES = [
+    name if name in ("fedper", "ditto", "finetuned") else pytest.param(name, marks=pytest.mark.slow)
+    for name in PERSONALIZED
+]
 
 
 def module() -> nn.Module:
@@ -81,8 +85,8 @@ def all_states(folder: Path) -> dict[str, torch.Tensor]:
     return {"weights": server.weights, **server.opt_state, **clients}
 
 
-@pytest.mark.parametrize("cache_mib", [0, 1024], ids=["file", "memory"])
-@pytest.mark.parametrize("name", PERSONALIZED)
+@pytest.mark.parametrize("cache_mib", [0, pytest.param(1024, marks=pytest.mark.slow)], ids=["file", "memory"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_run_equals_one_that_was_never_stopped(
     tmp_path: Path, population: Population, name: str, cache_mib: int
 ) -> None:
@@ -115,7 +119,7 @@ def test_a_run_killed_at_random_moments_equals_one_that_was_never_stopped(
     assert events_without_times(tmp_path / "killed") == events_without_times(tmp_path / "uninterrupted")
 
 
-@pytest.mark.parametrize("name", PERSONALIZED)
+@pytest.mark.parametrize("name", NAMES)
 def test_test_images_never_change_any_state(tmp_path: Path, population: Population, name: str) -> None:
     pixels, split = population.images.copy(), np.asarray(population.columns["split"])
     test_images = population.image_indices[split == "test"]
@@ -127,7 +131,9 @@ def test_test_images_never_change_any_state(tmp_path: Path, population: Populati
 
 
 @pytest.mark.parametrize("engine", ["multiprocess", "cuda_graphs"])
-@pytest.mark.parametrize("name", PERSONALIZED)
+@pytest.mark.parametrize(
+    "name", [name if name == "fedper" else pytest.param(name, marks=pytest.mark.slow) for name in PERSONALIZED]
+)
 def test_every_engine_gives_the_same_results(population: Population, engine: str, name: str) -> None:
     expected = run(population, PERSONALIZED[name]).events[-1]
     event = run(population, PERSONALIZED[name], engine=engine, workers=2 if engine == "multiprocess" else 0).events[-1]

@@ -41,8 +41,7 @@ def private(privacy: Any, **components: Any) -> Algorithm:
 
 
 def run(population: Population, algorithm: Algorithm, folder: Path | None = None, **settings: Any) -> Result:
-    settings = {"rounds": 6, "evaluate_every": 0, "engine": "reference", **settings}
-    return small_runs.run(population, algorithm, folder, **settings)
+    return small_runs.run(population, algorithm, folder, **{"rounds": 6, "evaluate_every": 0, **settings})
 
 
 def epsilons(result: Result) -> list[float]:
@@ -218,6 +217,7 @@ FLAIR = (
 )
 
 
+@pytest.mark.slow
 def test_flairs_settings_run_from_the_command_to_the_privacy_file(
     tmp_path: Path, command: Callable[..., Any], tiny: tuple[str, ...]
 ) -> None:
@@ -233,6 +233,7 @@ def test_flairs_settings_run_from_the_command_to_the_privacy_file(
     assert "macro_ap" in events[-1]
 
 
+@pytest.mark.slow
 def test_a_private_run_is_resumed_by_the_command(
     tmp_path: Path, command: Callable[..., Any], tiny: tuple[str, ...]
 ) -> None:

@@ -60,10 +60,11 @@ COMBINATIONS = {
 )
 def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path: Path, population: Population, name: str) -> None:
     algorithm = {**SMALL_ALGORITHMS, **COMBINATIONS}[name]
+    settings: dict[str, Any] = {"preprocess": CROPS, "engine": "reference" if name in FAST_ALGORITHMS else "auto"}
     uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
-    run(population, algorithm, uninterrupted, rounds=8, preprocess=CROPS)
-    run(population, algorithm, resumed, rounds=4, preprocess=CROPS)
-    run(population, algorithm, resumed, rounds=8, preprocess=CROPS, resume=True)
+    run(population, algorithm, uninterrupted, rounds=8, **settings)
+    run(population, algorithm, resumed, rounds=4, **settings)
+    run(population, algorithm, resumed, rounds=8, resume=True, **settings)
     assert_equal_results(resumed, uninterrupted)
 
 

@@ -58,6 +58,7 @@ def make_clients(path: Path | None = None, states: dict[int, ClientState] | None
     return clients
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused_with_the_process_that_uses_it(
     tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_folder_in_use_is_refused_with_the_process_that_uses_it(
         RunFolder(tmp_path / "run").__enter__()
 
 
+@pytest.mark.slow
 def test_a_folder_can_be_opened_after_its_process_was_killed(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait(60)
