@@ -46,8 +46,8 @@ def test_for_other_machines_the_url_has_a_token(root: Path, spawn: Spawn) -> Non
 
 
 def test_a_port_in_use_is_one_sentence(root: Path, command: Callable[..., Any]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         outcome = command("dashboard", str(root), "--port", str(port))
     assert outcome.code == 1
     assert outcome.err == f"manyeyes: Port {port} is in use: choose another with --port (0: any free port).\n"

@@ -16,7 +16,7 @@ from manyeyes.training.dataset_stats import SplitStats
 
 
 def make_stats(
-    sizes: Any = (1,), labels: Any = (1,), holders: Any = (1,), emds: Any = (0.5,), **more: Any
+    sizes: Any = (1,), labels: Any = (1,), holders: Any = (1,), emds: Any = (0.5,), name: str = "all"
 ) -> SplitStats:
     """Return statistics with these numbers of images of each user, of images and users of each label, and EMDs."""
     sizes_U, labels_C, holders_C, emd_U = map(np.array, (sizes, labels, holders, emds))
