@@ -148,7 +148,7 @@ def _limits(estimate: Estimate) -> Iterator[str]:
 
 def training_population(config: Any) -> Population:
     """Return the users that would be trained on; synthetic ones without images, so that there may be any number."""
-    if config.data.name != "synthetic":
+    if config.data.name != "synthetic" or config.partitioner is not None:
         population = build_population(config)
         return population.split("train") if "split" in population.columns else population
     options = {name: value for name, value in config.data.items() if name not in ("name", "task")}

@@ -83,6 +83,11 @@ def test_synthetic_users_lack_only_their_images() -> None:
     assert population.image_shape == with_images.image_shape
 
 
+def test_a_partitioner_decides_the_users() -> None:
+    population = training_population(compose_config([*TINY, "partitioner=iid", "partitioner.num_clients=7"]))
+    assert len(population.user_ids) == 7
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
