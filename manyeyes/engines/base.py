@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -19,12 +19,10 @@ from manyeyes.core.population import Ints, Population
 from manyeyes.core.registry import option
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.distributed.data_parallel import ClientGroup
+from manyeyes.engines.images import ImagePrefetcher
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.inspection import ModuleTraits, probe
-
-if TYPE_CHECKING:
-    from manyeyes.engines.distributed.data_parallel import ClientGroup
-    from manyeyes.engines.images import ImagePrefetcher
 
 T = TypeVar("T")
 IMAGE_STORAGES = ("auto", "gpu", "cpu")
@@ -130,8 +128,6 @@ class EngineBase:
     compiles: bool = False  # whether evaluation is compiled too
     splits_clients: bool = False  # whether it has `in_group`
     on_device_busy: Callable[[], None] = staticmethod(lambda: None)  # called when the host waits for the device
-    num_trainable: int
-    num_augment_uniforms: int
 
     def __init__(self, setup: EngineSetup) -> None:
         self.num_trainable, self.num_augment_uniforms = setup.model.num_trainable, setup.preprocess.num_uniforms

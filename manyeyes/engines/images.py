@@ -198,12 +198,9 @@ def reads_from_disk(images: Any) -> bool:
 
 def _rows_in_order(plan: RoundPlan, population: Population) -> Ints:
     """Return the rows of all images of a round, each once, in the order in which they are first needed."""
-    examples: list[Ints] = [np.empty(0, np.int64)]  # random sampling may have selected no clients
-    for client in plan.clients:
-        if client.full_indices is not None:
-            examples.append(client.full_indices)
-        else:
-            examples.append(client.example_indices_SB[client.example_indices_SB >= 0])
+    examples = [np.empty(0, np.int64)]  # random sampling may have selected no clients
+    for c in plan.clients:
+        examples.append(c.example_indices_SB[c.example_indices_SB >= 0] if c.full_indices is None else c.full_indices)
     rows = population.image_indices[np.concatenate(examples)]
     _, first = np.unique(rows, return_index=True)
     return rows[np.sort(first)]

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -38,9 +37,7 @@ from manyeyes.engines.client_step import (
     training_loss,
     weighted_mean,
 )
-
-if TYPE_CHECKING:
-    from manyeyes.engines.distributed.data_parallel import ClientGroup
+from manyeyes.engines.distributed.data_parallel import ClientGroup
 
 FULL_GRADIENT_BATCH = 256  # examples per batch of the gradient over all of a client's data
 

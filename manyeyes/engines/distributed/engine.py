@@ -41,7 +41,8 @@ class DistributedEngine(EngineBase):
         self._groups = GroupCache(setup.model, setup.image_size) if engine.splits_clients else None
 
     def prefetch(self, plan: RoundPlan) -> None:
-        self.engine.prefetch(self.shard(plan))
+        unsplit = self._assign(plan, math.inf).unsplit[self.dist.rank]  # where no client is trained by several ranks
+        self.engine.prefetch(_subset(plan, unsplit))
 
     def __enter__(self) -> Self:
         init_process_group(self._device)
@@ -50,10 +51,6 @@ class DistributedEngine(EngineBase):
 
     def close(self) -> None:
         self.engine.close()
-
-    def shard(self, plan: RoundPlan) -> RoundPlan:
-        """Return the clients that this process trains where none is trained by several."""
-        return _subset(plan, self._assign(plan, math.inf).unsplit[self.dist.rank])
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates

@@ -34,7 +34,7 @@ class ClientStateTransfer:
         for k, client in enumerate(clients):
             state = self.old_states.get(client.client_id, {})
             if PERSONAL_WEIGHTS in state:
-                self._load_personal_weights(stream, k, state[PERSONAL_WEIGHTS])
+                stream.load_personal_weights(k, state[PERSONAL_WEIGHTS])
             if CORRECTION_STATE in state:
                 self._load_offset(stream, k, state[CORRECTION_STATE])
             for tensor, persisted in zip(stream.opt_state, persisted_opt_state(state), strict=False):
@@ -43,15 +43,6 @@ class ClientStateTransfer:
                 weights = self.buffers.weights if stream.start is None else stream.start[k]
                 full_gradient = self.reference.full_gradient(weights, client, self.context)
                 self._full_gradients[client.client_id] = full_gradient
-
-    def _load_personal_weights(self, stream: Stream, k: int, personal_weights: Tensor) -> None:
-        assert stream.start is not None and self.buffers.personal_indices is not None, (
-            "a client has personal weights and the round has no personal layers"
-        )
-        num_trainable = self.buffers.num_trainable
-        stream.start[k, self.buffers.personal_indices] = personal_weights
-        stream.set_theta(k, stream.start[k, :num_trainable])
-        stream.statistics[k] = stream.start[k, num_trainable:]
 
     def _load_offset(self, stream: Stream, k: int, correction_state: Tensor) -> None:
         correction = self.context.correction

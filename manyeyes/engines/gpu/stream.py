@@ -101,6 +101,14 @@ class Stream:
         if self.compute_theta is not self.theta:
             self.compute_theta[clients] = theta.to(self.dtype)
 
+    def load_personal_weights(self, k: int, personal_weights: Tensor) -> None:
+        """Start a client with its own weights in personal layers."""
+        start, num_trainable = self.start, self.buffers.num_trainable
+        assert start is not None, "a client has personal weights and the round has no personal layers"
+        start[k, self.buffers.personal_indices] = personal_weights
+        self.set_theta(k, start[k, :num_trainable])
+        self.statistics[k] = start[k, num_trainable:]
+
     def step(
         self,
         gradient: Sequence[Tensor],
