@@ -145,12 +145,12 @@ def test_an_image_listed_twice_is_kept_once_and_in_train(tmp_path: Path) -> None
         (
             {"federated_train_user_120k": "user,image_id\n1,a\n", "test": TEST},
             "user_120k",
-            r"has columns user, image_id and no column 'user_id'",
+            r"has no column 'user_id', only user, image_id: give the right file",
         ),
         (
             {"federated_train_user_120k": "", "test": TEST},
             "user_120k",
-            r"has columns  and no column 'user_id': give the right",
+            r"cannot be read \(Empty CSV file\): download it again",
         ),
         (
             {"federated_train_user_120k": SPLIT + "1,2\n", "test": TEST},

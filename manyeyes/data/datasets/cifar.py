@@ -5,9 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
 from manyeyes.data import partition as partitions
 from manyeyes.data.dataset import Dataset
@@ -61,24 +59,18 @@ def read_manifest(
         owners = partitions.released(splits, released_ids, f"cifar{classes}", alpha)
     else:
         raise ValueError("partition=released needs splits: set it to the .zip, folder, .csv or .npz of the splits")
+    names = np.char.zfill(owners.astype(np.str_), len(str(owners.max())))
     manifest = Manifest(
         dataset=f"cifar{classes}",
         source=Pixels(images, f"cifar{classes} image"),
         image=np.arange(len(images)),
-        users=_user_names(owners, len(images)),
+        users=np.concatenate([np.where(owners >= 0, names, ""), np.full(len(images) - len(owners), "")]),
         split=split,
         labels={first_task: labels[first_task], **labels},
         columns={"image_id": np.array(image_ids)},
         notes=notes | {"partition": partition, "seed": seed},
     )
     return manifest.take(np.flatnonzero((manifest.users != "") | (split == "test")))
-
-
-def _user_names(owners: Ints, count: int) -> NDArray[np.str_]:
-    """Return the user of each of `count` images as digits of one width; "" without a user."""
-    width = len(str(owners.max()))
-    names = [f"{user:0{width}d}" if user >= 0 else "" for user in owners.tolist()]
-    return np.array(names + [""] * (count - len(owners)))
 
 
 def write_synthetic(synthetic: SyntheticImages, raw: Path, classes: int) -> None:

@@ -1,6 +1,5 @@
 """The federated splits that Hsu et al. (2020) released as CSV files, and what iNaturalist and Landmarks share."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,33 +28,24 @@ def find_file(folder: Path, *names: str, fix: str = "download it there") -> Path
     raise ValueError(f"{folder} has no {' or '.join(names)}: {fix}")
 
 
-def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Return the named columns of a CSV as text, whatever they contain."""
-    header = column_names(path)
-    if missing := [name for name in columns if name not in header]:
-        raise ValueError(
-            f"Table {path} has columns {', '.join(header)} and no column {missing[0]!r}: give the right file"
-        )
-    try:
-        return pa.csv.read_csv(
-            path,
-            pa.csv.ReadOptions(block_size=BLOCK_BYTES),
-            pa.csv.ParseOptions(newlines_in_values=True),  # titles of images have them
-            pa.csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string())),
-        )
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"Table {path} cannot be read ({str(error).splitlines()[0]}): download it again") from error
-
-
-def column_names(path: Path) -> list[str]:
-    """Return the header of a CSV."""
+def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> pa.Table:
+    """Return the named columns of a CSV as text, whatever they contain, and those optional ones that it has."""
     if not path.is_file():
         raise ValueError(f"Table {path} does not exist: check the path")
+    read_options = pa.csv.ReadOptions(block_size=BLOCK_BYTES)
+    parse_options = pa.csv.ParseOptions(newlines_in_values=True)  # titles of images have them
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return next(csv.reader(file), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"Table {path} cannot be read ({error}): download it again") from error
+        header = pa.csv.open_csv(path, read_options, parse_options).schema.names
+        if missing := [name for name in columns if name not in header]:
+            raise ValueError(
+                f"Table {path} has no column {missing[0]!r}, only {', '.join(header)}: give the right file"
+            )
+        columns = [*columns, *(name for name in optional if name in header)]
+        column_types = dict.fromkeys(columns, pa.string())
+        convert_options = pa.csv.ConvertOptions(include_columns=columns, column_types=column_types)
+        return pa.csv.read_csv(path, read_options, parse_options, convert_options)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"Table {path} cannot be read ({str(error).splitlines()[0]}): download it again") from error
 
 
 def as_strings(column: pa.ChunkedArray) -> Strings:
@@ -80,8 +70,9 @@ def unlocated_manifest(
 
 def read_released(dataset: str, train: Path, test: Path, user: str = "user_id") -> Manifest:
     """Return a released split: CSVs with user_id, image_id, class and for iNaturalist the original label."""
-    shared = [name for name in ("image_id", "class", "label") if name != "label" or name in column_names(train)]
-    tables = [read_table(train, (user, *shared)), read_table(test, shared)]
+    train_table = read_table(train, (user, "image_id", "class"), optional=("label",))
+    shared = [name for name in train_table.column_names if name != user]
+    tables = [train_table, read_table(test, shared)]
     columns = {name: np.concatenate([as_strings(table[name]) for table in tables]) for name in shared}
     labels = numbered_labels(columns["class"], columns[shared[-1]], train)
     return unlocated_manifest(dataset, as_strings(tables[0][user]), labels, {"image_id": columns["image_id"]})

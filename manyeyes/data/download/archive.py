@@ -10,7 +10,8 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,18 +52,11 @@ def extract_all(archives: Sequence[Path], into: Path, progress: Progress = no_pr
     """Extract archives into one folder, one per core at a time; the first that fails stops the rest."""
     if not archives:
         return
-    sizes = {archive: archive.stat().st_size if archive.is_file() else 0 for archive in archives}
-    done, total = 0, sum(sizes.values())
+    done, total = 0, sum(archive.stat().st_size for archive in archives if archive.is_file())
     with ProcessPoolExecutor(min(os.cpu_count() or 1, len(archives)), CleanSpawnContext()) as pool:
-        jobs = {pool.submit(extract, archive, into): archive for archive in archives}
-        try:
-            for job in as_completed(jobs):
-                job.result()
-                done += sizes[jobs[job]]
-                progress(done, total)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        for archive, _ in zip(archives, pool.map(extract, archives, repeat(into)), strict=True):
+            done += archive.stat().st_size
+            progress(done, total)
 
 
 def _unpack(archive: Path, into: Path) -> None:
