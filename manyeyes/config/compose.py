@@ -17,11 +17,11 @@ from manyeyes.config.errors import IMPORT_PATH, check_settings, format_error, is
 from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, dict_node, group_node
 
 
-def compose_config(overrides: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
+def compose_config(overrides: Sequence[str]) -> DictConfig:
     """Return the settings that overrides in the form of `manyeyes run` give; a mistake is a ValueError in one sentence."""
     try:
         with hydra_context():
-            config = compose("config", overrides=prepare_overrides(overrides), return_hydra_config=return_hydra_config)
+            config = compose("config", overrides=prepare_overrides(overrides))
     except Exception as error:
         if is_config_error(error):
             raise ValueError(format_error(error, overrides)) from None
