@@ -34,7 +34,7 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.evaluation import LocalEvaluator
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.mechanisms import CentralDP
-from manyeyes.report.chart import Axis, Chart, Mark, Series
+from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
 from manyeyes.report.export import write_chart
 
 IMAGES = me.SyntheticImages(users=6400, size=32, coarse=10, fine=50)  # with users of FLAIR's sizes
@@ -151,17 +151,29 @@ def tune(method: Method) -> dict[str, Any]:
 
 def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
     """Draw the average precision over simulated cohorts, and that of other training: means over seeds."""
-    series, marks = [], []
+    series, reference_lines = [], []
     for color, (initial, rows) in enumerate(results.items()):
         scores = {kind: np.array(row["test"]) for kind, row in rows.items()}
-        marks += [Mark(f"{LABELS[kind]}, {initial}", y=float(scores[kind].mean())) for kind in LABELS if kind in scores]
+        reference_lines += [
+            ReferenceLine(f"{LABELS[kind]}, {initial}", y=float(scores[kind].mean()))
+            for kind in LABELS
+            if kind in scores
+        ]
         private = {int(kind): values for kind, values in scores.items() if kind not in LABELS}
         means, stds = ([function(values) for values in private.values()] for function in (np.mean, deviation))
         low, high = ([mean + sign * std for mean, std in zip(means, stds, strict=True)] for sign in (-1, 1))
         series.append(Series(f"private, {initial}", list(private), means, low, high, color=color))
     x_axis, y_axis = Axis("simulated users per round", log=True), Axis("macro AP", percent=True)
     write_chart(
-        Chart("privacy", "Private training, epsilon 2, on synthetic images", x_axis, y_axis, series, marks=marks), path
+        Chart(
+            "privacy",
+            "Private training, epsilon 2, on synthetic images",
+            x_axis,
+            y_axis,
+            series,
+            reference_lines=reference_lines,
+        ),
+        path,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from manyeyes.core.population import Population
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.report import population_charts as charts
-from manyeyes.report.chart import Axis, Chart, Mark, Series
+from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
 from manyeyes.report.population import pixel_skew
 from manyeyes.training.dataset_stats import split_stats
 
@@ -55,8 +55,8 @@ def make_chart(
     tag = f" ({results.options.tag})" if results.options.tag else ""
     full_title = ", ".join(filter(None, [results.exhibit.key, title])) + tag
     caption = " ".join(filter(None, [results.exhibit.claim, results.options.disclaimer, note]))
-    marks = [] if centralized is None else [Mark("centralized", y=centralized)]
-    return Chart("chart", full_title, x, y, series, caption, marks)
+    reference_lines = [] if centralized is None else [ReferenceLine("centralized", y=centralized)]
+    return Chart("chart", full_title, x, y, series, caption, reference_lines)
 
 
 def _of_exhibit(results: ExhibitResults, chart: Chart, title: str) -> Chart:

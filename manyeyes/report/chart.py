@@ -80,7 +80,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Mark:
+class ReferenceLine:
     """A dashed line across the chart, at a value of y or of x."""
 
     label: str
@@ -98,7 +98,7 @@ class Chart:
     y: Axis
     series: Sequence[Series]
     caption: str = ""
-    marks: Sequence[Mark] = ()
+    reference_lines: Sequence[ReferenceLine] = ()
     height: int = 300  # pixels, without title and legend
 
     def downsample(self) -> Chart:
@@ -113,7 +113,7 @@ class Chart:
             "x": _plain(self.x),
             "y": _plain(self.y),
             "series": [_plain(series) for series in self.downsample().series],
-            "marks": [_plain(mark) for mark in self.marks],
+            "reference_lines": [_plain(reference) for reference in self.reference_lines],
         }
 
     def csv(self) -> str:
@@ -168,7 +168,7 @@ def _short_number(value: float) -> float:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def _plain(element: Axis | Series | Mark) -> dict[str, Any]:
+def _plain(element: Axis | Series | ReferenceLine) -> dict[str, Any]:
     """Return the fields that are not empty, with printable texts and short numbers."""
     plain: dict[str, Any] = {}
     for name, value in vars(element).items():

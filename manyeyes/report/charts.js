@@ -102,7 +102,7 @@
     const dash = (series) => (series.dashed ? "5 4" : DASHES[Math.floor(series.color / COLORS) % DASHES.length]);
 
     function update(next) {
-      spec = {x: {}, y: {}, marks: [], height: 300, ...spec, ...next};
+      spec = {x: {}, y: {}, reference_lines: [], height: 300, ...spec, ...next};
       spec.series = spec.series.map((series, i) => ({kind: "line", color: i, x: [], y: [], low: [], high: [], labels: [], ...series}));
       title.textContent = spec.title || "";
       for (const tool of tools.children) tool.setAttribute("aria-label", tool.textContent + (spec.title ? ": " + spec.title : ""));
@@ -136,13 +136,13 @@
     /* Drawing. */
     function layout(series) {
       const bars = series.filter((one) => one.kind === "bars"), {x: xAxis, y: yAxis} = spec;
-      const xs = series.flatMap((one) => one.x).concat(spec.marks.map((mark) => mark.x));
+      const xs = series.flatMap((one) => one.x).concat(spec.reference_lines.map((reference) => reference.x));
       const gap = Math.min(...bars.flatMap((one) => one.x.slice(1).map((x, i) => x - one.x[i])), bars.length ? Infinity : 1);
       const halfBar = bars.length ? (isFinite(gap) ? gap : 1) / 2 : 0;
       const [x0, x1] = zoomed || range(xAxis, xs, isScatter() ? 0.03 : 0).map((end, i) => end + (i ? halfBar : -halfBar));
       const ys = series.flatMap((one) => one.x.flatMap((x, i) => (x >= x0 && x <= x1 ? [one.y[i], one.low[i], one.high[i]] : [])));
       if (bars.length) ys.push(0);
-      if (!zoomed) ys.push(...spec.marks.map((mark) => mark.y));
+      if (!zoomed) ys.push(...spec.reference_lines.map((reference) => reference.y));
       const [y0, y1] = range(zoomed ? {...yAxis, low: undefined, high: undefined} : yAxis, ys, 0.05);
       const total = Math.max(220, Math.round(area.clientWidth * shrink) || 640);
       const y = scale(yAxis, y0, y1, TOP + spec.height, TOP), levels = y.ticks(spec.height / 60);
@@ -159,7 +159,7 @@
       const clip = svg("clipPath", {id}, svg("rect", {x: plot.left - 4, y: TOP - 6, width: plot.right - plot.left + 10, height: spec.height + 10}));
       const curves = svg("g", {"clip-path": `url(#${id})`}, ...series.flatMap((one) => (one.kind === "bars" ? drawBars(one) : drawCurve(one))));
       frame.setAttribute("viewBox", `0 0 ${plot.width} ${plot.height}`);
-      frame.replaceChildren(clip, ...drawAxes(), curves, ...spec.marks.flatMap(drawMark), svg("g", {class: "me-reading"}));
+      frame.replaceChildren(clip, ...drawAxes(), curves, ...spec.reference_lines.flatMap(drawReferenceLine), svg("g", {class: "me-reading"}));
       for (const label of frame.querySelectorAll("[data-room]")) fit(label);
       reset.hidden = !zoomed;
       if (reading) read(reading.x, reading.point, false);
@@ -213,9 +213,9 @@
 
     const intervals = (series) => series.x.flatMap((x, i) => (canShow(spec.y, series.low[i]) && canShow(spec.y, series.high[i]) ? [[plot.x(x), plot.y(series.low[i]), plot.y(series.high[i])]] : []));
 
-    function drawMark(mark, number) {
-      const {x, y, left, right, base} = plot, isLevel = mark.y !== undefined;
-      const scaled = isLevel ? y : x, value = isLevel ? mark.y : mark.x;
+    function drawReferenceLine(reference, number) {
+      const {x, y, left, right, base} = plot, isLevel = reference.y !== undefined;
+      const scaled = isLevel ? y : x, value = isLevel ? reference.y : reference.x;
       if (!(value >= scaled.low && value <= scaled.high)) return [];
       const isLeft = isLevel ? number % 2 === 0 : x(value) < (left + right) / 2;
       const line = isLevel ? `M${left},${y(value)}H${right}` : `M${x(value)},${TOP}V${base}`;
@@ -223,7 +223,7 @@
       const room = isLevel ? right - left - 6 : isLeft ? right - labelX : labelX - left;
       const halo = {stroke: "var(--paper)", "stroke-width": 3, "paint-order": "stroke"};
       return [path(line, {stroke: "var(--soft)", "stroke-dasharray": "4 4"}),
-        text(labelX, labelY, mark.label || "", {class: "me-tick", "text-anchor": isLeft ? "start" : "end", "data-room": room, ...halo})];
+        text(labelX, labelY, reference.label || "", {class: "me-tick", "text-anchor": isLeft ? "start" : "end", "data-room": room, ...halo})];
     }
 
     function fit(label) {
@@ -244,13 +244,13 @@
     }
 
     function read(x, point, isSpoken, pointerY = plot.base) {
-      const points = (point ? [point] : valuesAt(x)).sort((a, b) => b.y - a.y), marks = frame.querySelector(".me-reading");
+      const points = (point ? [point] : valuesAt(x)).sort((a, b) => b.y - a.y), dots = frame.querySelector(".me-reading");
       reading = points.length && plot.x(x) >= plot.left - 1 && plot.x(x) <= plot.width ? {x, point} : null;
       tip.classList.toggle("me-on", Boolean(reading));
-      marks.replaceChildren();
+      dots.replaceChildren();
       if (!reading) return;
-      if (!point) marks.append(path(`M${plot.x(x)},${TOP}V${plot.base}`, {stroke: "var(--axis)"}));
-      for (const one of points) marks.append(svg("circle", {cx: plot.x(one.x), cy: plot.y(one.y), r: 4, fill: color(one.series), stroke: "var(--paper)", "stroke-width": 2}));
+      if (!point) dots.append(path(`M${plot.x(x)},${TOP}V${plot.base}`, {stroke: "var(--axis)"}));
+      for (const one of points) dots.append(svg("circle", {cx: plot.x(one.x), cy: plot.y(one.y), r: 4, fill: color(one.series), stroke: "var(--paper)", "stroke-width": 2}));
       const middle = points.indexOf(closest(points, (one) => Math.abs(plot.y(one.y) - pointerY)));
       const first = Math.max(0, Math.min(middle - MAX_READ / 2, points.length - MAX_READ)), listed = points.slice(first, first + MAX_READ);
       const position = [spec.x.label, shown(spec.x, x, 6)].filter(Boolean).join(" "), head = point?.series.labels[point.i] ?? position;

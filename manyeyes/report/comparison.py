@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from manyeyes.metrics import Curve, relative_accuracy
-from manyeyes.report.chart import Axis, Chart, Mark, make_series
+from manyeyes.report.chart import Axis, Chart, ReferenceLine, make_series
 from manyeyes.report.curves import X_AXES
 from manyeyes.report.table import Table
 
@@ -30,13 +30,20 @@ def comparison_table(curves: Mapping[str, Curve], baseline: float, target: float
 
 def comparison_charts(curves: Mapping[str, Curve], baseline: float, target: float, title: str) -> list[Chart]:
     """Return the accuracy over rounds and over the batches of the largest client, below that of centralized training."""
-    marks = [Mark("centralized", y=baseline), Mark("target", y=target)]
+    reference_lines = [ReferenceLine("centralized", y=baseline), ReferenceLine("target", y=target)]
     y_axis = Axis("test accuracy", percent=True, low=0, high=min(1.0, 1.15 * baseline))
     rounds = make_series({name: (curve.rounds_E, curve.values_E) for name, curve in curves.items()})
     batches = make_series(
         {name: (curve.cumulative_batches_R[curve.rounds_E], curve.values_E) for name, curve in curves.items()}
     )
     return [
-        Chart("accuracy_by_round", title, Axis("rounds", low=0), y_axis, rounds, marks=marks),
-        Chart("accuracy_by_batch", title, Axis(X_AXES["max_client_batches"], low=0), y_axis, batches, marks=marks),
+        Chart("accuracy_by_round", title, Axis("rounds", low=0), y_axis, rounds, reference_lines=reference_lines),
+        Chart(
+            "accuracy_by_batch",
+            title,
+            Axis(X_AXES["max_client_batches"], low=0),
+            y_axis,
+            batches,
+            reference_lines=reference_lines,
+        ),
     ]

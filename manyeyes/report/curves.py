@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from manyeyes.metrics import CalibrationError, ResultInfo, result_info
-from manyeyes.report.chart import Axis, Chart, Mark, Series, short_numbers
+from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series, short_numbers
 from manyeyes.report.downsample import downsample_minmax
 from manyeyes.training.run_files import HEADLINE_METRICS
 from manyeyes.training.run_record import Floats, Ints, RunRecord
@@ -97,23 +97,23 @@ def explorer(runs: list[RunRecord]) -> dict[str, Any]:
     names, groups = metrics(runs), group_runs(runs)
     has_seeds = any(len(group.runs) > 1 for group in groups)
     single_runs = [Group(run.name, [run], group.color) for group in groups for run in group.runs if has_seeds]
-    marks = {name: list(map(vars, centralized_marks(runs, name))) for name in names}
+    reference_lines = {name: list(map(vars, centralized_lines(runs, name))) for name in names}
     return {
         "metrics": [{"name": name, "label": label(name), "percent": metric_info(name).is_fraction} for name in names],
         "axes": [{"name": name, "label": text} for name, text in X_AXES.items()],
         "runs": [_explorer_curves(group, names, _max_points(runs)) for group in single_runs],
         "groups": [_explorer_curves(group, names, _max_points(runs)) for group in groups],
-        "marks": {name: of_metric for name, of_metric in marks.items() if of_metric},
+        "reference_lines": {name: of_metric for name, of_metric in reference_lines.items() if of_metric},
         "has_seeds": has_seeds,
     }
 
 
-def centralized_marks(runs: list[RunRecord], metric: str) -> list[Mark]:
+def centralized_lines(runs: list[RunRecord], metric: str) -> list[ReferenceLine]:
     """Return what centralized runs reached, as lines across a chart of federated ones."""
     centralized = [run for run in runs if _is_centralized(run) and metric in run.columns]
     if not metric_info(metric).is_fraction or len(centralized) == len(runs):
         return []
-    return [Mark(run.name, y=run.last(metric)) for run in centralized]
+    return [ReferenceLine(run.name, y=run.last(metric)) for run in centralized]
 
 
 def metric_chart(runs: list[RunRecord], metric: str, title: str, caption: str, name: str = "", **axis: Any) -> Chart:
@@ -126,7 +126,7 @@ def metric_chart(runs: list[RunRecord], metric: str, title: str, caption: str, n
             low, high = band or ([], [])
             series.append(Series(group.label, x, y, low, high, color=group.color))
     y = Axis(label(metric), percent=metric_info(metric).is_fraction, **axis)
-    return Chart(name or metric, title, Axis("rounds"), y, series, caption, centralized_marks(runs, metric))
+    return Chart(name or metric, title, Axis("rounds"), y, series, caption, centralized_lines(runs, metric))
 
 
 def mean_curve(runs: list[RunRecord], metric: str) -> tuple[Ints, *tuple[Floats, ...]] | None:

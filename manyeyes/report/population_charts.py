@@ -10,7 +10,7 @@ from PIL import Image as Pillow
 
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import make_rng
-from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series, make_series
+from manyeyes.report.chart import Axis, Chart, Kind, ReferenceLine, Series, make_series
 from manyeyes.report.page import Image, ImageStrip
 from manyeyes.training.dataset_stats import Doubles, SplitStats
 
@@ -47,7 +47,7 @@ def quantity_chart(splits: Sequence[SplitStats]) -> Chart:
     x_axis = Axis("users, the largest first", percent=True, low=0, high=1)
     y_axis = Axis("share of all images", percent=True, low=0, high=1.02)
     caption = "Cumulative share of images over users in descending order, as in figure 2 (left) of FLAIR."
-    return Chart("quantity", title, x_axis, y_axis, series, caption, [Mark(largest, x=LARGEST_FRACTION)])
+    return Chart("quantity", title, x_axis, y_axis, series, caption, [ReferenceLine(largest, x=LARGEST_FRACTION)])
 
 
 def images_chart(splits: Sequence[SplitStats]) -> Chart:
@@ -104,7 +104,7 @@ def label_emd_chart(splits: Sequence[SplitStats], note: str) -> Chart:
     for split in splits:
         fractions = np.histogram(split.emd_U, edges)[0] / max(1, len(split.emd_U))
         columns[f"{split.name} ({len(split.emd_U):,} users)"] = (edges, np.append(fractions, fractions[-1]))
-    marks = [Mark(f"{split.name}: mean {split.mean_emd:.2f}", x=split.mean_emd) for split in splits]
+    reference_lines = [ReferenceLine(f"{split.name}: mean {split.mean_emd:.2f}", x=split.mean_emd) for split in splits]
     title = f"Mean distance of users' labels: {splits[0].mean_emd:.2f} of at most 2"
     x_axis = Axis("EMD of a user's labels from those of all (0: the same, 2: disjoint)", low=0, high=MAX_EMD)
     y_axis = Axis(f"share of users, in bins of {MAX_EMD / NUM_EMD_BINS:.2g}", percent=True, low=0)
@@ -112,7 +112,7 @@ def label_emd_chart(splits: Sequence[SplitStats], note: str) -> Chart:
         "Earth mover's distance |q - p| between the label distribution of a user and that of all; dashed: its mean, "
         f"weighted by users' numbers of labels, as in figure 4 (top) of Hsu et al. (2020). {note}"
     )
-    return Chart("label_emd", title, x_axis, y_axis, make_series(columns, "steps"), caption.strip(), marks)
+    return Chart("label_emd", title, x_axis, y_axis, make_series(columns, "steps"), caption.strip(), reference_lines)
 
 
 def pixel_emd_chart(actual_U: Doubles, real_sizes: Doubles, equal_sizes: Doubles, note: str) -> Chart:
@@ -137,7 +137,7 @@ def location_chart(latitude_N: Doubles, longitude_N: Doubles, num_images: int, s
     title = f"{len(latitude_N):,} of {num_images:,} images have coordinates"
     caption = "A dot for each image."
     if len(latitude_N) > MAX_LOCATIONS:
-        sample = make_rng(seed, "data show/locations").choice(len(latitude_N), MAX_LOCATIONS, replace=False)
+        sample = make_rng(seed, "data inspect/locations").choice(len(latitude_N), MAX_LOCATIONS, replace=False)
         latitude_N, longitude_N = latitude_N[sample], longitude_N[sample]
         caption = f"A dot for each of {MAX_LOCATIONS:,} images drawn at random."
     x_axis = Axis("longitude, degrees", low=-180, high=180, ticks=tuple(range(-180, 181, 60)))

@@ -63,7 +63,7 @@ def render_svg(chart: Chart, theme: Theme = LIGHT) -> str:
     parts += _axes(chart, plot)
     all_bars = [series for series in chart.series if series.kind == "bars"]
     parts += [_bars(series, all_bars, plot) if series in all_bars else _curve(series, plot) for series in chart.series]
-    parts += _marks(chart, plot)
+    parts += _reference_lines(chart, plot)
     return _svg(chart.title, "".join(parts), plot)
 
 
@@ -80,16 +80,16 @@ def _svg(title: str, content: str, plot: Plot) -> str:
 
 def _layout(chart: Chart, top: float, theme: Theme) -> Plot:
     """Place the plot below its header, with room for the labels of the ticks."""
-    marks, all_series = chart.marks, chart.series
+    reference_lines, all_series = chart.reference_lines, chart.series
     all_bars = [series for series in all_series if series.kind == "bars"]
     are_points = bool(all_series) and all(series.kind == "points" for series in all_series)
-    positions = [x for series in all_series for x in series.x] + _known(mark.x for mark in marks)
+    positions = [x for series in all_series for x in series.x] + _known(reference.x for reference in reference_lines)
     x_low, x_high = axis_range(chart.x, positions, POINT_MARGIN if are_points else 0.0)
     gap = min((b - a for series in all_bars for a, b in pairwise(series.x)), default=1.0)
     if all_bars:
         x_low, x_high = min(positions) - gap / 2, max(positions) + gap / 2
     values = [y for series in all_series for column in (series.y, series.low, series.high) for y in _known(column)]
-    values += _known(mark.y for mark in marks) + [0.0] * bool(all_bars)
+    values += _known(reference.y for reference in reference_lines) + [0.0] * bool(all_bars)
     y = Scale(chart.y, *axis_range(chart.y, values, margin=0.05), top + chart.height, top)
     left = 16 + max((text_width(label) for _, label in y.ticks(chart.height // PIXELS_PER_TICK)), default=0.0)
     names = [shorten(name, MAX_NAME_WIDTH) for name in chart.x.names]
@@ -204,22 +204,22 @@ def _intervals(series: Series, plot: Plot) -> list[tuple[float, float, float]]:
     return [(plot.x(x), plot.y(low), plot.y(high)) for x, low, high in columns if low is not None and high is not None]
 
 
-def _marks(chart: Chart, plot: Plot) -> list[str]:
+def _reference_lines(chart: Chart, plot: Plot) -> list[str]:
     """Draw lines across the plot; the labels of neighbors are apart."""
     parts = []
-    for number, mark in enumerate(chart.marks):
-        if mark.y is not None:
-            y, is_left = plot.y(mark.y), number % 2 == 0
+    for number, reference in enumerate(chart.reference_lines):
+        if reference.y is not None:
+            y, is_left = plot.y(reference.y), number % 2 == 0
             line, label_y = f"M{plot.left:.1f},{y:.1f}H{WIDTH - RIGHT}", y - 5
             label_x, room = plot.left + 6 if is_left else WIDTH - RIGHT, WIDTH - RIGHT - plot.left - 6
         else:
-            x = plot.x(mark.x or 0.0)
+            x = plot.x(reference.x or 0.0)
             is_left = x < (plot.left + WIDTH) / 2
             line, label_y = f"M{x:.1f},{plot.top:.1f}V{plot.base:.1f}", plot.top + 10 + 14 * number
             label_x, room = (x + 5, WIDTH - x - 5) if is_left else (x - 5, x - plot.left)
         halo = f'stroke="{plot.theme.paper}" stroke-width="3" paint-order="stroke"'
         parts.append(f'<path d="{line}" stroke="{plot.theme.soft}" stroke-dasharray="4 4"/>')
-        parts.append(_text(label_x, label_y, shorten(mark.label, room), "start" if is_left else "end", halo))
+        parts.append(_text(label_x, label_y, shorten(reference.label, room), "start" if is_left else "end", halo))
     return parts
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from manyeyes.config.compose import resume_command
 from manyeyes.metrics import PerUser
-from manyeyes.report.chart import Axis, Chart, Mark, Series
+from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
 from manyeyes.report.table import Table, table_of
 from manyeyes.training.run_files import METRICS_FILE, PER_USER_FILE, check_version
 from manyeyes.training.run_record import RunRecord, read_run
@@ -90,8 +90,8 @@ def user_chart(all_scores: Sequence[UserScores], caption: str) -> Chart:
     labels = " or ".join(dict.fromkeys(METRIC_LABELS.get(scores.metric, scores.metric) for scores in all_scores))
     x_axis = Axis("% of users, from the lowest score to the highest", low=0, high=100)
     y_axis = Axis(f"{labels} of a user", percent=True, low=0, high=1.02)
-    marks = [Mark(f"worst {WORST_PERCENT} %", x=WORST_PERCENT)]
-    return Chart("users", "Score of each user", x_axis, y_axis, series, caption, marks)
+    reference_lines = [ReferenceLine(f"worst {WORST_PERCENT} %", x=WORST_PERCENT)]
+    return Chart("users", "Score of each user", x_axis, y_axis, series, caption, reference_lines)
 
 
 def _statistic(scores: UserScores, key: str) -> str:

@@ -14,7 +14,7 @@ from manyeyes.papers.comparison import compare
 from manyeyes.papers.figures import figures
 from manyeyes.papers.plan import ReproduceOptions, planned_run, select_rows
 from manyeyes.papers.results import ExhibitResults
-from manyeyes.report.chart import Axis, Chart, Kind, Mark, Series
+from manyeyes.report.chart import Axis, Chart, Kind, ReferenceLine, Series
 from manyeyes.report.export import render_png
 from manyeyes.report.svg import render_svg
 
@@ -70,7 +70,7 @@ def test_curves_are_means_over_seeds_with_the_papers_numbers_as_points(tmp_path:
     assert (paper.name, paper.kind) == ("FedAvg + FedVC, K=10 (paper)", "points")
     assert list(paper.x) == [1000, 2500, 5000]
     assert list(paper.y) == pytest.approx([0.313, 0.397, 0.439])
-    assert chart.marks == [Mark("centralized", y=0.6)]
+    assert chart.reference_lines == [ReferenceLine("centralized", y=0.6)]
     assert render_svg(chart).count("<circle") == 3 + 1, (
         "the paper's points are hollow, and so is their key in the legend"
     )
@@ -154,7 +154,9 @@ def test_a_chart_with_unusual_content_can_be_a_png(kind: Kind) -> None:
     """The content has gaps, bands, names that look like mathematics, a mark and a logarithmic axis."""
     series = Series("cost: 5 $ and 6 $", [0, 1, 2], [1.0, None, 3.0], [0.5, None, 2.5], [1.5, None, 3.5], kind)
     names = Axis("x", names=("a", "b", "c"))
-    chart = Chart("chart-1", "A $ chart", names, Axis("y", log=True), [series, series], "", [Mark("level", y=2.0)])
+    chart = Chart(
+        "chart-1", "A $ chart", names, Axis("y", log=True), [series, series], "", [ReferenceLine("level", y=2.0)]
+    )
     assert render_png(chart).startswith(b"\x89PNG")
     assert len(re.findall("\n", chart.csv())) == 7
 

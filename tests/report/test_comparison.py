@@ -32,4 +32,4 @@ def test_the_charts_are_over_rounds_and_over_batches(curves: dict[str, Curve]) -
     by_round, by_batch = comparison_charts(curves, 0.8, 0.4, "A title")
     assert list(by_round.series[0].x) == [0, 2, 4]
     assert list(by_batch.series[0].x) == [0, 10, 20]
-    assert [mark.y for mark in by_batch.marks] == [0.8, 0.4]
+    assert [reference.y for reference in by_batch.reference_lines] == [0.8, 0.4]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from manyeyes.report.chart import Axis, Chart, Mark, Series
+from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
 from manyeyes.report.page import ChartGrid, Image, ImageStrip, Section, page
 from manyeyes.report.table import Table
 from manyeyes.report.text import printable
@@ -82,7 +82,7 @@ def test_text_cannot_become_markup_anywhere(reader: Callable[[str], Any]) -> Non
     assert {image["alt"] for image in read.all("img")} == {bad}
     assert read.text.count(bad) == 11
     series = Series(bad, [0, 1], [0.1, 0.2], labels=[bad, bad])
-    chart = Chart(bad, bad, Axis(bad), Axis(bad), [series, series], bad, [Mark(bad, y=0.1)])
+    chart = Chart(bad, bad, Axis(bad), Axis(bad), [series, series], bad, [ReferenceLine(bad, y=0.1)])
     read = reader(page(bad, bad, [Section(bad, [ChartGrid([chart])])]))
     assert len(read.all("script")) == 3
 

@@ -84,7 +84,7 @@ def test_a_histogram_of_emd_sums_to_one() -> None:
     y = [value or 0 for value in chart.series[0].y]
     assert sum(y[:-1]) == 1  # the last point repeats the last bin, to its right edge
     assert (y[0], y[-1]) == (0.5, 0.5)
-    assert [mark.x for mark in chart.marks] == [1.0]
+    assert [reference.x for reference in chart.reference_lines] == [1.0]
 
 
 def test_pixel_lines_are_cumulative_distributions() -> None:

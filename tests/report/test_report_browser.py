@@ -182,7 +182,7 @@ def test_the_label_of_a_level_stays_inside_the_chart(page: Any) -> None:
       const box = document.createElement("div");
       box.style.width = "320px";
       document.body.append(box);
-      const chart = manyeyes.chart(box, {marks: [{y: 1.5, label}], series: [{name: "a", x: [0, 9], y: [1, 2]}]});
+      const chart = manyeyes.chart(box, {reference_lines: [{y: 1.5, label}], series: [{name: "a", x: [0, 9], y: [1, 2]}]});
       const level = [...box.querySelectorAll(".me-tick")].find((tick) => tick.textContent[0] === label[0]);
       const result = [level.textContent, level.getBoundingClientRect().right <= box.getBoundingClientRect().right];
       chart.destroy();
