@@ -58,12 +58,7 @@ class ClientStateStore(MutableMapping[int, ClientState]):
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        device: torch.device,
-        max_bytes: int,
-        index: Tensor | None = None,
-        writes: bool = True,
+        self, path: Path | None, device: torch.device, max_bytes: int, index: Tensor | None = None, writes: bool = True
     ) -> None:
         """Continue from a checkpoint with this index; a process that does not write works on a copy of the file."""
         self._path, self._device, self._max_bytes = path if writes else None, device, max_bytes

@@ -20,7 +20,7 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.training.config import RunConfig
 
 
-def describe_run(
+def describe_training(
     algorithm: Algorithm,
     model: Any,
     preprocess: Preprocess,

@@ -24,7 +24,7 @@ from manyeyes.training.checkpoint import Checkpoint, write_tensors
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import split_options
 from manyeyes.training.dataset_stats import dataset_stats
-from manyeyes.training.description import describe_run, fingerprint, warn_of_changed_sources
+from manyeyes.training.description import describe_training, fingerprint, warn_of_changed_sources
 from manyeyes.training.loop import TrainingLoop, train_rounds
 from manyeyes.training.progress import progress_bar
 from manyeyes.training.result import Result
@@ -111,7 +111,7 @@ def train(
     module, flat_model = prepare_model(model, splits, preprocess, config.seed, device)
     check_model(algorithm, flat_model, splits, preprocess)
     setup = make_setup(algorithm, splits, module, flat_model, preprocess, config, engine_options, device, metric_set)
-    description = describe_run(
+    description = describe_training(
         algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics
     )
     target = RunTarget(folder, resume, description | dict(metadata or {}), splits.by_users)
