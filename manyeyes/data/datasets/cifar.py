@@ -95,10 +95,10 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path, classes: int) -> None
         ids = population.labels.targets(examples)
         labels = [ids // 5 if task == "coarse" else ids for task in edition.class_files]
         (folder / file).write_bytes(np.column_stack([*labels, pixels]).astype(np.uint8).tobytes())
-    coarse = tuple(f"group {i}" for i in range(-(-len(population.classes) // 5)))  # of five classes, as in CIFAR-100
+    groups = [f"group {i}" for i in range(-(-len(population.classes) // 5))]  # of five classes, as in CIFAR-100
+    names = {"class": population.classes, "fine": population.classes, "coarse": groups}
     for task, file in edition.class_files.items():
-        names = coarse if task == "coarse" else population.classes
-        (folder / file).write_text("".join(f"{name}\n" for name in names))
+        (folder / file).write_text("".join(f"{name}\n" for name in names[task]))
 
 
 def _dataset(classes: int) -> Dataset:

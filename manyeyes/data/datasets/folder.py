@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
@@ -21,6 +22,10 @@ from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 REQUIRED_COLUMNS, OPTIONAL_COLUMNS = ("path", "user", "label"), ("split", "lat", "lon")
 TABLES = ("images.csv", "images.parquet")
+SPLITS: dict[str, Callable[[ArrayLike, int], NDArray[np.str_]]] = {
+    "users": partition.by_users,
+    "per_user": partition.within_users,
+}
 
 
 @dataclass(frozen=True)
@@ -43,19 +48,13 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     Without a split column, split=users splits the users 80/10/10 and split=per_user the images of each user 83/17.
     """
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
-    check_choice("split", split, ("users", "per_user"))
-    if not raw.exists():
-        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
-    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
-    if not rows:
-        fix = "put them in <user>/<class>/ folders, or give a table with a row for each"
-        raise ValueError(f"{raw} has no images: {fix}")
+    check_choice("split", split, SPLITS)
+    rows, num_skipped = _read_rows(raw)
     users = np.array([row.user for row in rows])
-    splits = np.array([row.split for row in rows])
-    notes = {"source": str(raw), "split": "given", "skipped_files": num_skipped}
-    if not rows[0].split:
-        splits = partition.by_users(users, seed) if split == "users" else partition.within_users(users, seed)
-        notes |= {"split": split, "seed": seed}
+    is_given = bool(rows[0].split)
+    splits = np.array([row.split for row in rows]) if is_given else SPLITS[split](users, seed)
+    notes = {"source": str(raw), "skipped_files": num_skipped}
+    notes |= {"split": "given"} if is_given else {"split": split, "seed": seed}
     columns = {"image_id": np.array([row.path for row in rows])}
     if any(not math.isnan(row.lat) for row in rows):
         columns |= {"latitude": np.array([row.lat for row in rows]), "longitude": np.array([row.lon for row in rows])}
@@ -71,8 +70,19 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     )
 
 
+def _read_rows(raw: Path) -> tuple[list[Row], int]:
+    """Return the images of a folder or table, and the number of other files."""
+    if not raw.exists():
+        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
+    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
+    if not rows:
+        fix = "put them in <user>/<class>/ folders, or give a table with a row for each"
+        raise ValueError(f"{raw} has no images: {fix}")
+    return rows, num_skipped
+
+
 def _read_folder(root: Path) -> tuple[list[Row], int]:
-    """Return the images two folders down, and the number of other files."""
+    """Return the images two folders down."""
     rows, num_skipped = [], 0
     for path in _visible_files(root, depth=3):
         name = path.relative_to(root).as_posix()
