@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
@@ -25,6 +24,7 @@ from manyeyes.flower.planning import ConnectedPlanSource
 from manyeyes.flower.registry import ClientRegistry
 from manyeyes.flower.training_spec import TrainingSpec, make_model, parse_settings
 from manyeyes.training.result import Result
+from manyeyes.training.run_files import read_config
 from manyeyes.training.setup import TrainingSetup, limit_to_budget
 from manyeyes.training.train import RunTarget, run_training
 
@@ -123,7 +123,6 @@ def _make_evaluator(
 def _read_members(folder: Path) -> Members:
     """Return the members of the run in a folder."""
     try:
-        content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        return Members.from_dict(content["federation"]["members"])
-    except (OSError, KeyError, TypeError, yaml.YAMLError):
+        return Members.from_dict(read_config(folder)["federation"]["members"])
+    except (KeyError, TypeError):
         raise ValueError(f"{folder} has no federated run of this version: set resume to the folder of one.") from None
