@@ -1,4 +1,4 @@
-"""What engines have in common: their options, what they are made from, and the base class that they derive from."""
+"""What all engines share: options, setup and base class."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class DistInfo:
-    """Which of the processes of a training this one is."""
+    """The rank of this process, and the number of processes of the training."""
 
     rank: int = 0
     size: int = 1  # number of processes
@@ -85,7 +85,7 @@ def dist_info() -> DistInfo:
 
 @dataclass(frozen=True, eq=False)
 class EngineSetup:
-    """What an engine is made from."""
+    """What an engine trains, on which device, and with which options."""
 
     model: FlatModel
     population: Population  # that is trained on

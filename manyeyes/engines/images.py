@@ -1,4 +1,4 @@
-"""Where images are while a run trains: on the device, or read from disk for the next round while one trains."""
+"""Images during training: on the device, or prefetched from disk for the next round."""
 
 import mmap
 import threading
@@ -88,17 +88,17 @@ def load_to_device(population: Population, device: torch.device, chunk_bytes: in
 
 @dataclass(frozen=True, eq=False)
 class PrefetchBuffer:
-    """What is in one half of the memory: its i-th image is image `rows[i]` of the source."""
+    """The content of one half of the memory: its i-th image is image `rows[i]` of the source."""
 
     half: int
     rows: Ints  # in rising order
 
 
 class ImagePrefetcher:
-    """The population's images, indexed as they are; in a `with` statement they are read ahead, round by round.
+    """The images of a population as an ImageSource; in a `with` statement the next round's are prefetched.
 
-    At most `max_bytes` of each of two rounds are held. Images beyond that are read when they are needed. The memory is
-    shared with processes that are forked from this one: one that gets this one's `buffer` finds the same images.
+    Up to `max_bytes` of each of two rounds are in memory; other images are read when they are needed. Processes that
+    are forked from this one share the memory: with this one's `buffer` they find the same images.
     """
 
     dtype = np.dtype(np.uint8)
@@ -172,7 +172,7 @@ class ImagePrefetcher:
 
 
 class PlanPrefetcher:
-    """The next round, planned by `prepare` while a device works on this one, and passed to the engine's `prefetch`."""
+    """Plans the next round while the device works on this one, and passes the plan to the engine's `prefetch`."""
 
     def __init__(self, plan: Callable[[int], RoundPlan], rounds: int, prefetch: Callable[[RoundPlan], None]) -> None:
         self._plan, self._rounds, self._prefetch = plan, rounds, prefetch

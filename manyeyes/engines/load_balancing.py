@@ -101,22 +101,25 @@ def balance(costs: Sequence[float], loads: list[float], indices: Sequence[int] |
 
 
 def merge_results(
-    weights: Tensor, plan: RoundPlan, partial_results: Sequence[tuple[list[int], CohortResult]]
+    weights: Tensor,
+    plan: RoundPlan,
+    partial_results: Sequence[tuple[list[int], CohortResult]],
+    keep_updates: bool = False,
 ) -> CohortResult:
     """Return the results of parts of a plan as one, in the order of the plan; a client of no part is not accepted.
 
     Each part is the indices of its clients in the plan, and their result.
     """
     num_clients = len(plan.clients)
-    update_W, uploads_P, updates_KW = torch.zeros_like(weights), None, None
+    update_W, uploads_P = torch.zeros_like(weights), None
+    updates_KW = weights.new_zeros(num_clients, len(weights)) if keep_updates else None
     accepted_K, (loss_K, norm_K) = np.zeros(num_clients, bool), np.zeros((2, num_clients))
     states: dict[int, ClientState] = {}
     for indices, result in partial_results:
         update_W += result.update_W
         if result.uploads_P is not None:
             uploads_P = result.uploads_P.clone() if uploads_P is None else uploads_P + result.uploads_P
-        if result.updates_KW is not None:
-            updates_KW = weights.new_zeros(num_clients, len(weights)) if updates_KW is None else updates_KW
+        if updates_KW is not None and result.updates_KW is not None:
             updates_KW[indices] = result.updates_KW
         accepted_K[indices], loss_K[indices], norm_K[indices] = result.accepted_K, result.loss_K, result.norm_K
         states |= result.client_states

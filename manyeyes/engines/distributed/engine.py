@@ -55,15 +55,11 @@ class DistributedEngine(EngineBase):
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
-        local = merge_results(weights, plan, self._train_local(weights, plan, context, client_states))
+        results = self._train_local(weights, plan, context, client_states)
+        local = merge_results(weights, plan, results, context.keep_client_updates)
         uploads = [weights.new_zeros(self.num_trainable) if local.uploads_P is None else local.uploads_P]
         has_uploads = context.correction is not None and context.correction.uploads
         total = all_reduce(torch.cat([local.update_W, *(uploads if has_uploads else [])]))
-        updates_KW = None
-        if context.keep_client_updates:
-            num_clients = len(plan.clients)
-            updates_KW = weights.new_zeros(num_clients, len(weights)) if local.updates_KW is None else local.updates_KW
-            updates_KW = all_reduce(updates_KW)
         statistics_K3 = np.stack([local.accepted_K, local.loss_K, local.norm_K], 1)
         statistics_K3 = np.sum(self.dist.all_gather(statistics_K3), axis=0)
         return CohortResult(
@@ -73,7 +69,7 @@ class DistributedEngine(EngineBase):
             loss_K=statistics_K3[:, 1],
             norm_K=statistics_K3[:, 2],
             client_states=in_plan_order(plan, self._gather_client_states(local, weights.device)),
-            updates_KW=updates_KW,
+            updates_KW=None if local.updates_KW is None else all_reduce(local.updates_KW),
         )
 
     def _train_local(

@@ -1,4 +1,4 @@
-"""What the processes that `torchrun` starts for one training exchange, and how one learns that another has ended."""
+"""Communication between the processes of `torchrun`, and the error if another process has ended."""
 
 import atexit
 import os

@@ -1,4 +1,4 @@
-"""What the streams of a device read: a round's plan in chunks, at addresses that never change.
+"""The plan of a round in device memory, in chunks and at fixed addresses.
 
 The plan is uploaded chunk by chunk into one half of the buffers while the streams work on the other. Axes: R steps that
 a half has room for, L streams, K clients side by side, B examples per batch.

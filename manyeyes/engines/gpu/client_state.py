@@ -1,4 +1,4 @@
-"""What clients keep between rounds, on its way into the streams where they train and out of them."""
+"""Moves the states of clients into the streams where they train, and back."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from manyeyes.engines.reference import ReferenceEngine
 
 
 class ClientStateTransfer:
-    """Launches between the captured ones, only for algorithms whose clients keep or upload something."""
+    """Loads and stores states between captured steps, only if clients have state or corrections upload something."""
 
     def __init__(
         self, reference: ReferenceEngine, buffers: RoundBuffers, context: RoundContext, client_states: ClientStates
