@@ -20,6 +20,12 @@ import torch
 from manyeyes.core.population import Population, SingleLabels
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests that are marked `gpu` on a machine without one, whichever tests are selected."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c() -> None:
     """Handle SIGINT even if a shell started the tests in the background, where child processes would ignore it."""

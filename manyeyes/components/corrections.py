@@ -17,9 +17,7 @@ class ProximalTerm:
 
     mu: float = option(0.01, "strength of the proximal term (FedProx)", above=0)
     gradient_scale = 1.0
-    needs_full_gradient = False
-    uploads = False
-    downloads = False
+    needs_full_gradient = uploads = downloads = False
 
     @property
     def proximal_strength(self) -> float:
@@ -47,8 +45,7 @@ class ScaffoldCorrection:
     gradient_scale = 1.0
     proximal_strength = 0.0
     needs_full_gradient = False
-    uploads = True
-    downloads = True
+    uploads = downloads = True
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if not isinstance(algorithm.client_optimizer, SGD) or algorithm.client_optimizer.momentum:
@@ -58,8 +55,7 @@ class ScaffoldCorrection:
             )
         return None
 
-    def init(self, theta: Tensor) -> Tensor:
-        return torch.zeros_like(theta)
+    init = staticmethod(torch.zeros_like)
 
     def offset(self, correction_state: State, client_state: State) -> Tensor:
         assert correction_state is not None, "SCAFFOLD has a server control variate"
@@ -89,9 +85,7 @@ class MimeLiteMomentum:
 
     momentum: float = option(0.9, "Mime-lite's momentum (beta)", minimum=0, below=1)
     proximal_strength = 0.0
-    needs_full_gradient = True
-    uploads = True
-    downloads = True
+    needs_full_gradient = uploads = downloads = True
 
     @property
     def gradient_scale(self) -> float:
@@ -107,8 +101,7 @@ class MimeLiteMomentum:
             return "correction=mimelite keeps its momentum at the server: set personal_layers=none"
         return None
 
-    def init(self, theta: Tensor) -> Tensor:
-        return torch.zeros_like(theta)
+    init = staticmethod(torch.zeros_like)
 
     def offset(self, correction_state: State, client_state: State) -> Tensor:
         assert correction_state is not None, "Mime-lite has server momentum"
@@ -136,9 +129,7 @@ class FedDynCorrection:
 
     alpha: float = option(0.01, "strength of FedDyn's regularization", above=0)
     gradient_scale = 1.0
-    needs_full_gradient = False
-    uploads = False
-    downloads = False
+    needs_full_gradient = uploads = downloads = False
 
     @property
     def proximal_strength(self) -> float:
@@ -151,8 +142,7 @@ class FedDynCorrection:
             return "correction=feddyn has a server step of its own: set server_optimizer=sgd with lr=1 and momentum=0"
         return None
 
-    def init(self, theta: Tensor) -> Tensor:
-        return torch.zeros_like(theta)
+    init = staticmethod(torch.zeros_like)
 
     def offset(self, correction_state: State, client_state: State) -> State:
         return None if client_state is None else -client_state

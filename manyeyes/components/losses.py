@@ -23,11 +23,8 @@ class CrossEntropy:
         return F.cross_entropy(outputs_BC, targets, reduction="none")
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        if population.labels.multi:
-            return (
-                "loss=cross_entropy needs one label per image and the data has several: use loss=binary_cross_entropy"
-            )
-        return None
+        reason = "loss=cross_entropy needs one label per image and the data has several: use loss=binary_cross_entropy"
+        return reason if population.labels.multi else None
 
 
 @component("loss", "binary_cross_entropy")
@@ -38,11 +35,8 @@ class BinaryCrossEntropy:
         return F.binary_cross_entropy_with_logits(outputs_BC, targets, reduction="none").mean(1)
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        if not population.labels.multi:
-            return (
-                "loss=binary_cross_entropy needs several labels per image and the data has one: use loss=cross_entropy"
-            )
-        return None
+        reason = "loss=binary_cross_entropy needs several labels per image and the data has one: use loss=cross_entropy"
+        return None if population.labels.multi else reason
 
 
 @component("loss", "label_smoothing")

@@ -232,11 +232,8 @@ def instantiate(registration: Registration, options: Mapping[str, Any]) -> Any:
     """Make a component from its options; an unknown or a missing option is refused."""
     label = f"{SETTINGS.get(registration.slot, registration.slot)}={registration.name}"
     component = _call(registration.factory, {**registration.preset, **options}, registration.setting, label)
-    if (
-        ":" in registration.name
-        and not is_dataclass(component)
-        and isinstance(getattr(component, "__dict__", None), dict)
-    ):
+    is_plain_class = ":" in registration.name and not is_dataclass(component)
+    if is_plain_class and isinstance(getattr(component, "__dict__", None), dict):
         defaults = {declared.name: declared.default for declared in options_of(registration.factory)}
         vars(component)[DESCRIPTION_ATTRIBUTE] = {"name": registration.name, **defaults, **options}
     return component
@@ -252,7 +249,9 @@ def describe(slot: str, component: Any) -> dict[str, Any]:
         return dict(getattr(component, DESCRIPTION_ATTRIBUTE))
     if isinstance(component, type) or inspect.isfunction(component):
         return {"name": _registered_name(slot, component, {})}
-    options = {declared.name: _option_value(component, declared.name) for declared in options_of(type(component))}
+    names = [declared.name for declared in options_of(type(component))]
+    values = [getattr(component, name, getattr(component, f"_{name}", UNKNOWN)) for name in names]
+    options = {name: _as_data(value) for name, value in zip(names, values, strict=True)}
     return {"name": _registered_name(slot, type(component), options), **options}
 
 
@@ -310,11 +309,6 @@ def _registered_name(slot: str, factory: Any, options: Mapping[str, Any]) -> str
         if all(options.get(key) == value for key, value in known.preset.items()):
             return known.name
     return matches[0].name if matches else import_path(factory)
-
-
-def _option_value(component: Any, name: str) -> Any:
-    """Return the value of an option as plain data; it may be kept under a private name, or not at all."""
-    return _as_data(getattr(component, name, getattr(component, f"_{name}", UNKNOWN)))
 
 
 def _as_data(value: Any) -> Any:
