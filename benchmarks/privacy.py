@@ -163,6 +163,7 @@ def draw(results: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
         means, stds = ([function(values) for values in private.values()] for function in (np.mean, deviation))
         low, high = ([mean + sign * std for mean, std in zip(means, stds, strict=True)] for sign in (-1, 1))
         series.append(Series(f"private, {initial}", list(private), means, low, high, color=color))
+    reference_lines.sort(key=lambda line: line.y or 0)  # labels of neighbors alternate between left and right
     x_axis, y_axis = Axis("simulated users per round", log=True), Axis("macro AP", percent=True)
     write_chart(
         Chart(

@@ -159,7 +159,9 @@
       const clip = svg("clipPath", {id}, svg("rect", {x: plot.left - 4, y: TOP - 6, width: plot.right - plot.left + 10, height: spec.height + 10}));
       const curves = svg("g", {"clip-path": `url(#${id})`}, ...series.flatMap((one) => (one.kind === "bars" ? drawBars(one) : drawCurve(one))));
       frame.setAttribute("viewBox", `0 0 ${plot.width} ${plot.height}`);
-      frame.replaceChildren(clip, ...drawAxes(), curves, ...spec.reference_lines.flatMap(drawReferenceLine), svg("g", {class: "me-reading"}));
+      const references = spec.reference_lines.map(drawReferenceLine).filter((parts) => parts.length);
+      const lines = references.map(([line]) => line), labels = references.map(([, label]) => label);
+      frame.replaceChildren(clip, ...drawAxes(), curves, ...lines, ...labels, svg("g", {class: "me-reading"}));
       for (const label of frame.querySelectorAll("[data-room]")) fit(label);
       reset.hidden = !zoomed;
       if (reading) read(reading.x, reading.point, false);

@@ -205,8 +205,8 @@ def _intervals(series: Series, plot: Plot) -> list[tuple[float, float, float]]:
 
 
 def _reference_lines(chart: Chart, plot: Plot) -> list[str]:
-    """Draw lines across the plot; the labels of neighbors are apart."""
-    parts = []
+    """Draw lines across the plot and, above all lines, their labels: those of neighbors are apart."""
+    lines, labels = [], []
     for number, reference in enumerate(chart.reference_lines):
         if reference.y is not None:
             y, is_left = plot.y(reference.y), number % 2 == 0
@@ -218,9 +218,9 @@ def _reference_lines(chart: Chart, plot: Plot) -> list[str]:
             line, label_y = f"M{x:.1f},{plot.top:.1f}V{plot.base:.1f}", plot.top + 10 + 14 * number
             label_x, room = (x + 5, WIDTH - x - 5) if is_left else (x - 5, x - plot.left)
         halo = f'stroke="{plot.theme.paper}" stroke-width="3" paint-order="stroke"'
-        parts.append(f'<path d="{line}" stroke="{plot.theme.soft}" stroke-dasharray="4 4"/>')
-        parts.append(_text(label_x, label_y, shorten(reference.label, room), "start" if is_left else "end", halo))
-    return parts
+        lines.append(f'<path d="{line}" stroke="{plot.theme.soft}" stroke-dasharray="4 4"/>')
+        labels.append(_text(label_x, label_y, shorten(reference.label, room), "start" if is_left else "end", halo))
+    return lines + labels
 
 
 def _legend_rows(all_series: Sequence[Series]) -> list[list[tuple[Series, str, float]]]:
