@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from manyeyes.components.batching import EpochBatching
 from manyeyes.components.corrections import ProximalTerm
@@ -85,7 +84,7 @@ class NormLayers:
 
 
 def _is_norm(layer: nn.Module) -> bool:
-    return isinstance(layer, _NormBase | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm) or hasattr(layer, "running_mean")
+    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm) or hasattr(layer, "running_mean")
 
 
 def _tensors_below(module: nn.Module, layers: Iterable[str]) -> set[str]:

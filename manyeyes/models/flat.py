@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 MASK_32_BITS = 0xFFFFFFFF
 DROPPED_DIMS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # trailing ones dropped together
@@ -50,11 +48,15 @@ def with_seeded_dropout(module: nn.Module) -> nn.Module:
         if type(child) in DROPPED_DIMS
     ]
     for layer, (parent, name, child) in enumerate(dropouts):
-        assert isinstance(child, _DropoutNd), "only dropout layers are replaced"
+        assert isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d), "selected by its type"
         setattr(parent, name, SeededDropout(child.p, DROPPED_DIMS[type(child)], layer))
     return module
 
 
+NORMS_WITH_STATISTICS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
 LARGE_PARAMETER_FRACTION = 1 / 8  # of the trainable elements, from which a parameter is a piece of its own
 
 
@@ -170,7 +172,7 @@ def _batch_norm_names(module: nn.Module) -> set[str]:
 
 def _norm_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Return the statistics and counters of the module's live norms, by name."""
-    norms = {name: child for name, child in module.named_modules() if isinstance(child, _NormBase)}
+    norms = {name: child for name, child in module.named_modules() if isinstance(child, NORMS_WITH_STATISTICS)}
     for name, norm in norms.items():
         if norm.track_running_stats and norm.momentum is None:
             raise ValueError(f"norm {name} averages over all batches ever seen (momentum=None): give it a momentum")

@@ -96,15 +96,15 @@ def group_norms(module: nn.Module, max_groups: int) -> nn.Module:
 
 def _replace_batch_norms(module: nn.Module, replacement: Callable[[str, nn.BatchNorm2d], nn.Module]) -> nn.Module:
     # All replacements are made before any is set, so that an error leaves the module as it was.
-    replacements: dict[nn.Module | None, nn.Module] = {
+    replacements: dict[nn.Module, nn.Module] = {
         norm: _with_followers(name, norm, replacement(name, norm)).train(norm.training)
         for name, norm in module.named_modules()
         if isinstance(norm, nn.BatchNorm2d)
     }
-    for parent in list(module.modules()):
-        for name, child in list(parent._modules.items()):  # named_children() would list a shared child once only
-            if child in replacements:
-                setattr(parent, name, replacements[child])
+    for path, child in list(module.named_modules(remove_duplicate=False)):
+        if path and child in replacements:
+            parent, _, name = path.rpartition(".")
+            setattr(module.get_submodule(parent), name, replacements[child])
     return replacements.get(module, module)
 
 

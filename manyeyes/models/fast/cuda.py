@@ -227,7 +227,7 @@ def _make_contiguous(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tens
 
 def _fuse_norms(module: nn.Module) -> None:
     """Fuse each GroupNorm of a Sequential with the ReLU after it, unless the norm is used in several places."""
-    num_uses = Counter(child for parent in module.modules() for child in parent._modules.values())
+    num_uses = Counter(layer for _, layer in module.named_modules(remove_duplicate=False))
     for layer in module.modules():
         if type(layer) is nn.GroupNorm and layer.affine:
             layer.__class__ = FusedGroupNorm
@@ -236,7 +236,7 @@ def _fuse_norms(module: nn.Module) -> None:
             _fuse_sequential(parent, num_uses)
 
 
-def _fuse_sequential(layers: nn.Sequential, num_uses: Counter[nn.Module | None]) -> None:
+def _fuse_sequential(layers: nn.Sequential, num_uses: Counter[nn.Module]) -> None:
     for index, (norm, activation) in enumerate(pairwise(layers), 1):
         if isinstance(norm, FusedGroupNorm) and num_uses[norm] == 1 and type(activation) in RELU_MAXIMUM:
             norm.minimum, norm.maximum = 0.0, RELU_MAXIMUM[type(activation)]
