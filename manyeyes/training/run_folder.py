@@ -117,8 +117,8 @@ class Recorder:
         self, folder: RunFolder | None = None, fingerprint: str = "", checkpoint: Checkpoint | None = None
     ) -> None:
         """Continue `metrics.jsonl` where the checkpoint was written: later lines belong to rounds that are repeated."""
-        self.folder, self.events = folder, list[Event]()
-        self._fingerprint = fingerprint
+        self.path = None if folder is None else folder.path  # None where nothing is written
+        self.events, self._fingerprint = list[Event](), fingerprint
         self._metrics: IO[bytes] | None = None
         if folder is None:
             return
@@ -132,11 +132,6 @@ class Recorder:
         self._metrics.seek(size)  # truncate leaves the position, which `save` records, behind the end
         self.events = read_events(folder.metrics)
 
-    @property
-    def path(self) -> Path | None:
-        """The folder; None where nothing is written."""
-        return self.folder.path if self.folder else None
-
     def write(self, event: Event) -> None:
         """Add the event of a round."""
         self.events.append(event)
@@ -146,11 +141,11 @@ class Recorder:
 
     def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None:
         """Write the events and the clients' states to disk, then the checkpoint that refers to them."""
-        if self.folder is None or self._metrics is None:
+        if self.path is None or self._metrics is None:
             return
         os.fsync(self._metrics.fileno())
         checkpoint = Checkpoint(state, clients.flush(), self._metrics.tell(), self._fingerprint, callbacks)
-        checkpoints.save(self.folder.checkpoint, checkpoint)
+        checkpoints.save(self.path / CHECKPOINT_FILE, checkpoint)
         clients.commit()
 
     def close(self) -> None:

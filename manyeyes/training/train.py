@@ -200,9 +200,9 @@ def finish(loop: TrainingLoop) -> Result:
     """Write the trained model and return the result."""
     setup, recorder, scores = loop.setup, loop.recorder, loop.scores
     FlatModel(setup.module).write(loop.state.weights)
-    if recorder.folder is not None:
+    if recorder.path is not None:
         tensors = {name: tensor.contiguous() for name, tensor in setup.module.state_dict().items()}
-        write_tensors(recorder.folder.path / MODEL_FILE, tensors)
+        write_tensors(recorder.path / MODEL_FILE, tensors)
     result = Result(setup.module, recorder.events, scores.shared, recorder.path, scores.personalized)
     loop.callbacks.call("on_train_end", result)
     return result
