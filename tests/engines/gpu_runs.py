@@ -24,6 +24,7 @@ from tests.engines.engine_runs import initial_state, make_setup, relative_error,
 
 AUGMENT = Preprocess(crop=12, pad=1, flip_horizontal=True)
 ENGINES = {"cuda_graphs": (3, 1), "vmap": (1, 16), "both": (2, 4)}  # number of streams, clients side by side
+ENGINE_PARAMS = [name if name == "both" else pytest.param(name, marks=pytest.mark.slow) for name in ENGINES]
 WITH_FAST_LAYERS = {"both": (2, 4), "single": (3, 1)}  # with the layers that are fast on a GPU
 
 

@@ -22,7 +22,7 @@ from manyeyes.engines.base import EngineBase
 from manyeyes.engines.select import choose_engine
 from manyeyes.models.flat import FlatModel
 from tests.engines.engine_runs import initial_state, make_setup, run_rounds
-from tests.engines.gpu_runs import ENGINES, assert_equals_reference
+from tests.engines.gpu_runs import ENGINE_PARAMS, assert_equals_reference
 from tests.engines.multiprocess_runs import NEEDS_WORKERS
 
 ENGINE_NAMES = ["reference", pytest.param("multiprocess", marks=NEEDS_WORKERS), "vmap", "cuda_graphs"]
@@ -276,7 +276,7 @@ MIXES = [  # half of them are slow tests
 ]
 
 
-@pytest.mark.parametrize("engine", ENGINE_NAMES)
+@pytest.mark.parametrize("engine", [*ENGINE_NAMES[:2], pytest.param("vmap", marks=pytest.mark.slow), ENGINE_NAMES[3]])
 @pytest.mark.parametrize(("downloads", "has_client_state", "uploads", "needs_full_gradient"), MIXES)
 @pytest.mark.parametrize("proximal_strength", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 def test_every_mix_of_states(
@@ -310,7 +310,7 @@ def test_cohorts_contain_new_clients_and_ones_that_return() -> None:
     assert has_both
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINE_PARAMS)
 @pytest.mark.parametrize("needs_full_gradient", [False, True])
 def test_personal_layers_with_client_state_equal_the_references(engine: str, needs_full_gradient: bool) -> None:
     correction = MixedCorrection(False, True, False, needs_full_gradient, proximal_strength=0.1)

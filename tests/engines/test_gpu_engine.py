@@ -25,6 +25,7 @@ from manyeyes.training.train import train
 from tests.engines.engine_runs import make_round_context, make_setup, relative_error, with_all_clients
 from tests.engines.gpu_runs import (
     AUGMENT,
+    ENGINE_PARAMS,
     ENGINES,
     POPULATION,
     assert_equals_reference,
@@ -75,7 +76,7 @@ def test_three_rounds_of_every_algorithm_equal_the_references(engine: str, name:
     assert_equals_reference(engine, ALGORITHMS[name])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINE_PARAMS)
 def test_several_labels_and_dropout(engine: str) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(
@@ -108,14 +109,14 @@ def test_alternating_contexts_give_the_results_of_each_alone() -> None:
                 torch.testing.assert_close(personal, state[PERSONAL_WEIGHTS], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["reference", *ENGINES])
+@pytest.mark.parametrize("engine", ["reference", *ENGINE_PARAMS])
 def test_bf16_is_close_to_float32(engine: str) -> None:
     expected, _, _ = train_on("reference", fedavg(batch_size=8, lr=0.05))
     actual, _, _ = train_on(engine, fedavg(batch_size=8, lr=0.05), precision="bf16")
     assert 1e-5 < relative_error(actual, expected) < 0.1
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINE_PARAMS)
 def test_no_update_is_longer_than_the_clipping_norm(engine: str) -> None:
     algorithm = with_all_clients(fedavg(batch_size=8, lr=0.05))
     model = FlatModel(build_model("lenet", 5, size=12, width=4))
@@ -142,7 +143,7 @@ class InfiniteForWhiteImages(nn.Module):
         return self.fc(torch.where(is_white, images * torch.inf, images).flatten(1))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINE_PARAMS)
 def test_a_client_whose_update_is_not_finite_is_rejected(engine: str) -> None:
     """Only user 3 has white images."""
     torch.manual_seed(0)
@@ -156,7 +157,7 @@ def test_a_client_whose_update_is_not_finite_is_rejected(engine: str) -> None:
     assert relative_error(actual, expected) < 1e-5
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINE_PARAMS)
 def test_a_round_in_many_chunks_is_the_same(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _, _ = train_on(engine, ALGORITHMS["momentum, decay and clipping"])
     monkeypatch.setattr(buffers, "IMAGE_BYTES", 1)  # one step per chunk

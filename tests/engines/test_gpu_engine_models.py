@@ -34,8 +34,10 @@ def test_live_batch_norm_gets_exact_batches_and_its_statistics_are_averaged() ->
     assert_equals_reference("cuda_graphs", fedavg(batch_size=8, lr=0.05), module)
 
 
-@pytest.mark.parametrize("name", ["fedbn", "fedrep"])
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.GroupNorm(2, 4)], ids=["batch", "group"])
+@pytest.mark.parametrize("name", ["fedbn", pytest.param("fedrep", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm2d(4), pytest.param(nn.GroupNorm(2, 4), marks=pytest.mark.slow)], ids=["batch", "group"]
+)
 def test_norms_and_their_statistics_follow_their_layers(norm: nn.Module, name: str) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(400, 5))
