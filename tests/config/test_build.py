@@ -105,13 +105,16 @@ ALGORITHMS = st.builds(
     adaptation=st.one_of(st.none(), st.builds(FineTune, COUNTS)),
 )
 
+FAST = ("fedavg", "fedvc", "scaffold", "fedper")
+ALGORITHM_NAMES = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in NAMED_ALGORITHMS]
 
-@pytest.mark.parametrize("name", NAMED_ALGORITHMS)
+
+@pytest.mark.parametrize("name", ALGORITHM_NAMES)
 def test_a_named_algorithm_is_built_from_its_settings(name: str) -> None:
     assert build_algorithm(compose_config([f"algorithm={name}"])) == NAMED_ALGORITHMS[name]()
 
 
-@pytest.mark.parametrize("name", NAMED_ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHM_NAMES)
 def test_the_description_in_a_run_folder_builds_the_same_algorithm(name: str) -> None:
     overrides = [f"algorithm={name}", "rounds=70"]
     if name != "centralized":

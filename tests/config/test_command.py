@@ -139,6 +139,7 @@ def test_a_run_folder_has_the_settings(tmp_path: Path, command: Any, tiny: tuple
     assert config["sources"] == {}
 
 
+@pytest.mark.slow
 def test_a_run_without_a_folder_has_one_by_time_and_algorithm(
     tmp_path: Path, command: Any, tiny: tuple[str, ...]
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_run_without_a_folder_has_one_by_time_and_algorithm(
     assert outcome.out.startswith(f"runs/{folder.name}: accuracy ")
 
 
+@pytest.mark.slow
 def test_a_folder_that_has_a_run_is_refused(command: Any, tiny: tuple[str, ...]) -> None:
     assert command("run", *tiny, "rounds=1", "folder=run").code == 0
     outcome = command("run", *tiny, "rounds=1", "folder=run")
@@ -210,6 +212,7 @@ def test_more_rounds_after_resuming_equal_an_uninterrupted_run(
     assert read_config(resumed) == read_config(straight)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_the_settings_that_may_change(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
     assert command("run", *tiny, "rounds=2", "folder=run").code == 0
     changes = ("rounds=4", "evaluate_every=1", "checkpoint_seconds=9", "engine=reference", "trackers=[tensorboard]")
@@ -294,6 +297,7 @@ def test_a_changed_source_is_named_when_the_run_is_resumed(tmp_path: Path, comma
     assert "The source of mine:Server has changed since the run began: results may differ." in outcome.err
 
 
+@pytest.mark.slow
 def test_a_users_own_partitioner_gives_the_examples_to_clients(tmp_path: Path, command: Any, mine: Path) -> None:
     settings = ("data=mine:images", "model=linear", "partitioner=mine:EveryThird", "partitioner.offset=1")
     assert command("run", *settings, "sampler=all", "rounds=1", "engine.threads=1", "folder=run").code == 0

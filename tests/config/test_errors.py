@@ -45,27 +45,31 @@ WRONG = [
     ("data.users=${nothing}", "'nothing' not found"),
     ("rounds=???", "rounds must be given: add rounds=..."),
     ("rounds=0", "rounds is 0: set it to a whole number of at least 1"),
-    ("checkpoint_seconds=nan", "checkpoint_seconds is nan"),
     ("algorithm.lr=-1", "algorithm.lr is -1.0: set it to a number above 0"),
-    ("algorithm.lr=nan", "algorithm.lr is nan: set it to a number above 0"),
     ("sampler=best", "Unknown sampler 'best': choose uniform, poisson, size_weighted, all, centralized"),
-    ("algorithm.schedule.kind=linear", "algorithm.schedule.kind is 'linear': set it to constant, polynomial or cosine"),
-    ("algorithm.cohort_size=1000", "cohort_size=1000"),
     ("algorithm=fedbn", "Linear has no norm"),
-    ("data.size=8", "size is 8"),
-    ("data.task=color", "color"),
-    ("eval_split=dev", "dev"),
-    ("engine.device=abacus", "abacus"),
     ("preprocess.crop=99", "crop"),
-    ("model.pretrained=nowhere", "nowhere"),
     ("resume=nowhere", "There is no run to resume in nowhere: give the folder of a run."),
     ("--bogus", "Unknown option --bogus: choose --help, --multirun, --cfg job"),
     ("--cfg=everything", "--cfg=everything is not possible: choose job, hydra or all."),
     ("--config-dir=nowhere", "nowhere' not found"),
 ]
 
+WRONG_VALUES = [  # found when the run is built
+    ("checkpoint_seconds=nan", "checkpoint_seconds is nan"),
+    ("algorithm.lr=nan", "algorithm.lr is nan: set it to a number above 0"),
+    ("algorithm.schedule.kind=linear", "algorithm.schedule.kind is 'linear': set it to constant, polynomial or cosine"),
+    ("algorithm.cohort_size=1000", "cohort_size=1000"),
+    ("data.size=8", "size is 8"),
+    ("data.task=color", "color"),
+    ("eval_split=dev", "dev"),
+    ("engine.device=abacus", "abacus"),
+    ("model.pretrained=nowhere", "nowhere"),
+]
+CASES = [*WRONG, *(pytest.param(*case, marks=pytest.mark.slow) for case in WRONG_VALUES)]
 
-@pytest.mark.parametrize(("override", "sentence"), WRONG, ids=[override for override, _ in WRONG])
+
+@pytest.mark.parametrize(("override", "sentence"), CASES, ids=[case[0] for case in (*WRONG, *WRONG_VALUES)])
 def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
     tmp_path: Path, command: Any, tiny: tuple[str, ...], override: str, sentence: str
 ) -> None:
