@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from manyeyes.config.compose import resume_command
+from manyeyes.core.algorithm import SLOTS
 from manyeyes.report.curves import Group, group_runs, label, metric_chart, metric_info
 from manyeyes.report.page import ChartGrid, Html
 from manyeyes.report.table import Table, table_of
@@ -128,12 +129,19 @@ def _setting_columns(runs: list[RunRecord]) -> tuple[dict[str, str], int]:
     distinct: dict[tuple[str, ...], str] = {}
     for name in differing_settings(runs):  # an option of the algorithm is also one of a component: shown once
         distinct.setdefault((_brief(name), *(_setting(run, name) for run in runs)), name)
-    names = [name for name in distinct.values() if name != "rounds"]
+    names = [name for name in distinct.values() if name != "rounds" and not _follows_from_algorithm(runs, name)]
     narrow = [name for name in names if all(len(_setting(run, name)) <= MAX_SETTING_WIDTH for run in runs)]
     columns = sorted(narrow, key=lambda name: name != "algorithm.name")[:MAX_SETTING_COLUMNS]
     brief = list(map(_brief, columns))
     headings = [text if brief.count(text) == 1 else name for text, name in zip(brief, columns, strict=True)]
     return dict(zip(headings, columns, strict=True)), len(names) - len(columns)
+
+
+def _follows_from_algorithm(runs: list[RunRecord], name: str) -> bool:
+    """Return whether an option of a component has the same value in all runs of each algorithm."""
+    algorithms = [_setting(run, "algorithm.name") for run in runs]
+    values = {(algorithm, _setting(run, name)) for algorithm, run in zip(algorithms, runs, strict=True)}
+    return name.partition(".")[0] in SLOTS and len(values) == len(set(algorithms))
 
 
 def _over_seeds(runs: list[RunRecord]) -> list[Table]:

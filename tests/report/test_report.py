@@ -214,6 +214,20 @@ def test_the_table_of_runs_has_the_settings_that_differ(make_run: MakeRun, page_
     assert "users" not in table
 
 
+def test_options_that_follow_from_the_algorithm_are_not_columns(
+    make_run: MakeRun, page_text: Callable[..., str]
+) -> None:
+    algorithms = {"a": ("fedavg", "uniform", 1), "b": ("fedvc", "size_weighted", 1), "c": ("fedvc", "size_weighted", 2)}
+    folders = [
+        make_run(name, {"algorithm.name": algorithm, "sampler.name": sampler, "server_optimizer.lr": lr}, [0.1, 0.2])
+        for name, (algorithm, sampler, lr) in algorithms.items()
+    ]
+    text = page_text(*folders)
+    table = text[text.index("The runs, and") : text.index("Training loss")]
+    assert "fedvc" in table and " lr " in table
+    assert "size_weighted" not in table
+
+
 def test_a_setting_that_a_component_repeats_is_one_column(make_run: MakeRun, page_text: Callable[..., str]) -> None:
     """`algorithm.lr` is also an option of the client optimizer; the server optimizer's `lr` is another setting."""
     settings = [("a", 0.125, 1.0), ("b", 0.5, 2.0)]
