@@ -18,13 +18,7 @@ from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundCo
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.distributed.data_parallel import ClientGroup, GroupCache
 from manyeyes.engines.distributed.process_group import all_reduce, init_process_group, peer_errors
-from manyeyes.engines.load_balancing import (
-    Assignment,
-    ClientCost,
-    balance_with_groups,
-    in_plan_order,
-    merge_results,
-)
+from manyeyes.engines.load_balancing import Assignment, ClientCost, balance_with_groups, in_plan_order, merge_results
 
 PartialResult = tuple[list[int], CohortResult]  # the result of the clients with these indices in the plan
 

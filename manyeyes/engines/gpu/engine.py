@@ -45,7 +45,7 @@ class GpuEngine(EngineBase):
         self.model = self.plain_model  # with layers that are fast on the device
         if setup.device.type == "cuda":
             self.model = FlatModel(optimize_for_cuda(setup.model.module, width > 1))
-        self._trainers: list[StreamTrainer] = []  # the first is that of the run's rounds, which are prefetched
+        self.trainers: list[StreamTrainer] = []  # the first is that of the run's rounds, which are prefetched
 
     @classmethod
     def incompatibility(cls, algorithm: Algorithm, setup: EngineSetup) -> str | None:
@@ -58,19 +58,18 @@ class GpuEngine(EngineBase):
         return _incompatible_loss(algorithm, setup)
 
     def prefetch(self, plan: RoundPlan) -> None:
-        if self._trainers and plan.clients:
-            self._trainers[0].prefetch(plan)
+        if self.trainers and plan.clients:
+            self.trainers[0].prefetch(plan)
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
         key = capture_key(plan, context)
-        trainer = next((trainer for trainer in self._trainers if trainer.key == key), None)
+        trainer = next((trainer for trainer in self.trainers if trainer.key == key), None)
         if trainer is None:
             trainer = StreamTrainer(self, weights, plan, context)
-            self._trainers.append(trainer)
-        on_device_busy = self.on_device_busy if trainer is self._trainers[0] else lambda: None
-        return trainer.train(weights, plan, context, client_states, on_device_busy)
+            self.trainers.append(trainer)
+        return trainer.train(weights, plan, context, client_states)
 
 
 @register("engine", "vmap")

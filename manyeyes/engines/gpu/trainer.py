@@ -54,14 +54,9 @@ class StreamTrainer:
         self._prefetched = plan, schedule, packed
 
     def train(
-        self,
-        weights: Tensor,
-        plan: RoundPlan,
-        context: RoundContext,
-        client_states: ClientStates,
-        on_device_busy: Callable[[], None],
+        self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
-        """Launch a round, call `on_device_busy` while the device works, and return the result."""
+        """Launch a round and return the result; the first trainer calls `on_device_busy` while the device works."""
         if self._prefetched is not None and self._prefetched[0].clients == plan.clients:
             (_, schedule, packed), self._prefetched = self._prefetched, None
             chunks = iter(packed)
@@ -76,7 +71,8 @@ class StreamTrainer:
                 stream.uploads = None
             transfer = ClientStateTransfer(self.engine.reference, self.round_buffers, context, client_states)
             results = self._launch(plan, chain([first], chunks), transfer)
-            on_device_busy()
+            if self is self.engine.trainers[0]:
+                self.engine.on_device_busy()
         return self._gather(plan, schedule, results, transfer)
 
     def _schedule(self, plan: RoundPlan) -> tuple[Schedule, Iterator[PlanChunk]]:
