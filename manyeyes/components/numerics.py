@@ -9,8 +9,7 @@ CPU_BLOCK_ELEMENTS = 2**16
 def l2_norms(vectors: Tensor) -> Tensor:
     """Return the L2 norm of each vector, summed in blocks on a CPU.
 
-    PyTorch's own norm of 11 million float32 values falls short by 4e-4, and a clip that measures short lets through
-    more than it says.
+    PyTorch's own norm of 11 million float32 values is 4e-4 too small, so a clip would let too much through.
     """
     if vectors.is_cuda or vectors.shape[-1] <= CPU_BLOCK_ELEMENTS:
         return torch.linalg.vector_norm(vectors, dim=-1)

@@ -1,4 +1,4 @@
-"""Learning curves: what a model reached within a number of rounds and batches (Hsu et al. 2020, section 6, table 2)."""
+"""Learning curves: results by number of rounds and of batches (Hsu et al. 2020, section 6, table 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a module fits the data, and what it does when it trains, found by trying a copy of it on a few images."""
+"""Checks whether a module fits the data, and probes its traits, by running a copy of it on a few images."""
 
 import copy
 import random
@@ -44,7 +44,7 @@ def check_fits(module: nn.Module, height: int, width: int, classes: int, evaluat
 
 @torch.no_grad()
 def _outputs(module: nn.Module, images: Tensor, mode: str) -> object:
-    """Return what the module returns for the images; an error of its own becomes one sentence about them."""
+    """Return what the module returns for the images; an error becomes one sentence about the images."""
     mismatched = _record_mismatched_convolutions(module, images)
     try:
         with _preserved_generators(images.device):

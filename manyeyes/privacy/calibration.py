@@ -152,7 +152,7 @@ class Simulation:
         return self.accountant.epsilon(delta)
 
     def small_cohort_accountant(self) -> PrivacyAccountant:
-        """Return the accountant of the small cohort, which says what a model that it trained has really spent."""
+        """Return the accountant of the small cohort, for what this training really spends."""
         return replace(self.accountant, cohort_size=self.cohort_size, noise_multiplier=self.noise_multiplier)
 
     def describe(self, delta: float) -> str:

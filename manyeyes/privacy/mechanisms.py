@@ -238,7 +238,7 @@ class LocalDP:
 
 
 def _incompatibility(algorithm: Algorithm) -> str | None:
-    """Return what would reveal more of a client than its clipped update, or let it count for more than one."""
+    """Return why a component would reveal more of a client than its clipped update, or count it more than once."""
     if algorithm.client_weighting != WeightUniformly():
         return "privacy counts every client the same: set client_weighting=uniform"
     if algorithm.correction is not None and algorithm.correction.uploads:

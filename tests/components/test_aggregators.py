@@ -180,6 +180,7 @@ def loss_after(algorithm: Algorithm, attackers: set[int], rounds: int = 8) -> fl
     return float(honest.train(state.weights, plan_round(algorithm, TEN_USERS, 0, 0), context, {}).loss_K.mean())
 
 
+@pytest.mark.slow
 def test_two_attackers_of_ten_break_the_mean_and_no_robust_aggregator() -> None:
     """The mean then goes uphill: (8 - 20) / 10 of an honest step."""
     honest = replace(FEDAVG, client_optimizer=replace(FEDAVG.client_optimizer, lr=0.01))  # type: ignore[type-var]

@@ -36,10 +36,10 @@ ALL_CLIENTS = replace(FEDAVG, sampler=AllClients())
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_no_client_adds_more_than_the_clipping_norm(name: str) -> None:
-    """10,000 updates over four engines, at random rates and norms; the clipped ones have the clipping norm."""
+    """4,000 updates over four engines, at random rates and norms; the clipped ones have the clipping norm."""
     rng, num_clipped, num_updates = np.random.default_rng(1), 0, 0
     with open_engine(name) as engine:
-        for round in range(25):
+        for round in range(10):
             lr, norm = 10 ** rng.uniform(-2, 2), float(10 ** rng.uniform(-3, 1))
             plan = plan_round(ALL_CLIENTS, POPULATION, 0, round)
             context = RoundContext(FEDAVG.client_optimizer, lr, None, None, None, norm)
@@ -50,7 +50,7 @@ def test_no_client_adds_more_than_the_clipping_norm(name: str) -> None:
             assert (clipped <= norm * (1 + 1e-6)).all()
             np.testing.assert_allclose(clipped, np.minimum(unclipped, norm), rtol=1e-5, atol=1e-12)
             num_clipped, num_updates = num_clipped + int((unclipped > norm).sum()), num_updates + len(clipped)
-    assert num_updates == 2500
+    assert num_updates == 1000
     assert 0.2 * num_updates < num_clipped < 0.9 * num_updates
 
 

@@ -207,7 +207,10 @@ def test_scaffold_works_after_the_end_of_its_schedule() -> None:
     assert torch.isfinite(state.correction_state).all()
 
 
-SAMPLERS = [UniformSampler(2), SizeWeightedSampler(2), AllClients(), Centralized()]
+SAMPLERS = [
+    UniformSampler(2),
+    *(pytest.param(s, marks=pytest.mark.slow) for s in (SizeWeightedSampler(2), AllClients(), Centralized())),
+]
 CORRECTIONS = [None, ProximalTerm(0.1), ScaffoldCorrection(), MimeLiteMomentum()]
 OTHER_SLOTS: dict[str, list[Any]] = {
     "batching": [EpochBatching(1, 3, max_examples=4), VirtualClientBatching(3, 2)],

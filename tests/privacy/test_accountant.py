@@ -133,6 +133,7 @@ def test_replacing_a_user_costs_more_than_removing_one() -> None:
 noise_multipliers, round_counts = st.floats(0.5, 50), st.integers(1, 5000)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(noise_multipliers, round_counts, st.integers(1, 1000), st.sampled_from(["poisson", "fixed"]))
 def test_more_noise_spends_less_and_more_rounds_spend_more(z: float, rounds: int, cohort: int, sampling: str) -> None:
@@ -144,6 +145,7 @@ def test_more_noise_spends_less_and_more_rounds_spend_more(z: float, rounds: int
     assert accountant.delta(max(spent, 1e-3)) <= 1.001e-5
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(noise_multipliers, round_counts, st.integers(1, 1000))
 def test_pld_is_never_worse_than_rdp(z: float, rounds: int, cohort: int) -> None:

@@ -48,6 +48,7 @@ def with_users_sampled_twice_as_often(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PoissonSampler, "sample", sample)
 
 
+@pytest.mark.slow
 def test_our_training_passes_and_the_attack_is_not_weak() -> None:
     result = audit(**SMALL)
     assert result.passed
@@ -55,14 +56,8 @@ def test_our_training_passes_and_the_attack_is_not_weak() -> None:
     assert result.gaussian_epsilon_lower_bound > 0.5
 
 
-@pytest.mark.parametrize(
-    "break_training",
-    [
-        without_clip,
-        pytest.param(with_half_the_noise, marks=pytest.mark.slow),
-        pytest.param(with_users_sampled_twice_as_often, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("break_training", [without_clip, with_half_the_noise, with_users_sampled_twice_as_often])
 def test_broken_training_is_detected(
     break_training: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,11 +25,11 @@ def test_the_default_delta_is_that_of_flair() -> None:
     ("users", "cohort", "delta", "method", "noise"),
     [
         (FLAIR_USERS, 5000, "auto", "rdp", 18.67),
-        (FLAIR_USERS, 5000, "auto", "pld", 17.36),
+        pytest.param(FLAIR_USERS, 5000, "auto", "pld", 17.36, marks=pytest.mark.slow),
         (FLAIR_USERS, 200, "auto", "rdp", 1.025),
         (FLAIR_USERS, 200, "auto", "pld", 0.974),
         (2_000_000, 1000, 1e-5, "rdp", 0.6316),
-        (2_000_000, 1000, 1e-5, "pld", 0.5455),
+        pytest.param(2_000_000, 1000, 1e-5, "pld", 0.5455, marks=pytest.mark.slow),
     ],
 )
 def test_the_noise_for_epsilon_2_in_5000_rounds_equals_published_numbers(
@@ -41,6 +41,7 @@ def test_the_noise_for_epsilon_2_in_5000_rounds_equals_published_numbers(
     assert actual.solved == "noise_multiplier"
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     st.floats(0.3, 20),
