@@ -9,8 +9,7 @@ from typing import Any, get_args, get_origin
 
 from manyeyes.cli.parser import Parser
 from manyeyes.config.compose import quote_override
-from manyeyes.data.dataset import Dataset
-from manyeyes.data.registry import DATASETS, dataset
+from manyeyes.data.registry import DATASETS, Dataset, dataset
 from manyeyes.data.store.reader import open_population
 from manyeyes.data.store.writer import write_store
 from manyeyes.data.synthetic.dataset import SyntheticImages

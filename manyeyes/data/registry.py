@@ -1,20 +1,61 @@
-"""The datasets by name: every file of `datasets/` may declare some."""
+"""The datasets by name: how to download, read and imitate each, as `datasets/datasets.toml` declares it."""
 
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from pkgutil import iter_modules
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
-from manyeyes.data import datasets
-from manyeyes.data.dataset import Dataset
-from manyeyes.data.manifest import check_choice
+from manyeyes.data.download.archive import SUFFIXES, extract_all
+from manyeyes.data.download.fetch import RemoteFile, download_progress, fetch
+from manyeyes.data.manifest import Manifest, check_choice
+from manyeyes.data.synthetic.dataset import SyntheticImages
 
-DATASETS: dict[str, Dataset] = {
-    name: dataset
-    for module in iter_modules(datasets.__path__)
-    for name, dataset in getattr(import_module(f"{datasets.__name__}.{module.name}"), "DATASETS", {}).items()
-}
+
+@dataclass(frozen=True)
+class Dataset:
+    """How to read, download and imitate one dataset."""
+
+    description: str
+    read_manifest: Callable[..., Manifest]  # of the raw folder; its keyword options are the command's
+    write_synthetic: Callable[[SyntheticImages, Path], None]  # writes synthetic images in the dataset's raw format
+    size: int | None = None  # default pixels per side of a prepared dataset; None: those of the images
+    remote_files: tuple[RemoteFile, ...] = ()  # archives are extracted
+
+    def download(self, raw: Path) -> None:
+        """Download and extract what is missing; each step resumes where it stopped."""
+        for remote in self.remote_files:
+            with download_progress(remote.name) as progress:
+                fetch(remote, raw, progress)
+        archives = [raw / remote.name for remote in self.remote_files if remote.name.endswith(SUFFIXES)]
+        with download_progress("extracting") as progress:
+            extract_all(archives, raw, progress=progress)
 
 
 def dataset(name: str) -> Dataset:
     """Return a dataset by its name."""
     check_choice("dataset", name, DATASETS)
     return DATASETS[name]
+
+
+def _declared(table: dict[str, Any]) -> Dataset:
+    """Return the dataset that a table of `datasets.toml` declares."""
+    module = import_module(f"manyeyes.data.datasets.{table['module']}")
+    read, write = (
+        partial(function, **table.get("options", {})) for function in (module.read_manifest, module.write_synthetic)
+    )
+    remote_files = (
+        RemoteFile(entry["url"].format(number), entry.get("md5"))
+        for entry in table.get("remote_files", ())
+        for number in range(entry.get("count", 1))
+    )
+    return Dataset(table["description"], read, write, table.get("size"), tuple(remote_files))
+
+
+DATASETS = {
+    name: _declared(table)
+    for name, table in tomllib.loads(files("manyeyes.data.datasets").joinpath("datasets.toml").read_text()).items()
+}

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from manyeyes.core.population import SingleLabels
 from manyeyes.core.rng import make_rng
-from manyeyes.data.datasets.inaturalist import MAX_PER_CELL, REMOTE_FILES, make_split, read_manifest, write_synthetic
+from manyeyes.data.datasets.inaturalist import MAX_PER_CELL, make_split, read_manifest, write_synthetic
 from manyeyes.data.datasets.released_splits import locate_images, read_released, sample_per_class
 from manyeyes.data.manifest import Manifest
+from manyeyes.data.registry import dataset
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 SYNTHETIC = SyntheticImages(users=250, size=32)
@@ -364,7 +365,7 @@ def test_columns_are_those_of_the_images_that_exist(tmp_path: Path) -> None:
 
 
 def test_remote_files_have_their_published_names() -> None:
-    assert [remote.name for remote in REMOTE_FILES] == [
+    assert [remote.name for remote in dataset("inaturalist").remote_files] == [
         "inaturalist-user-120k.zip",
         "inaturalist-geo.zip",
         "train_val2017.zip",

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from manyeyes.core.population import SingleLabels
 from manyeyes.data.datasets.landmarks import (
-    REMOTE_FILES,
     Filters,
     filter_images,
     make_split,
@@ -21,6 +20,7 @@ from manyeyes.data.datasets.landmarks import (
     write_synthetic,
 )
 from manyeyes.data.manifest import Manifest
+from manyeyes.data.registry import dataset
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 SYNTHETIC = SyntheticImages(users=400, size=32, alpha=30)
@@ -271,6 +271,6 @@ def test_synthetic_files_may_have_few_users(tmp_path: Path) -> None:
 
 
 def test_remote_files_have_their_published_names() -> None:
-    names = [remote.name for remote in REMOTE_FILES]
+    names = [remote.name for remote in dataset("landmarks").remote_files]
     assert names[0] == "landmarks-user-160k.zip"
     assert [names[-500], names[-1]] == ["images_000.tar", "images_499.tar"]

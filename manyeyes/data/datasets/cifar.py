@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), given to users by a partition; and synthetic images in their format."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,7 @@ import numpy as np
 
 from manyeyes.core.rng import make_rng
 from manyeyes.data import partition as partitions
-from manyeyes.data.dataset import Dataset
-from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, MD5, SIDE, SITE, find, read
-from manyeyes.data.download.fetch import RemoteFile
+from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, SIDE, find, read
 from manyeyes.data.manifest import Manifest, Pixels, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
@@ -99,17 +96,3 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path, classes: int) -> None
     names = {"class": population.classes, "fine": population.classes, "coarse": groups}
     for task, file in edition.class_files.items():
         (folder / file).write_text("".join(f"{name}\n" for name in names[task]))
-
-
-def _dataset(classes: int) -> Dataset:
-    archive = f"cifar-{classes}-python.tar.gz"
-    return Dataset(
-        f"CIFAR-{classes} (Krizhevsky 2009): python or binary archive",
-        partial(read_manifest, classes=classes),
-        None,
-        partial(write_synthetic, classes=classes),
-        (RemoteFile(SITE + archive, MD5[archive]),),
-    )
-
-
-DATASETS = {f"cifar{classes}": _dataset(classes) for classes in (10, 100)}

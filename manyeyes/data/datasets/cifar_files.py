@@ -4,9 +4,11 @@ import hashlib
 import io
 import pickle
 import tarfile
+import tomllib
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,41 +18,21 @@ from numpy.typing import NDArray
 from manyeyes.core.population import Ints, SingleLabels
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
-MD5 = {
-    "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
-    "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
-    "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
-    "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
-    "cifar-10-batches-py/data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "cifar-10-batches-py/data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "cifar-10-batches-py/data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "cifar-10-batches-py/data_batch_4": "634d18415352ddfa80567beed471001a",
-    "cifar-10-batches-py/data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "cifar-10-batches-py/test_batch": "40351d587109b95175f43aff81a1287e",
-    "cifar-10-batches-py/batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
-    "cifar-10-batches-bin/data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-    "cifar-10-batches-bin/data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-    "cifar-10-batches-bin/data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-    "cifar-10-batches-bin/data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-    "cifar-10-batches-bin/data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-    "cifar-10-batches-bin/test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
-    "cifar-100-python/train": "16019d7e3df5f24257cddd939b257f8d",
-    "cifar-100-python/test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
-    "cifar-100-python/meta": "7973b15100ade9c7d40fb424638fde48",
-}
 MARKER = "synthetic.txt"  # in a folder of files that are not the published ones, and are not meant to be
 SIDE, PIXEL_BYTES = 32, 3 * 32 * 32
 
 
 @dataclass(frozen=True)
 class Edition:
-    """One of the four forms in which CIFAR is published."""
+    """One of the four forms in which CIFAR is published, as `cifar.toml` declares it."""
 
     name: str
     folder: str
-    train: tuple[str, ...]
+    train: list[str]
     test: str
-    class_files: Mapping[str, str]  # the file with each task's class names, in the order of a binary record's bytes
+    class_files: dict[str, str]  # the file with each task's class names, in the order of a binary record's bytes
+    archive_md5: str
+    md5: dict[str, str]  # of the files in the folder
 
     @property
     def archive(self) -> str:
@@ -61,19 +43,9 @@ class Edition:
         return self.test.endswith(".bin")
 
 
-BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
-BINARY_BATCHES = tuple(f"{name}.bin" for name in BATCHES)
-NAME_FILES = {task: f"{task}_label_names.txt" for task in ("coarse", "fine")}
 EDITIONS = {
-    edition.name: edition
-    for edition in (
-        Edition("cifar-10-python", "cifar-10-batches-py", BATCHES, "test_batch", {"class": "batches.meta"}),
-        Edition(
-            "cifar-10-binary", "cifar-10-batches-bin", BINARY_BATCHES, "test_batch.bin", {"class": "batches.meta.txt"}
-        ),
-        Edition("cifar-100-python", "cifar-100-python", ("train",), "test", {"coarse": "meta", "fine": "meta"}),
-        Edition("cifar-100-binary", "cifar-100-binary", ("train.bin",), "test.bin", NAME_FILES),
-    )
+    name: Edition(name, **table)
+    for name, table in tomllib.loads(files("manyeyes.data.datasets").joinpath("cifar.toml").read_text()).items()
 }
 
 
@@ -141,8 +113,8 @@ def _read_folder(folder: Path, edition: Edition) -> RawCifar:
     paths = [folder / name for name in {*edition.train, edition.test, MARKER, *edition.class_files.values()}]
     raw = RawCifar(edition, folder, {path.name: path.read_bytes() for path in paths if path.is_file()})
     for name, content in raw.files.items():
-        published = MD5.get(f"{edition.folder}/{name}")
-        if published and not raw.synthetic and hashlib.md5(content).hexdigest() != published:
+        md5 = edition.md5.get(name)
+        if md5 and not raw.synthetic and hashlib.md5(content).hexdigest() != md5:
             raise raw.damaged(name, "is not the published file (its md5 differs)")
     return raw
 
@@ -156,7 +128,7 @@ def _read_archive(archive: Path, edition: Edition) -> RawCifar:
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise folder.damaged(archive.name, f"is truncated or damaged ({error})") from None
     raw = RawCifar(edition, archive, files)
-    if not raw.synthetic and hashlib.md5(data).hexdigest() != MD5[archive.name]:
+    if not raw.synthetic and hashlib.md5(data).hexdigest() != edition.archive_md5:
         raise folder.damaged(archive.name, "is not the published file (its md5 differs)")
     return raw
 

@@ -16,19 +16,12 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import MultiLabels, Population
 from manyeyes.data.datasets.synthetic_files import write_images
-from manyeyes.data.download.fetch import RemoteFile
 from manyeyes.data.manifest import Files, Manifest, Source
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.data.synthetic.users import taxonomy
 
 PAGE = "https://github.com/apple/ml-flair"
-BASE_URL = "https://docs-assets.developer.apple.com/ml-research/datasets/flair/"
 LABELS, RELATIONSHIP, IMAGES = "labels_and_metadata.json", "label_relationship.txt", "small_images"
-REMOTE_FILES = (
-    RemoteFile(f"{BASE_URL}labels/{LABELS}"),
-    RemoteFile(f"{BASE_URL}labels/{RELATIONSHIP}"),
-    *(RemoteFile(f"{BASE_URL}images/small/small_images-{number:02d}.tar.gz") for number in range(43)),
-)
 LICENSE = "CC-BY-NC-4.0"
 
 TASKS = {"coarse": "labels", "fine": "fine_grained_labels"}  # our names, and FLAIR's

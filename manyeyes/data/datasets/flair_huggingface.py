@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from manyeyes.core.population import Ints
-from manyeyes.data.dataset import Dataset
 from manyeyes.data.datasets import flair
 from manyeyes.data.manifest import Manifest
 
+write_synthetic = flair.write_synthetic  # as the raw download
 REPOSITORY = "apple/flair"
 PAGE = f"https://huggingface.co/datasets/{REPOSITORY}"
 
@@ -74,7 +74,9 @@ class ParquetShards:
 
 
 def read_manifest(raw: Path) -> Manifest:
-    """Return every image of the shards below a folder."""
+    """Return every image of the shards below a folder, or of the raw JSON and JPEGs if the folder has them."""
+    if (raw / flair.LABELS).exists():
+        return flair.read_manifest(raw)
     paths = tuple(sorted(raw.rglob("*.parquet")))
     if not paths:
         raise ValueError(f"{raw} contains no parquet files: give the folder where {REPOSITORY} was downloaded")
@@ -123,19 +125,3 @@ def _read_shard(path: Path) -> pa.Table:
         return table.cast(flair.SCHEMA)
     except pa.ArrowException as error:
         raise ValueError(f"{path} has columns of other types than FLAIR's ({error}): download it again") from None
-
-
-def _read_either(raw: Path) -> Manifest:
-    """Return the manifest of the raw JSON and JPEGs or of the parquet shards, whichever the folder has."""
-    return flair.read_manifest(raw) if (raw / flair.LABELS).exists() else read_manifest(raw)
-
-
-DATASETS = {
-    "flair": Dataset(
-        "FLAIR (Song et al. 2022): raw JSON and JPEGs, or apple/flair's parquet shards",
-        _read_either,
-        256,
-        flair.write_synthetic,
-        flair.REMOTE_FILES,
-    )
-}

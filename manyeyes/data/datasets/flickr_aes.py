@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.core.rng import derive_key
-from manyeyes.data.dataset import Dataset
 from manyeyes.data.datasets.synthetic_files import write_images
 from manyeyes.data.manifest import Files, Manifest, files_by_name
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
@@ -127,10 +126,3 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
         for example in (*population.examples(user), *shared[: len(shared) // 10]):
             lines.append(f"worker{user:04d}, {names[example]}, {ratings[example]}")
     (raw / RATINGS).write_text("\n".join(lines) + "\n")
-
-
-DATASETS = {
-    "flickr_aes": Dataset(
-        "FLICKR-AES (Ren et al. 2017): the ratings of each rater", read_manifest, 224, write_synthetic
-    )
-}

@@ -15,7 +15,6 @@ from PIL import Image
 
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
 from manyeyes.data import partition
-from manyeyes.data.dataset import Dataset
 from manyeyes.data.manifest import Files, Manifest, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
@@ -210,8 +209,3 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
         folder = raw / population.user_name(owners[example]) / population.classes[labels[example]]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{example:06d}.png")
-
-
-DATASETS = {
-    "folder": Dataset("your own: DIR/USER/CLASS/*.jpg, or a CSV or parquet table", read_manifest, 224, write_synthetic)
-}

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.rng import make_rng
-from manyeyes.data.dataset import Dataset
 from manyeyes.data.datasets import released_splits as released
-from manyeyes.data.datasets.released_splits import FEDERATED_VISION_URL, find_file
+from manyeyes.data.datasets.released_splits import find_file
 from manyeyes.data.datasets.s2_cells import adaptive_cells
 from manyeyes.data.datasets.synthetic_files import write_images, write_table
-from manyeyes.data.download.fetch import RemoteFile
 from manyeyes.data.manifest import Manifest, check_choice, files_by_name
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
@@ -28,15 +26,6 @@ TRAIN_PER_CLASS, PUBLISHED_TRAIN_IMAGES = 100, 120_300
 NO_CLIENT = ("NA", "")  # the user of an example that is not in a split
 IMAGES = "train_val_images"
 
-_URL = "https://ml-inat-competition-datasets.s3.amazonaws.com/2017/"
-IMAGE_ARCHIVE = RemoteFile(_URL + "train_val_images.tar.gz", "7c784ea5e424efaec655bd392f87301f")  # 186 GB
-REMOTE_FILES = (
-    RemoteFile(FEDERATED_VISION_URL + "inaturalist-user-120k.zip"),
-    RemoteFile(FEDERATED_VISION_URL + "inaturalist-geo.zip"),
-    RemoteFile(_URL + "train_val2017.zip"),
-    RemoteFile(_URL + "inat2017_locations.zip", "afc1956f9a100b165b89f3923d040912"),
-    IMAGE_ARCHIVE,
-)
 NOTES = {
     "source": "https://github.com/visipedia/inat_comp/tree/master/2017",
     "license": "non-commercial research and education; each image has its own",
@@ -62,7 +51,7 @@ def read_manifest(
     else:
         manifest = _read_split(splits or raw, split)
     if not (raw / IMAGES).is_dir():
-        raise ValueError(f"{raw / IMAGES} does not exist: extract {IMAGE_ARCHIVE.name} into {raw}")
+        raise ValueError(f"{raw / IMAGES} does not exist: extract {IMAGES}.tar.gz into {raw}")
     paths = {Path(name).stem: f"{IMAGES}/{path}" for name, path in files_by_name(raw / IMAGES).items()}
     notes = {**NOTES, "split": split, "constructed": construct} | ({"seed": seed} if construct else {})
     manifest = replace(manifest, notes={**notes, **manifest.notes})
@@ -182,10 +171,3 @@ def _write_splits(raw: Path, class_counts: Ints, seed: int) -> None:
         folder, header = raw / ("inaturalist-geo" if limit else "inaturalist-user-120k"), ("image_id", "class", "label")
         write_table(folder / f"federated_train_{split}.csv", ("user_id", *header), [row for row in rows if row[0]])
         write_table(folder / "test.csv", header, [row[1:] for row in rows if not row[0]])
-
-
-DATASETS = {
-    "inaturalist": Dataset(
-        "iNaturalist-User-120k and Geo splits (Hsu et al. 2020)", read_manifest, 299, write_synthetic, REMOTE_FILES
-    )
-}

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.core.rng import make_rng
-from manyeyes.data.dataset import Dataset
 from manyeyes.data.datasets import released_splits as released
-from manyeyes.data.datasets.released_splits import FEDERATED_VISION_URL, TFF_URL, Strings, find_file, read_table
+from manyeyes.data.datasets.released_splits import Strings, find_file, read_table
 from manyeyes.data.datasets.synthetic_files import write_images, write_table
-from manyeyes.data.download.fetch import RemoteFile
 from manyeyes.data.manifest import Manifest, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
@@ -26,15 +24,6 @@ SPLITS = {  # the train and test files of each
 # GLD-v2's 500 archives extracted into `train`, or next to the tables; and images as TFF and FedML leave them.
 LAYOUTS = ("train/{0}/{1}/{2}/{id}.jpg", "{0}/{1}/{2}/{id}.jpg", "images/{id}.jpg")
 
-_GLD_URL = "https://s3.amazonaws.com/google-landmark/"
-REMOTE_FILES = (
-    RemoteFile(FEDERATED_VISION_URL + "landmarks-user-160k.zip", "53c36bd7d5fc12f927af2820b7e4a57c"),
-    RemoteFile(TFF_URL + "mini_gld_train_split.csv", "9fd62cf79a67046fdd673d3a0ac52841"),
-    RemoteFile(TFF_URL + "mini_gld_test.csv", "298e9d19d66357236f66fe8e22920933"),
-    RemoteFile(_GLD_URL + "metadata/train_clean.csv"),
-    RemoteFile(_GLD_URL + "metadata/train_attribution.csv"),
-    *(RemoteFile(f"{_GLD_URL}train/images_{number:03d}.tar") for number in range(500)),  # about 1 GB each
-)
 NOTES = {
     "source": "https://github.com/cvdfoundation/google-landmark",
     "license": "annotations CC BY 4.0; each image has its own, a CC BY without ND",
@@ -188,10 +177,3 @@ def _write_splits(
         )
         write_table(raw / files[0], ("user_id", "image_id", "class"), train_rows)
         write_table(raw / files[1], ("image_id", "class"), [row[1:] for row in test_rows])
-
-
-DATASETS = {
-    "landmarks": Dataset(
-        "Landmarks-User-160k and gld23k (Hsu et al. 2020)", read_manifest, 224, write_synthetic, REMOTE_FILES
-    )
-}

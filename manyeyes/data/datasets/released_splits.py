@@ -14,8 +14,6 @@ from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.data.manifest import Files, Manifest
 
 Strings = NDArray[np.str_]
-FEDERATED_VISION_URL = "https://storage.googleapis.com/gresearch/federated-vision-datasets/"
-TFF_URL = "https://storage.googleapis.com/tff-datasets-public/"
 BLOCK_BYTES = 1 << 26  # no row may be longer, and a landmark's row has all its images
 
 
