@@ -1,5 +1,6 @@
 """The help of `manyeyes run`, from the declarations: every group with its choices, every setting with its default."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING
@@ -111,8 +112,4 @@ def _format_default(default: Any) -> str:
     """Return a default as it is typed on the command line."""
     if default is MISSING:
         return "..."
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, tuple | list):
-        return f"[{','.join(map(str, default))}]"
-    return "null" if default is None else str(default) or "''"
+    return (default or "''") if isinstance(default, str) else json.dumps(default, separators=(",", ":"))
