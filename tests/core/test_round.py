@@ -212,7 +212,7 @@ SAMPLERS = [
     *(pytest.param(s, marks=pytest.mark.slow) for s in (SizeWeightedSampler(2), AllClients(), Centralized())),
 ]
 CORRECTIONS = [None, ProximalTerm(0.1), ScaffoldCorrection(), MimeLiteMomentum()]
-OTHER_SLOTS: dict[str, list[Any]] = {
+REMAINING_SLOTS: dict[str, list[Any]] = {
     "batching": [EpochBatching(1, 3, max_examples=4), VirtualClientBatching(3, 2)],
     "client_optimizer": [SGD(0.1), SGD(0.1, momentum=0.5, persist_state=True), Adam(0.01)],
     "client_weighting": [WeightByExamples(), WeightUniformly(), FedNovaWeighting()],
@@ -248,8 +248,10 @@ def test_every_combination_trains_or_is_refused_in_one_sentence(sampler: Any, co
     population = POPULATION.pooled() if isinstance(sampler, Centralized) else POPULATION
     engine = make_engine(population)
     weights = engine.model.read()
-    for components in product(*OTHER_SLOTS.values()):
-        algorithm = Algorithm(sampler=sampler, correction=correction, **dict(zip(OTHER_SLOTS, components, strict=True)))
+    for components in product(*REMAINING_SLOTS.values()):
+        algorithm = Algorithm(
+            sampler=sampler, correction=correction, **dict(zip(REMAINING_SLOTS, components, strict=True))
+        )
         if is_invalid(algorithm):
             with pytest.raises(ValueError, match=r"^\S[^\n]*[^.\s]$") as refusal:
                 algorithm.validate(population)

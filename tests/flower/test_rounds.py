@@ -99,8 +99,8 @@ def test_a_round_with_too_few_valid_replies_asks_only_the_missing_clients_again(
     grid.nodes[12].change = lose_twice
     serve(grid, replace(config, min_clients=4))
     assert rejected_clients(config.folder) == [[], [], []]
-    asked = [m.metadata.dst_node_id for m in grid.sent if m.metadata.group_id == "2"]
-    assert sorted(asked) == [10, 11, 12, 12, 12, 13]
+    asked_nodes = [m.metadata.dst_node_id for m in grid.sent if m.metadata.group_id == "2"]
+    assert sorted(asked_nodes) == [10, 11, 12, 12, 12, 13]
 
 
 @pytest.mark.slow

@@ -66,9 +66,9 @@ def open_engine(name: str) -> Iterator[Engine]:
         yield engine
 
 
-def private_algorithm(privacy: Any, rounds: int = 10, **slots: Any) -> Algorithm:
+def private_algorithm(privacy: Any, rounds: int = 10, **components: Any) -> Algorithm:
     """Return FedAvg with other components and a mechanism that is calibrated for them."""
-    algorithm = replace(FEDAVG, **slots)
+    algorithm = replace(FEDAVG, **components)
     return replace(algorithm, privacy=privacy.calibrate(algorithm, POPULATION, rounds))
 
 
