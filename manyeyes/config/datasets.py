@@ -52,7 +52,7 @@ def load_store(path: str, task: str) -> Population:
 def _store_at(path: str) -> DataSource:
     """Return the source of a known dataset, which is prepared at `path` unless the user says otherwise."""
     options = options_of(Store)
-    return DataSource(load_store, tuple(replace(one, default=path) if one.name == "path" else one for one in options))
+    return DataSource(load_store, tuple(replace(o, default=path) if o.name == "path" else o for o in options))
 
 
 DATA_SOURCES: dict[str, DataSource] = {

@@ -31,15 +31,15 @@ def wait_for_all_jobs(launcher: str, numbered: bool = False) -> Iterator[None]:
         yield
         return
     job_class: Any = import_module("submitit").Job
-    numbers, results = count(), job_class.results
+    indices, results = count(), job_class.results
 
     def results_or_failure(job: Any) -> list[Any]:
-        number = next(numbers)
+        index = next(indices)
         try:
             return list(results(job))
         except Exception:
             reason = f"job {job.job_id} ended without a result: see {job.paths.stderr}"
-            return [FailedJob(f"run {number}: {reason}" if numbered else reason)]
+            return [FailedJob(f"run {index}: {reason}" if numbered else reason)]
 
     job_class.results = results_or_failure
     try:

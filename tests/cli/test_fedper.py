@@ -31,7 +31,7 @@ README = [
     "+repeat_num=range(5)",
 ]
 SMALL = ("num_rounds=1", "num_epochs=1", "model.norm=group", "engine=reference", "engine.threads=1", "batch_size=16")
-WHOLE_IMAGES = ("preprocess.crop=0", "preprocess.scale=null")
+UNCROPPED = ("preprocess.crop=0", "preprocess.scale=null")
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def cifar(command: Any, tmp_path: Path) -> Path:
 
 
 def test_no_clients_are_refused(command: Any, cifar: Path) -> None:
-    outcome = command("fedper", "--raw", "raw", *SMALL, *WHOLE_IMAGES, "model=lenet", "num_clients=0")
+    outcome = command("fedper", "--raw", "raw", *SMALL, *UNCROPPED, "model=lenet", "num_clients=0")
     assert outcome.code == 1
     assert outcome.err == "manyeyes: partitioner.num_clients is 0: set it to a whole number of at least 1\n"
 
@@ -163,7 +163,7 @@ def test_no_clients_are_refused(command: Any, cifar: Path) -> None:
 @pytest.mark.slow
 def test_a_sweep_with_repeats_on_synthetic_images(command: Any, cifar: Path, tmp_path: Path) -> None:
     readme = [argument for argument in README if not argument.startswith(("model_name", "dataset", "+repeat"))]
-    tiny = ("model=lenet", "model.width=2", "num_clients=4", "clients_per_round=4", *WHOLE_IMAGES)
+    tiny = ("model=lenet", "model.width=2", "num_clients=4", "clients_per_round=4", *UNCROPPED)
     outcome = command(
         "fedper", "--raw", "raw", *readme, *SMALL, *tiny, "dataset.num_classes=4,8", "+repeat_num=range(2)"
     )

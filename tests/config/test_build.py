@@ -184,12 +184,12 @@ def test_a_partitioner_gives_the_examples_to_new_clients(partitioner: str, num_c
     options = ("classes_per_client=2",) if partitioner == "classes" else ()
     settings = (f"partitioner={partitioner}", "partitioner.num_clients=4")
     overrides = [*data, *settings, *(f"partitioner.{option}" for option in options)]
-    first, again, other = (build_population(compose_config([*overrides, f"seed={seed}"])) for seed in (1, 1, 2))
+    first, again, different = (build_population(compose_config([*overrides, f"seed={seed}"])) for seed in (1, 1, 2))
     assert len(first.user_ids) == 4
     assert len(first) == 120
     assert set((first.histograms() > 0).sum(1).tolist()) <= num_classes
     assert np.array_equal(first.image_indices, again.image_indices)
-    assert not np.array_equal(first.image_indices, other.image_indices)
+    assert not np.array_equal(first.image_indices, different.image_indices)
     assert set(np.unique(np.asarray(first.columns["split"]))) == {"train", "test"}
 
 
@@ -200,12 +200,12 @@ def test_a_model_fits_the_images_after_preprocessing(population: Population, cro
 
 
 def test_the_initial_weights_follow_from_the_seed(population: Population) -> None:
-    first, again, other = (
+    first, again, different = (
         build_model(compose_config(["model=linear", f"seed={seed}"]), population).state_dict()["fc.weight"]
         for seed in (0, 0, 1)
     )
     assert first.equal(again)
-    assert not first.equal(other)
+    assert not first.equal(different)
 
 
 def test_callbacks_metrics_and_trackers_are_built_with_their_options() -> None:

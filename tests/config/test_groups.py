@@ -77,4 +77,4 @@ def test_names_of_settings_include_nested_ones() -> None:
 
 def _flat(options: tuple[Option, ...]) -> list[Option]:
     """Return options, with those of nested components in place of the components."""
-    return [one for option in options for one in _flat(nested_options(option)) or [option]]
+    return [leaf for option in options for leaf in _flat(nested_options(option)) or [option]]
