@@ -7,7 +7,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from manyeyes.config.datasets import DATA_SOURCES
 from manyeyes.config.groups import ENGINE_OPTIONS, GROUPS, NO_COMPONENT
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
@@ -50,11 +49,9 @@ def with_rounds(description: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 def build_population(config: Config) -> Population:
     """Return the population, with new clients if there is a partitioner, whose seed is the run's."""
     settings = plain(config)
-    name, options = settings["data"]["name"], {k: v for k, v in settings["data"].items() if k != "name"}
-    is_builtin = name in DATA_SOURCES
-    population = DATA_SOURCES[name].load(**options) if is_builtin else build("dataset", settings["data"])
+    population = build("dataset", settings["data"])
     if not isinstance(population, Population):
-        raise ValueError(f"data={name} returned {type(population).__name__}: return a Population.")
+        raise ValueError(f"data={settings['data']['name']} returned {type(population).__name__}: return a Population.")
     chosen = settings.get("partitioner")
     partitioner = build_optional("partitioner", chosen, settings["rounds"]) if chosen else None
     return population if partitioner is None else repartition(population, partitioner, settings["seed"])

@@ -12,12 +12,12 @@ from omegaconf import AnyNode, BooleanNode, DictConfig, FloatNode, IntegerNode, 
 
 import manyeyes.algorithms
 import manyeyes.components
+import manyeyes.config.datasets
 import manyeyes.data.partitioners
 import manyeyes.engines.select
 import manyeyes.privacy.mechanisms
 import manyeyes.training.builtin_callbacks
 import manyeyes.training.trackers  # noqa: F401  # which register themselves
-from manyeyes.config.datasets import DATA_SOURCES
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.registry import Option, lookup, names, options_of
 from manyeyes.data.preprocess import Preprocess
@@ -48,8 +48,6 @@ class Group:
 
     def choices(self) -> tuple[str, ...]:
         """Return the names that can be chosen; import paths can be chosen too."""
-        if self.name == "data":
-            return tuple(DATA_SOURCES)
         if self.name == "engine":
             return ("auto", *names("engine"))
         return (*names(self.slot), NO_COMPONENT) if self.name in OPTIONAL_SLOTS else names(self.slot)
@@ -60,8 +58,6 @@ class Group:
             return ()
         if self.name == "engine":
             return ENGINE_OPTIONS
-        if self.name == "data" and ":" not in choice:
-            return DATA_SOURCES[choice].options
         if self.name == "model":
             return model_options(choice)
         registration = lookup(self.slot, choice)
