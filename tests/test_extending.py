@@ -3,6 +3,7 @@
 import csv
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ SMALL = ["data.users=10", "data.images_per_user=6", "model.width=2", "algorithm.
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for file, *_ in RECIPES.values():  # imported by another test, from another folder
+        sys.modules.pop(Path(file).stem, None)
     return tmp_path
 
 
@@ -48,3 +51,35 @@ def test_recipe_runs_as_written(title: str, folder: Path) -> None:
     (folder / file).write_text(code)
     for command in commands:
         assert run(command) == 0, f"{command} failed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", ["A server optimizer", "A model", "A metric", "An engine", "A dataset"])
+def test_recipe_is_recorded_and_resumes(title: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, code, commands = RECIPES[title]
+    (folder / file).write_text(code)
+    assert run(commands[0]) == 0
+    sources = yaml.safe_load((folder / "run" / "config.yaml").read_text())["sources"]
+    assert [path.partition(":")[0] for path in sources] == [Path(file).stem]
+    (folder / file).write_text(code + "\n# changed\n")
+    assert main(["run", "resume=run", "rounds=3"]) == 0
+    assert Path(file).stem in capsys.readouterr().err, "a changed source is named"
+    assert find_runs(["run"])[0].rounds == 3
+
+
+def test_feddyn_of_the_page_is_the_one_of_the_package(folder: Path) -> None:
+    file, code, (command,) = RECIPES["A gradient correction"]
+    (folder / file).write_text(code)
+    assert run(command) == 0
+    own = (folder / "run" / "model.safetensors").read_bytes()
+    builtin = command.replace("my_correction:FedDyn", "feddyn")
+    assert run(builtin, "folder=builtin") == 0
+    assert (folder / "builtin" / "model.safetensors").read_bytes() == own
+
+
+@pytest.mark.slow
+def test_timed_engine_writes_a_row_per_round(folder: Path) -> None:
+    file, code, (command,) = RECIPES["An engine"]
+    (folder / file).write_text(code)
+    assert run(command) == 0
+    assert [row[:2] for row in csv.reader((folder / "seconds.csv").open())] == [["0", "3"], ["1", "3"]]
