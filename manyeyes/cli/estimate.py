@@ -12,6 +12,7 @@ import torch
 from rich.filesize import decimal as format_bytes
 
 from manyeyes.cli.parser import Parser
+from manyeyes.components.client_optimizers import resolve_schedules
 from manyeyes.components.samplers import Centralized
 from manyeyes.config.build import build_algorithm, build_model, build_population, build_preprocess, build_run_config
 from manyeyes.config.compose import compose_config
@@ -59,7 +60,8 @@ def make_estimate(args: Namespace) -> Estimate:
     build_run_config(config)  # refuses invalid settings
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
-    population, algorithm, preprocess = training_population(config), build_algorithm(config), build_preprocess(config)
+    population, preprocess = training_population(config), build_preprocess(config)
+    algorithm = resolve_schedules(build_algorithm(config), config.rounds)
     if isinstance(algorithm.sampler, Centralized):
         raise ValueError("sampler=centralized has no clients to estimate the cost of: choose another sampler")
     algorithms = _with_cohorts(algorithm, population, args.cohorts, config.rounds)
