@@ -1,6 +1,5 @@
 """Partitions: the user of each example of a dataset without users, and the split of each example."""
 
-import csv
 import io
 import zipfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.registry import Bounds, check_value
 from manyeyes.core.rng import derive_key, make_rng
+from manyeyes.data.tables import csv_rows
 
 MAX_DRAWS = 10_000  # of classes per client, until every class has a client
 FRACTION = Bounds(minimum=0, below=1)
@@ -100,14 +100,10 @@ def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
 def _released_table(name: str, text: str, labels: NDArray[Any]) -> Ints:
     """Return the user of each image in a CSV; raise ValueError with the line that does not agree with the labels."""
     owners = np.full(len(labels), -1)
-    table = csv.DictReader(io.StringIO(text))
-    if not {*RELEASED_COLUMNS} <= set(table.fieldnames or ()):
-        raise ValueError(f"{name} has the columns {table.fieldnames}: it needs {', '.join(RELEASED_COLUMNS)}")
-    for row in table:
-        line = f"{name}, line {table.line_num}"
+    for line, cells in csv_rows(name, io.StringIO(text), RELEASED_COLUMNS):
         try:
-            user, image, label = (int(row[column]) for column in RELEASED_COLUMNS)
-        except (TypeError, ValueError):
+            user, image, label = (int(cells[column]) for column in RELEASED_COLUMNS)
+        except ValueError:
             raise ValueError(f"{line}: {', '.join(RELEASED_COLUMNS)} must be numbers: download it again") from None
         if not 0 <= image < len(labels) or user < 0:
             raise ValueError(f"{line}: no image {image} of user {user} among {len(labels)} images: check the dataset")

@@ -153,7 +153,7 @@ def test_a_file_without_a_split_or_with_other_columns_is_named(tmp_path: Path) -
         flair_huggingface.read_manifest(tmp_path)
     (tmp_path / "stuff.parquet").unlink()
     write(tmp_path / "train-00000-of-00001.parquet", [{"image": {"bytes": b""}, "label": 3}])
-    with pytest.raises(ValueError, match="has columns image, label and no column 'image_id'"):
+    with pytest.raises(ValueError, match="has no column 'image_id', only image, label: give the right file"):
         flair_huggingface.read_manifest(tmp_path)
 
 

@@ -152,11 +152,17 @@ def test_missing_ratings_and_missing_images_raise_one_sentence(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has columns none"),
-        ("user, picture, stars\n", "has columns user, picture, stars"),
+        ("", "has no column 'worker', only none"),
+        ("user, picture, stars\n", "has no column 'worker', only user, picture, stars"),
         ("worker, imagePair, score\n", "contains no ratings"),
-        ("worker, imagePair, score\nann, a.jpg, 6\n", "Line 2 of .* 'ann,a.jpg,6'"),
-        ("worker, imagePair, score\nann, a.jpg, 3\nann, b.jpg\n", "Line 3 of .* a score of 1 to 5"),
+        (
+            "worker, imagePair, score\nann, a.jpg, 6\n",
+            "line 2 is 'ann,a.jpg,6': give worker, image and a score of 1 to 5",
+        ),
+        (
+            "worker, imagePair, score\nann, a.jpg, 3\nann, b.jpg\n",
+            "line 3: the line does not have one cell for each of worker, imagePair, score",
+        ),
     ],
 )
 def test_an_invalid_file_of_ratings_raises_one_sentence(tmp_path: Path, text: str, message: str) -> None:

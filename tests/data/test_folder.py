@@ -178,8 +178,8 @@ def test_a_table_that_a_spreadsheet_wrote_reads(table: Callable[[str], Path]) ->
     ("text", "message"),
     [
         ("path,user,lable\na.png,x,cat\n", r"table.csv has a column 'lable': it may have path, user, label, split"),
-        ("path,user\na.png,x\n", r"table.csv has no column label"),
-        ("path,user,label,lat\na.png,x,cat,1\n", r"table.csv has no column lat or lon"),
+        ("path,user\na.png,x\n", r"table.csv has no column 'label', only path, user"),
+        ("path,user,label,lat\na.png,x,cat,1\n", r"table.csv, line 2: there is no lon: give both columns, or none"),
         ("path,user,label\na.png,x,cat\nc.png,x,cat\n", r"table.csv, line 3: file .*c\.png does not exist$"),
         (
             "path,user,label\nc.png,x,cat\nd.png,x,cat\n",
@@ -201,7 +201,7 @@ def test_a_table_that_a_spreadsheet_wrote_reads(table: Callable[[str], Path]) ->
         ),
         ("path,user,label,lat,lon\na.png,x,cat,north,1\n", r"line 2: lat is 'north': give degrees"),
         ("path,user,label\n", r"table.csv has no images"),
-        ("", r"table.csv has no column path"),
+        ("", r"table.csv has no column 'path', only none"),
     ],
 )
 def test_a_bad_row_is_refused_by_its_line(table: Callable[[str], Path], text: str, message: str) -> None:

@@ -207,7 +207,7 @@ def test_released_csv_archive_and_folder_give_the_same_users(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("user_id,image_id\n0,0\n", "it needs user_id, image_id, class"),
+        ("user_id,image_id\n0,0\n", "split.csv has no column 'class', only user_id, image_id"),
         ("user_id,image_id,class\n0,0,7\n0,4,5\n", "line 3: no image 4 of user 0 among 3 images"),
         ("user_id,image_id,class\n0,0,7\n1,0,7\n", "line 3: image 0 already belongs to user 0"),
         ("user_id,image_id,class\n0,1,7\n", "line 2: image 1 has class 6, not 7: get v1.1"),

@@ -72,7 +72,9 @@ def test_a_mount_point_is_refused() -> None:
 def test_too_little_space_is_refused(tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(ValueError, match=r"s needs 0.0 GB and its disk has 0.0 GB free: free some, or"):
+    with pytest.raises(
+        ValueError, match=r"has 0.00 GB free and .*s takes 0.00 GB: make room, or choose a smaller size"
+    ):
         write_store(manifest, tmp_path / "s", 8)
 
 

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +21,13 @@ from manyeyes.core.population import Ints, SingleLabels
 SITE = "https://www.cs.toronto.edu/~kriz/"
 MARKER = "synthetic.txt"  # in a folder of files that are not the published ones, and are not meant to be
 SIDE, PIXEL_BYTES = 32, 3 * 32 * 32
+ALLOWED_GLOBALS = {  # that a python batch may name
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+}
 
 
 @dataclass(frozen=True)
@@ -82,14 +90,10 @@ def find(raw: Path, classes: int) -> RawCifar:
         for path in (raw, raw / edition.folder, raw / edition.archive):
             if path.is_file() and path.name == edition.archive:
                 return _read_archive(path, edition)
-            if _has_batch(path, edition):
+            if any((path / name).is_file() for name in (*edition.train, edition.test)):
                 return _read_folder(path, edition)
     archives = " or ".join(edition.archive for edition in editions)
     raise ValueError(f"CIFAR-{classes} is not in {raw}: put {archives} from {SITE} there, or the folder in it")
-
-
-def _has_batch(folder: Path, edition: Edition) -> bool:
-    return any((folder / name).is_file() for name in (*edition.train, edition.test))
 
 
 def read(raw: RawCifar) -> tuple[NDArray[np.uint8], dict[str, SingleLabels], int]:
@@ -145,15 +149,16 @@ def _parse_binary(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
 def _parse_pickle(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
     batch = _unpickle(raw, name)
     data = batch.get("data")
-    pixels = data.array if isinstance(data, _PickledArray) else np.empty(0, np.uint8)
+    pixels = data if isinstance(data, np.ndarray) and data.dtype == np.uint8 else np.empty(0, np.uint8)
     labels = [batch.get(_pickle_key(task, "labels")) for task in raw.edition.class_files]
-    if pixels.shape[1:] != (PIXEL_BYTES,) or not all(_are_labels(ids, len(pixels)) for ids in labels):
+    is_complete = all(isinstance(ids, list) and len(ids) == len(pixels) for ids in labels)
+    if (
+        pixels.shape[1:] != (PIXEL_BYTES,)
+        or not is_complete
+        or any(type(i) is not int or i < 0 for i in chain(*labels))
+    ):
         raise raw.damaged(name, "is not a batch of CIFAR")
     return pixels, np.array(labels, np.int64).T
-
-
-def _are_labels(ids: Any, count: int) -> bool:
-    return isinstance(ids, list) and len(ids) == count and all(type(i) is int and i >= 0 for i in ids)
 
 
 def _class_names(raw: RawCifar, task: str) -> tuple[str, ...]:
@@ -174,42 +179,10 @@ def _unpickle(raw: RawCifar, name: str) -> dict[str, Any]:
         raise raw.damaged(name, f"cannot be read ({error})") from None
 
 
-class _PickledArray:
-    """A pickled array of bytes, restored without running any of NumPy's code."""
-
-    def __init__(self, *_: object) -> None:
-        self.array: NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, dtype, fortran, data = state
-        if dtype.name not in (b"u1", "u1"):
-            raise pickle.UnpicklingError("an array is not of bytes")
-        self.array = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-class _PickledDtype:
-    """The name of a pickled dtype."""
-
-    def __init__(self, name: object, *_: object) -> None:
-        self.name = name
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-ALLOWED_GLOBALS = {
-    ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
-    ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
-    ("numpy", "ndarray"): _PickledArray,
-    ("numpy", "dtype"): _PickledDtype,
-    ("_codecs", "encode"): lambda text, _: text.encode("latin1"),  # how Python 3 writes bytes for Python 2
-}
-
-
 class _Unpickler(pickle.Unpickler):
-    """Plain values and arrays of bytes; anything else that a pickle names is refused, and nothing is ever called."""
+    """Plain values and arrays; anything else that a pickle names is refused, and not called."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED_GLOBALS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return ALLOWED_GLOBALS[module, name]
+        return super().find_class(module.replace("numpy.core.", "numpy._core."), name)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +15,7 @@ import pyarrow.parquet as pq
 from manyeyes.core.population import Ints
 from manyeyes.data.datasets import flair
 from manyeyes.data.manifest import Manifest
+from manyeyes.data.tables import check_columns
 
 write_synthetic = flair.write_synthetic  # as the raw download
 REPOSITORY = "apple/flair"
@@ -36,9 +35,11 @@ class ParquetShards:
         return len(self.ids)
 
     def read(self, index: int) -> bytes:
-        path = self.paths[self.shard[index]]
+        path, row = self.paths[self.shard[index]], int(self.row[index])
         try:
-            data = self._read_image(int(self.shard[index]), int(self.row[index]))
+            starts = _open_shard(path)[1]
+            group = int(np.searchsorted(starts, row, side="right")) - 1
+            data: bytes | None = _read_images(path, group)[row - int(starts[group])].as_py()
         except pa.ArrowException as error:
             raise OSError(f"{path} cannot be read: {error}") from None
         if data is None:
@@ -48,35 +49,26 @@ class ParquetShards:
     def name(self, index: int) -> str:
         return self.ids[index]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_read_image"}  # which has open files
 
-    @cached_property
-    def _read_image(self) -> Callable[[int, int], bytes | None]:
-        @lru_cache(maxsize=4)
-        def open_shard(shard: int) -> tuple[pq.ParquetFile, Ints]:
-            file = pq.ParquetFile(self.paths[shard])
-            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            return file, np.cumsum([0, *sizes])
+@lru_cache(maxsize=4)
+def _open_shard(path: Path) -> tuple[pq.ParquetFile, Ints]:
+    """Return an open file, and the first row of each of its row groups."""
+    file = pq.ParquetFile(path)
+    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    return file, np.cumsum([0, *sizes])
 
-        @lru_cache(maxsize=2)
-        def read_group(shard: int, group: int) -> pa.ChunkedArray:
-            images = open_shard(shard)[0].read_row_group(group, columns=["image.bytes"]).column("image")
-            return pc.struct_field(images, "bytes")
 
-        def read_image(shard: int, row: int) -> bytes | None:
-            _, starts = open_shard(shard)
-            group = int(np.searchsorted(starts, row, side="right")) - 1
-            data: bytes | None = read_group(shard, group)[row - int(starts[group])].as_py()
-            return data
-
-        return read_image
+@lru_cache(maxsize=2)
+def _read_images(path: Path, group: int) -> pa.ChunkedArray:
+    return pc.struct_field(_open_shard(path)[0].read_row_group(group, columns=["image.bytes"]).column("image"), "bytes")
 
 
 def read_manifest(raw: Path) -> Manifest:
     """Return every image of the shards below a folder, or of the raw JSON and JPEGs if the folder has them."""
     if (raw / flair.LABELS).exists():
         return flair.read_manifest(raw)
+    _open_shard.cache_clear()  # the files may have been downloaded again
+    _read_images.cache_clear()
     paths = tuple(sorted(raw.rglob("*.parquet")))
     if not paths:
         raise ValueError(f"{raw} contains no parquet files: give the folder where {REPOSITORY} was downloaded")
@@ -114,9 +106,7 @@ def _read_shard(path: Path) -> pa.Table:
     """Return all columns of one shard but the images."""
     try:
         file = pq.ParquetFile(path)
-        names = file.schema_arrow.names
-        if missing := [name for name in ("image", *flair.SCHEMA.names) if name not in names]:
-            raise ValueError(f"{path} has columns {', '.join(names)} and no column {missing[0]!r}: give FLAIR's shards")
+        check_columns(path, file.schema_arrow.names, ("image", *flair.SCHEMA.names))
         table = file.read(columns=flair.SCHEMA.names).select(flair.SCHEMA.names)
     except (pa.ArrowException, OSError):
         size = path.stat().st_size

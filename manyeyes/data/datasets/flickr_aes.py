@@ -1,7 +1,5 @@
 """FLICKR-AES: images rated 1 to 5 by workers (Ren et al., 2017), with FedPer's filters (arXiv:1912.00818)."""
 
-import csv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,12 @@ from manyeyes.core.rng import derive_key
 from manyeyes.data.datasets.synthetic_files import write_images
 from manyeyes.data.manifest import Files, Manifest, files_by_name
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
+from manyeyes.data.tables import csv_rows
 
 PAGE = "https://github.com/alanspike/personalizedImageAesthetics"  # links to a drive: no direct download
 LICENSE = "images under Creative Commons licenses of their owners; ratings for research"
 RATINGS, ARCHIVE, FOLDER = "FLICKR-AES_image_labeled_by_each_worker.csv", "FLICKR-AES-001.zip", "40K"
-SCORES = ("1", "2", "3", "4", "5")
+COLUMNS, SCORES = ("worker", "imagePair", "score"), ("1", "2", "3", "4", "5")
 
 
 def read_manifest(
@@ -71,29 +70,18 @@ def _read_ratings(raw: Path) -> tuple[NDArray[np.str_], NDArray[np.str_], Ints, 
         raise ValueError(f"{RATINGS} is not below {raw}: download it from {PAGE}")
     ratings: dict[tuple[str, str], int] = {}
     duplicates = []
-    for rater, image, score in _rating_lines(path):
-        if (rater, image) in ratings:
-            duplicates.append(image)
-        ratings.setdefault((rater, image), score)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for line, cells in csv_rows(path, file, COLUMNS):
+            rater, image, score = (cells[column] for column in COLUMNS)
+            if not rater or not image or score not in SCORES:
+                raise ValueError(f"{line} is {','.join(cells.values())!r}: give worker, image and a score of 1 to 5")
+            if (rater, image) in ratings:
+                duplicates.append(image)
+            ratings.setdefault((rater, image), int(score) - 1)
     if not ratings:
         raise ValueError(f"{path} contains no ratings: download it again")
     raters, images = zip(*ratings, strict=True)
     return np.array(raters), np.array(images), np.array(list(ratings.values())), duplicates
-
-
-def _rating_lines(path: Path) -> Iterator[tuple[str, str, int]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, skipinitialspace=True)
-        header = next(lines, [])
-        if header != ["worker", "imagePair", "score"]:
-            raise ValueError(f"{path} has columns {', '.join(header) or 'none'}: give worker, imagePair, score")
-        for line in filter(None, lines):
-            cells = [cell.strip() for cell in line]
-            if len(cells) != 3 or not all(cells) or cells[2] not in SCORES:
-                raise ValueError(
-                    f"Line {lines.line_num} of {path} is {','.join(line)!r}: give worker, image and a score of 1 to 5"
-                )
-            yield cells[0], cells[1], int(cells[2]) - 1
 
 
 def _split(rater: NDArray[np.str_], image: NDArray[np.str_], score: Ints, seed: int) -> NDArray[np.str_]:

@@ -1,6 +1,5 @@
 """Your own data: images in DIR/<user>/<class>/, or a table (CSV, parquet) of path, user and label."""
 
-import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from manyeyes.core.population import Labels, MultiLabels, SingleLabels
 from manyeyes.data import partition
 from manyeyes.data.manifest import Files, Manifest, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
+from manyeyes.data.tables import check_columns, csv_rows
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 REQUIRED_COLUMNS, OPTIONAL_COLUMNS = ("path", "user", "label"), ("split", "lat", "lon")
@@ -126,21 +126,9 @@ def _read_table(path: Path) -> list[Row]:
 
 
 def _read_csv(path: Path) -> list[Row]:
-    rows = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            table = csv.DictReader(file, restkey="")
-            names = table.fieldnames or ()
-            _check_columns(path, names)
-            for cells in table:
-                origin = f"{path.name}, line {table.line_num}"
-                if "" in cells or None in cells.values():
-                    raise ValueError(f"{origin}: the line does not have one cell for each of {', '.join(names)}")
-                labels = [label.strip() for label in cells["label"].split("|")]
-                rows.append(_row(origin, cells, labels, len(labels) > 1))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): save it as CSV in UTF-8, with every quote closed") from None
-    return rows
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv_rows(path.name, file, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
+        return [_row(origin, cells, cells["label"].split("|"), "|" in cells["label"]) for origin, cells in rows]
 
 
 def _read_parquet(path: Path) -> list[Row]:
@@ -148,7 +136,7 @@ def _read_parquet(path: Path) -> list[Row]:
         table = pq.read_table(path)
     except pa.ArrowException as error:
         raise ValueError(f"{path} cannot be read as parquet: {error}") from None
-    _check_columns(path, table.column_names)
+    check_columns(path.name, table.column_names, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
     label_type = table.schema.field("label").type
     multi = pa.types.is_list(label_type) or pa.types.is_large_list(label_type)
     return [
@@ -157,19 +145,12 @@ def _read_parquet(path: Path) -> list[Row]:
     ]
 
 
-def _check_columns(path: Path, names: Sequence[str]) -> None:
-    known = (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"{path.name} has a column {unknown[0]!r}: it may have {', '.join(known)}")
-    missing = [name for name in REQUIRED_COLUMNS if name not in names]
-    if missing or ("lat" in names) != ("lon" in names):
-        raise ValueError(f"{path.name} has no column {(missing or ['lat or lon'])[0]}: it has {', '.join(names)}")
-
-
 def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bool) -> Row:
     """Return one row of a table; raise ValueError if it is not valid."""
-    path, user, split = (_text(cells.get(name)).strip() for name in ("path", "user", "split"))
+    path, user, split = (_text(cells.get(name)) for name in ("path", "user", "split"))
     labels = [_text(label) for label in labels]
+    if ("lat" in cells) != ("lon" in cells):
+        raise ValueError(f"{origin}: there is no {'lon' if 'lat' in cells else 'lat'}: give both columns, or none")
     for name, is_empty in (("path", not path), ("user", not user), ("label", not labels or "" in labels)):
         if is_empty:
             raise ValueError(f"{origin}: the {name} is empty")
@@ -180,7 +161,7 @@ def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bo
 
 
 def _text(cell: object) -> str:
-    return "" if cell is None else str(cell)
+    return "" if cell is None else str(cell).strip()
 
 
 def _degrees(origin: str, name: str, cell: object) -> float:

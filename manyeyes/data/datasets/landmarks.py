@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.core.rng import make_rng
 from manyeyes.data.datasets import released_splits as released
-from manyeyes.data.datasets.released_splits import Strings, find_file, read_table
+from manyeyes.data.datasets.released_splits import Strings, find_file
 from manyeyes.data.datasets.synthetic_files import write_images, write_table
 from manyeyes.data.manifest import Manifest, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
+from manyeyes.data.tables import read_columns
 
 SPLITS = {  # the train and test files of each
     "160k": ("federated_train.csv", "test.csv"),
@@ -70,8 +71,8 @@ def read_manifest(
 
 def make_split(raw: Path, seed: int, filters: Filters = PAPER) -> Manifest:
     """Return the largest set of images that passes the filters, and a test set by other authors."""
-    clean = read_table(find_file(raw, "train_clean.csv"), ("landmark_id", "images"))
-    attribution = read_table(find_file(raw, "train_attribution.csv"), ("id", "author"))
+    clean = read_columns(find_file(raw, "train_clean.csv"), ("landmark_id", "images"))
+    attribution = read_columns(find_file(raw, "train_attribution.csv"), ("id", "author"))
     images = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(clean["images"])).combine_chunks()
     image_ids = images.flatten()
     names, landmarks = _encode(pc.take(clean["landmark_id"], pc.list_parent_indices(images)))

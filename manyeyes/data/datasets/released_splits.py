@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.data.manifest import Files, Manifest
+from manyeyes.data.tables import read_columns
 
 Strings = NDArray[np.str_]
-BLOCK_BYTES = 1 << 26  # no row may be longer, and a landmark's row has all its images
 
 
 def find_file(folder: Path, *names: str, fix: str = "download it there") -> Path:
@@ -24,26 +23,6 @@ def find_file(folder: Path, *names: str, fix: str = "download it there") -> Path
             if path.is_file():
                 return path
     raise ValueError(f"{folder} has no {' or '.join(names)}: {fix}")
-
-
-def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> pa.Table:
-    """Return the named columns of a CSV as text, whatever they contain, and those optional ones that it has."""
-    if not path.is_file():
-        raise ValueError(f"Table {path} does not exist: check the path")
-    read_options = pa.csv.ReadOptions(block_size=BLOCK_BYTES)
-    parse_options = pa.csv.ParseOptions(newlines_in_values=True)  # titles of images have them
-    try:
-        header = pa.csv.open_csv(path, read_options, parse_options).schema.names
-        if missing := [name for name in columns if name not in header]:
-            raise ValueError(
-                f"Table {path} has no column {missing[0]!r}, only {', '.join(header)}: give the right file"
-            )
-        columns = [*columns, *(name for name in optional if name in header)]
-        column_types = dict.fromkeys(columns, pa.string())
-        convert_options = pa.csv.ConvertOptions(include_columns=columns, column_types=column_types)
-        return pa.csv.read_csv(path, read_options, parse_options, convert_options)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"Table {path} cannot be read ({str(error).splitlines()[0]}): download it again") from error
 
 
 def as_strings(column: pa.ChunkedArray) -> Strings:
@@ -68,9 +47,9 @@ def unlocated_manifest(
 
 def read_released(dataset: str, train: Path, test: Path, user: str = "user_id") -> Manifest:
     """Return a released split: CSVs with user_id, image_id, class and for iNaturalist the original label."""
-    train_table = read_table(train, (user, "image_id", "class"), optional=("label",))
+    train_table = read_columns(train, (user, "image_id", "class"), optional=("label",))
     shared = [name for name in train_table.column_names if name != user]
-    tables = [train_table, read_table(test, shared)]
+    tables = [train_table, read_columns(test, shared)]
     columns = {name: np.concatenate([as_strings(table[name]) for table in tables]) for name in shared}
     labels = numbered_labels(columns["class"], columns[shared[-1]], train)
     return unlocated_manifest(dataset, as_strings(tables[0][user]), labels, {"image_id": columns["image_id"]})

@@ -1,7 +1,6 @@
 """Extract zip and tar archives into a folder, completely or not at all; unsafe members are refused."""
 
 import gzip
-import io
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from manyeyes.data.clean_spawn import CleanSpawnContext
 from manyeyes.data.download.fetch import CHUNK_BYTES, Progress, check_space, no_progress
@@ -93,36 +92,28 @@ def _zip_members(archive: Path) -> Iterator[Member]:
 
 def _tar_members(archive: Path) -> Iterator[Member]:
     with archive.open("rb") as raw:
-        stream = _LastRead(raw if archive.name.endswith(".tar") else gzip.GzipFile(fileobj=raw))
-        with tarfile.open(fileobj=stream, mode="r:") as file:
+        stream: Any = raw if archive.name.endswith(".tar") else gzip.GzipFile(fileobj=raw)
+        with tarfile.open(fileobj=stream, mode="r:", tarinfo=_StrictTarInfo) as file:
             for member in file:
                 if not (member.isreg() or member.isdir()):
                     raise _refusal(archive, member.name, "is a link or a device")
                 yield member.name, file.extractfile(member)
                 file.members = []  # type: ignore[attr-defined]  # or a million headers stay in memory
-            # tarfile takes a cut or broken header for the end, which is a block of zeros.
-            if stream.last != bytes(tarfile.BLOCKSIZE):
-                raise tarfile.ReadError("its end is missing")
             while stream.read(CHUNK_BYTES):  # on to gzip's own checksum
                 pass
 
 
-class _LastRead(io.RawIOBase):
-    """A stream that remembers the bytes it read last."""
+class _StrictTarInfo(tarfile.TarInfo):
+    """A header; a cut or broken one, which tarfile takes for the end, is an error."""
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-        self.last = b""
-
-    def read(self, size: int = -1) -> bytes:
-        self.last = self.stream.read(size)
-        return self.last
-
-    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        return self.stream.seek(position, whence)
-
-    def tell(self) -> int:
-        return self.stream.tell()
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if buf == bytes(tarfile.BLOCKSIZE):
+                raise  # the real end
+            raise tarfile.ReadError("its end is missing") from error
 
 
 def _check_name(archive: Path, name: str) -> None:

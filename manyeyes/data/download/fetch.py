@@ -82,14 +82,12 @@ def download_progress(title: str) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def check_space(folder: Path, num_bytes: int, purpose: str) -> None:
+def check_space(folder: Path, num_bytes: int, purpose: str, fix: str = "choose a folder on another disk") -> None:
     """Raise ValueError if the disk has no room for this many bytes."""
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
-        raise ValueError(
-            f"{folder} has {free / 1e9:.2f} GB free and {purpose} takes {num_bytes / 1e9:.2f} GB: make room, or choose "
-            "a folder on another disk"
-        )
+        sizes = f"{free / 1e9:.2f} GB free and {purpose} takes {num_bytes / 1e9:.2f} GB"
+        raise ValueError(f"{folder} has {sizes}: make room, or {fix}")
 
 
 def _download(url: str, part: Path, progress: Progress) -> None:
@@ -187,10 +185,9 @@ def _checksum_error(path: Path, md5: str | None) -> str | None:
 def _read_state(part: Path) -> dict[str, Any]:
     """Return what is known of the file that a part is of, or nothing."""
     try:
-        state = json.loads(_state_path(part).read_text())
-    except (OSError, ValueError):
+        return dict(json.loads(_state_path(part).read_text()))
+    except (OSError, ValueError, TypeError):
         return {}
-    return state if isinstance(state, dict) else {}
 
 
 def _state_path(part: Path) -> Path:

@@ -5,13 +5,14 @@ import json
 import os
 import shutil
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from manyeyes.data.store.chunks import Chunk
+from manyeyes.data.store.chunks import CHUNK_SIZE, Chunk
 from manyeyes.io.files import write_text
 
 VERSION = 1  # of the format
@@ -41,36 +42,39 @@ class StoreBuilder:
         return self.folder / "journal.jsonl"
 
     @property
-    def end(self) -> int:
-        """The size of the images so far in bytes."""
-        return int(self.chunks[-1]["end"]) if self.chunks else len(self._header())
+    def state(self) -> dict[str, Any]:
+        """The end and the checksum of the images so far."""
+        header = self._header()
+        return self.chunks[-1] if self.chunks else {"end": len(header), "crc": zlib.crc32(header)}
 
     @property
-    def crc(self) -> int:
-        """The checksum of the images so far."""
-        return int(self.chunks[-1]["crc"]) if self.chunks else zlib.crc32(self._header())
+    def num_images(self) -> int:
+        return int(min(len(self.chunks) * CHUNK_SIZE, self.metadata["images"]))
 
     def resume(self) -> None:
         """Find the chunks that were finished before, and truncate the images after them."""
-        lines = _complete_lines(self.wal)
+        lines: list[dict[str, Any]] = []
+        with suppress(FileNotFoundError, ValueError), self.wal.open() as wal:
+            for line in wal:  # up to the first one that is not complete
+                lines.append(json.loads(line))
         if not lines or lines[0] != self.metadata or not self.images.exists():
             shutil.rmtree(self.store, ignore_errors=True)
             self.store.mkdir()
             self.images.write_bytes(self._header())
             lines = [self.metadata]
         self.chunks = [line for line in lines[1:] if line["end"] <= self.images.stat().st_size]
-        os.truncate(self.images, self.end)  # before writing, since this frees space on a full disk
+        os.truncate(self.images, self.state["end"])  # before writing, since this frees space on a full disk
         write_text(self.wal, "".join(json.dumps(line) + "\n" for line in [self.metadata, *self.chunks]))
 
     def add(self, chunk: Chunk) -> None:
         """Append a chunk; it counts when its bytes are on the disk."""
-        end = self.end
+        end, crc = self.state["end"], self.state["crc"]
         with self.images.open("r+b") as file:
             file.seek(end)
             file.write(chunk.data)
             file.flush()
             os.fsync(file.fileno())
-        line: dict[str, Any] = {"end": end + len(chunk.data), "crc": zlib.crc32(chunk.data, self.crc)}
+        line: dict[str, Any] = {"end": end + len(chunk.data), "crc": zlib.crc32(chunk.data, crc)}
         line |= {"unreadable": chunk.unreadable, "notes": chunk.notes}
         if self.metadata["encoding"] == "jpeg":
             line["sizes"] = chunk.sizes
@@ -79,28 +83,12 @@ class StoreBuilder:
         self.chunks.append(line)
 
     def _header(self) -> bytes:
+        """Return the first bytes of the images: those of an npy file, if they are raw."""
         shape = (self.metadata["images"], *self.metadata["shape"], 3)
-        return b"" if self.metadata["encoding"] == "jpeg" else npy_header(shape, "|u1")
-
-
-def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
-    """Return the first bytes of an npy file."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
-    return header.getvalue()
-
-
-def _complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a log up to the first one that is not complete."""
-    lines = []
-    try:
-        for line in path.read_bytes().splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break
-            lines.append(json.loads(line))
-    except (FileNotFoundError, ValueError):
-        pass
-    return lines
+        header = io.BytesIO()
+        if self.metadata["encoding"] == "raw":
+            np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        return header.getvalue()
 
 
 def crc32(path: Path) -> int:

@@ -2,11 +2,16 @@
 
 import pickle
 import signal
-from collections.abc import Callable, Generator
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from typing import Any
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO
 
 import numpy as np
 import simplejpeg
@@ -87,68 +92,48 @@ def read_image(source: Source, index: int, size: int | None) -> tuple[bytes, Dec
 
 
 def convert(job: ConversionJob, first: int, num_processes: int) -> Generator[Chunk, None, None]:
-    """Yield the chunks from `first` on; processes take turns and wait until their last chunk was received."""
+    """Yield the chunks from `first` on, in order."""
+    numbers = iter(range(first, job.num_chunks))
     if num_processes == 1:
-        yield from map(job.chunk, range(first, job.num_chunks))
+        yield from map(job.chunk, numbers)
         return
-    context, message = CleanSpawnContext(), _serialize(job)
-    workers, pipes = [], []
-    try:
-        for _ in range(num_processes):
-            pipe, worker_pipe = context.Pipe()
-            workers.append(context.Process(target=_worker_main, args=(worker_pipe,), daemon=True))
-            pipes.append(pipe)
-            workers[-1].start()
-            worker_pipe.close()  # so that the pipe ends when the process ends
-        for rank, pipe in enumerate(pipes):  # not as an argument, which would block forever if the process died
-            _call(pipe.send, range(first + rank, job.num_chunks, num_processes))
-            _call(pipe.send_bytes, message)
-        for number in range(job.num_chunks - first):
-            pipe = pipes[number % num_processes]
-            chunk = _call(pipe.recv)
-            if isinstance(chunk, BaseException):
-                raise chunk
-            yield replace(chunk, data=_call(pipe.recv_bytes))
-    finally:
-        for worker in workers:
-            if worker.pid is not None:
-                worker.terminate()
-                worker.join()
+    ignore_ctrl_c = (signal.signal, (signal.SIGINT, signal.SIG_IGN))  # the parent handles it
+    with NamedTemporaryFile(suffix=".pickle") as file:  # not an argument, which would block if a process died at once
+        _dump(job, file)
+        with ProcessPoolExecutor(num_processes, CleanSpawnContext(), *ignore_ctrl_c) as pool:
+            pending = deque(pool.submit(_convert_chunk, file.name, n) for n in islice(numbers, num_processes + 1))
+            try:
+                while pending:
+                    chunk = pending.popleft().result()
+                    pending.extend(pool.submit(_convert_chunk, file.name, n) for n in islice(numbers, 1))
+                    yield chunk
+            except BrokenProcessPool:
+                raise ValueError(
+                    "A process that converts images was killed, perhaps because memory ran out: run the same command "
+                    "again with fewer processes"
+                ) from None
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
-def _serialize(job: ConversionJob) -> bytes:
+def _dump(job: ConversionJob, file: IO[bytes]) -> None:
     try:
         with without_main():
-            return pickle.dumps(job)
+            pickle.dump(job, file)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(
             f"Several processes cannot read images of a {type(job.source).__name__} ({error}): define the class at "
             "the top level of a module other than the script, or set processes=1"
         ) from error
+    file.flush()
 
 
-def _worker_main(pipe: Connection) -> None:
-    """Convert the chunks that the parent asks for; end when the parent has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    with suppress(EOFError, ConnectionError):
-        numbers: range = pipe.recv()
-        job: ConversionJob = pickle.loads(pipe.recv_bytes())
-        for number in numbers:
-            try:
-                chunk = job.chunk(number)
-            except Exception as error:
-                pipe.send(error)
-                return
-            pipe.send(replace(chunk, data=b""))
-            pipe.send_bytes(chunk.data)  # pickling it would double the time
+def _convert_chunk(path: str, number: int) -> Chunk:
+    return _load_job(path).chunk(number)
 
 
-def _call(method: Callable[..., Any], *args: Any) -> Any:
-    """Call a method of a pipe; the worker may end before or during a message."""
-    try:
-        return method(*args)
-    except (EOFError, OSError):
-        raise ValueError(
-            "A process that converts images was killed, perhaps because memory ran out: run the same command again "
-            "with fewer processes"
-        ) from None
+@cache
+def _load_job(path: str) -> ConversionJob:
+    """Read the job of a process, once."""
+    job: ConversionJob = pickle.loads(Path(path).read_bytes())
+    return job

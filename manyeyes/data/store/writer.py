@@ -1,6 +1,7 @@
 """The writer of a store: from a manifest to a complete folder, resumable after any interruption."""
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -16,9 +17,10 @@ import numpy as np
 from manyeyes.core.population import Ints
 from manyeyes.core.registry import Bounds, check_value
 from manyeyes.data.decode import UnreadableImage
+from manyeyes.data.download.fetch import check_space
 from manyeyes.data.manifest import Files, Manifest
 from manyeyes.data.store import examples
-from manyeyes.data.store.builder import IMAGE_FILES, VERSION, StoreBuilder, crc32, npy_header
+from manyeyes.data.store.builder import IMAGE_FILES, VERSION, StoreBuilder, crc32
 from manyeyes.data.store.chunks import CHUNK_SIZE, ConversionJob, convert, read_image
 from manyeyes.data.store.examples import RESERVED_COLUMNS, SortedExamples, sort_examples
 from manyeyes.io.files import acquire_lock, atomic_write, sync_folder, write_bytes, write_text
@@ -117,43 +119,33 @@ def _first_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
 def _check_space(out: Path, builder: StoreBuilder) -> None:
     height, width = builder.metadata["shape"]
     is_jpeg = builder.metadata["encoding"] == "jpeg"
-    size = int(builder.metadata["images"] * height * width * 3 * (JPEG_FRACTION if is_jpeg else 1)) - builder.end
-    free = shutil.disk_usage(out.parent).free
-    if size > free:
-        fix = "a smaller size" if is_jpeg else "a smaller size or encoding=jpeg"
-        raise ValueError(
-            f"{out} needs {size / 1e9:.1f} GB and its disk has {free / 1e9:.1f} GB free: free some, or choose {fix}"
-        )
+    size = int(builder.metadata["images"] * height * width * 3 * (JPEG_FRACTION if is_jpeg else 1))
+    fix = "choose a smaller size" if is_jpeg else "choose a smaller size or encoding=jpeg"
+    check_space(out.parent, size - builder.state["end"], str(out), fix)
 
 
 def _convert_images(
     builder: StoreBuilder, job: ConversionJob, out: Path, processes: int | None, progress: Progress | None
 ) -> None:
     """Convert the chunks that are missing; an interruption loses none of the others."""
+    report = progress or (lambda done, total: None)
     total = len(job.images)
     processes = processes or max(1, min(os.cpu_count() or 1, job.num_chunks // MIN_CHUNKS_PER_PROCESS))
-
-    def report() -> int:
-        num_done = min(len(builder.chunks) * CHUNK_SIZE, total)
-        if progress is not None:
-            progress(num_done, total)
-        return num_done
-
-    num_done = report()
+    report(builder.num_images, total)
     try:
         with closing(convert(job, len(builder.chunks), min(processes, job.num_chunks))) as chunks:
             for chunk in chunks:
                 builder.add(chunk)
-                num_done = report()
+                report(builder.num_images, total)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        message = f"the disk is full; {num_done} of {total} images are done: free space and run the same command again"
+        count = f"{builder.num_images} of {total} images are done"
+        message = f"the disk is full; {count}: free space and run the same command again"
         raise OSError(error.errno, message, str(out)) from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"stopped; {num_done} of {total} images are done: run the same command again to continue"
-        ) from None
+        count = f"{builder.num_images} of {total} images are done"
+        raise KeyboardInterrupt(f"stopped; {count}: run the same command again to continue") from None
 
 
 def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -> dict[str, Any]:
@@ -171,8 +163,9 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
     files = [builder.images.name, "examples.parquet"]
     if builder.metadata["encoding"] == "jpeg":
         sizes = [size for chunk in builder.chunks for size in chunk["sizes"]]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype("<i8")
-        write_bytes(store / "offsets.npy", npy_header(offsets.shape, "<i8") + offsets.tobytes())
+        offsets = io.BytesIO()
+        np.save(offsets, np.cumsum([0, *sizes]).astype("<i8"))
+        write_bytes(store / "offsets.npy", offsets.getvalue())
         files.insert(1, "offsets.npy")
     atomic_write(store / "examples.parquet", lambda path: examples.write(readable, path))
     problems = _problems(builder, sorted_examples, unreadable)
@@ -188,11 +181,19 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
         "unreadable_images": len(manifest) - len(readable.manifest),
         "problems": dict(sorted(Counter(kind for kind, _ in problems).items())),
         "bytes": {name: (store / name).stat().st_size for name in files},
-        "crc32": {name: builder.crc if name == builder.images.name else crc32(store / name) for name in files},
+        "crc32": {name: builder.state["crc"] if name == builder.images.name else crc32(store / name) for name in files},
         "notes": dict(manifest.notes),
         "tasks": {name: list(labels.classes) for name, labels in manifest.labels.items()},
     }
-    write_text(store / "meta.json", json.dumps(meta, indent=1, default=_to_json) + "\n")
+    write_text(
+        store / "meta.json",
+        json.dumps(
+            meta,
+            indent=1,
+            default=lambda value: value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value),
+        )
+        + "\n",
+    )
     return meta
 
 
@@ -235,8 +236,3 @@ def _count_distinct(groups: Ints, values: Ints) -> Ints:
 def _printable(name: str) -> str:
     """Return a name without line breaks and other control characters."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
-
-
-def _to_json(value: Any) -> Any:
-    """Convert NumPy's numbers, paths and the like for JSON."""
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,8 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
     counts = user_sizes(description)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     images = np.empty((int(offsets[-1]), description.size, description.size, 3), np.uint8)
-    ranges = _user_ranges(offsets, max_images=max(64, 2**23 // description.size**2))
+    starts = np.arange(0, len(images), max(64, 2**23 // description.size**2))  # of about equal work
+    ranges = list(pairwise(np.unique([*np.searchsorted(offsets, starts), description.users]).tolist()))
     check_value("processes", processes, int | None, Bounds(minimum=1))
     processes = processes or (1 if images.nbytes < 2**24 else os.cpu_count() or 1)
     jobs = [(description, counts[first:last], first) for first, last in ranges]
@@ -114,13 +116,3 @@ def render_users(job: tuple[SyntheticImages, Ints, int]) -> tuple[list[UserImage
         ratings.append(rating)
     pixels = render(concatenate(scenes), concatenate(objects), description.size, description.seed)
     return users, np.concatenate(ratings), pixels
-
-
-def _user_ranges(offsets: Ints, max_images: int) -> list[tuple[int, int]]:
-    """Split users into ranges (first, last + 1) of at most `max_images` images, or of one user with more."""
-    ranges, first = [], 0
-    while first < len(offsets) - 1:
-        last = int(np.searchsorted(offsets, offsets[first] + max_images, side="right")) - 1
-        ranges.append((first, max(first + 1, last)))
-        first = ranges[-1][1]
-    return ranges

@@ -86,21 +86,6 @@ def _arch(at: LocalGrid) -> Array:
     return np.minimum(np.minimum(0.85 - across, across - 0.35 - 0.14 * at.a), 0.75 - at.v)
 
 
-def _lens(at: LocalGrid) -> Array:
-    offset = 0.55 + 0.3 * at.a
-    return _disc(at.u, abs(at.v) + offset, np.sqrt(0.9 + offset * offset))
-
-
-def _cross(at: LocalGrid) -> Array:
-    arm = 0.24 + 0.12 * at.a
-    return np.maximum(_box(at, arm, 0.95), _box(at, 0.95, arm))
-
-
-def _mesh(at: LocalGrid) -> Array:
-    lines = np.maximum(np.cos(np.pi * 1.4 * at.pitch * (at.u + at.v)), np.cos(np.pi * 1.4 * at.pitch * (at.u - at.v)))
-    return 2 * (lines - 0.6)
-
-
 SILHOUETTES: dict[str, Callable[[LocalGrid], Array]] = {  # depth inside the silhouette
     "tower": lambda at: np.minimum(
         0.42 + 0.3 * at.a - abs(at.u), np.minimum(at.v + 0.95 - 0.35 * at.b * abs(at.u), 0.95 - at.v)
@@ -119,13 +104,13 @@ SILHOUETTES: dict[str, Callable[[LocalGrid], Array]] = {  # depth inside the sil
     "star": lambda at: (
         0.36 + 0.08 * at.a + 0.58 * abs(2 * ((5 + at.count) * at.angle / (2 * np.pi) % 1) - 1) ** 1.3 - at.r
     ),
-    "lens": _lens,
+    "lens": lambda at: _disc(at.u, abs(at.v) + (0.55 + 0.3 * at.a), np.sqrt(0.9 + (0.55 + 0.3 * at.a) ** 2)),
     "heart": lambda at: _disc(1.05 * at.u, at.v - 0.2 + (0.45 + 0.25 * at.a) * np.sqrt(abs(at.u)), 0.78),
     "flame": lambda at: _teardrop(at.u + (0.18 + 0.1 * at.a) * np.sin((4 + at.b) * at.v), at.v, 0.1, 0.27),
     "wave": lambda at: np.minimum(
         0.28 - abs(at.v - (0.3 + 0.12 * at.a) * np.sin((3.6 + 1.4 * at.b) * at.u)), 0.92 - abs(at.u)
     ),
-    "cross": _cross,
+    "cross": lambda at: np.maximum(_box(at, 0.24 + 0.12 * at.a, 0.95), _box(at, 0.95, 0.24 + 0.12 * at.a)),
     "crescent": lambda at: np.minimum(0.92 - at.r, -_disc(at.u - (0.38 + 0.12 * at.a), at.v, 0.62 + 0.1 * at.b)),
 }
 TEXTURES: dict[str, Callable[[LocalGrid], Array]] = {  # roughly from -0.5 to 0.5
@@ -136,7 +121,9 @@ TEXTURES: dict[str, Callable[[LocalGrid], Array]] = {  # roughly from -0.5 to 0.
     "rings": lambda at: np.cos(2 * np.pi * at.pitch * 0.8 * at.r),
     "dots": lambda at: 2 * (abs(np.cos(np.pi * at.pitch * 1.3 * at.u) * np.cos(np.pi * at.pitch * 1.3 * at.v)) - 0.45),
     "ripples": lambda at: np.sin(np.pi * at.pitch * 1.2 * (at.v + 0.25 * np.sin(5 * at.u))),
-    "mesh": _mesh,
+    "mesh": lambda at: (
+        2 * (np.maximum(*(np.cos(np.pi * 1.4 * at.pitch * diagonal) for diagonal in (at.u + at.v, at.u - at.v))) - 0.6)
+    ),
 }
 _SILHOUETTES, _TEXTURES = tuple(SILHOUETTES.values()), tuple(TEXTURES.values())
 MAX_COARSE_CLASSES = len(SILHOUETTES) * len(TEXTURES)
