@@ -74,7 +74,9 @@ def _named_configuration(path: str) -> dict[str, str]:
 def _translate(given: dict[str, str], dataset: str) -> dict[str, str]:
     """Return our settings for the baseline's; those that do not fit the dataset are refused."""
     if (fraction := given.pop("dataset.fraction", TRAIN_FRACTION)) != TRAIN_FRACTION:
-        raise ValueError(f"dataset.fraction is {fraction}: only {TRAIN_FRACTION}, the fraction of training images, is possible.")
+        raise ValueError(
+            f"dataset.fraction is {fraction}: only {TRAIN_FRACTION}, the fraction of training images, is possible."
+        )
     if dataset == "flickr" and given.get("dataset.num_classes") == "5":
         del given["dataset.num_classes"]
     for name in given if dataset == "flickr" else ():

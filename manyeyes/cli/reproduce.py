@@ -13,7 +13,7 @@ from manyeyes.config.compose import compose_config
 from manyeyes.core.population import Population
 from manyeyes.core.registry import options_of
 from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibit
-from manyeyes.papers.comparison import compare, header
+from manyeyes.papers.comparison import compare, comparison_table
 from manyeyes.papers.document import write
 from manyeyes.papers.estimate import estimate
 from manyeyes.papers.figures import figures
@@ -110,8 +110,7 @@ def _reproduce(exhibit: Exhibit, options: ReproduceOptions, runner_options: Runn
     compared = compare(results)
     report = write(results, compared, figures(results))
     failures += results.errors.values()
-    cells = [number.cells() for number in compared]
-    print(Table(f"{exhibit.key}: {exhibit.title}", header(options.tag), cells, is_prose=True).terminal())
+    print(comparison_table(compared, options.tag, f"{exhibit.key}: {exhibit.title}").terminal())
     print("\n".join(filter(None, [exhibit.claim, options.disclaimer or RULE_TEXT])))
     print(f"{report}: {sum(bool(number.measured) for number in compared)} of {len(compared)} measured")
     for failure in failures:

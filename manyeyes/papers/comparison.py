@@ -4,27 +4,27 @@ import csv
 import io
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, stdev
 
 from manyeyes.papers.exhibit import ExhibitRow, PrintedValue, RunRecipe
-from manyeyes.papers.metric import AfterRounds, Metric, WithinBatches
+from manyeyes.papers.metric import AfterRounds, Metric
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import EvaluationGap, all_close, describe
 from manyeyes.papers.tolerance import is_within
+from manyeyes.report.table import Table
+
+PRINTED_COLUMNS = ["row", "metric", "paper"]
+VERDICTS = {None: "", True: "yes", False: "no"}
 
 
 def format_digits(value: float, digits: int, sign: str = "") -> str:
     """Return a number with this many significant digits, or with all digits before its point, and no exponent."""
     decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
     return f"{round(value, min(9, max(0, decimals))):{sign},.12g}"
-
-
-def header(tag: str) -> list[str]:
-    """Return the header of `ComparedNumber.cells`; the tag says how runs differ from the paper's."""
-    return ["row", "metric", "paper", f"measured ({tag})" if tag else "measured", "difference", "within"]
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,6 @@ class ComparedNumber:
         summary = min if self.printed.is_lower_bound else fmean  # every seed has to be above a lower bound
         return is_within(self.metric, self.printed, summary(self.values))
 
-    @property
-    def verdict(self) -> str:
-        return {None: "", True: "yes", False: "no"}[self.is_within]
-
     def describe(self) -> str:
         """Return mean and deviation in the paper's unit; empty if nothing was measured."""
         if not self.measured:
@@ -86,14 +82,14 @@ class ComparedNumber:
         return format_digits(fmean(self.values), 4) + deviation
 
     def cells(self) -> list[str]:
-        """Return the text of each column of `header`."""
+        """Return the text of each column of `comparison_table`."""
         metric = f"{self.metric}, here {self.scaled_budget:,}" if self.scaled_budget else str(self.metric)
         is_too_far = self.is_paper_run and self.printed is not None and not all_close(self.gaps)
         gap = describe(self.gaps) + (", too far to compare" if is_too_far else "")
         details = "; ".join(filter(None, [self.best_run, gap]))
         measured = f"{self.describe()} ({details})" if details else self.describe()
         difference = "" if self.difference is None else format_digits(self.difference, 3, "+")
-        return [self.row, metric, str(self.printed or ""), measured, difference, self.verdict]
+        return [self.row, metric, str(self.printed or ""), measured, difference, VERDICTS[self.is_within]]
 
     def csv_row(self, tag: str) -> dict[str, object]:
         """Return all digits, and each detail in a column of its own."""
@@ -110,7 +106,7 @@ class ComparedNumber:
             "deviation": f"{stdev(values):.12g}" if is_finite and len(values) > 1 else "",
             "seeds": len(values) or "",
             "difference": "" if self.difference is None else f"{self.difference:.12g}",
-            "within": self.verdict,
+            "within": VERDICTS[self.is_within],
             "run": self.best_run,
             "evaluated": describe(self.gaps),
             "runs are": tag,
@@ -126,6 +122,12 @@ def compare(results: ExhibitResults) -> list[ComparedNumber]:
         for row in results.exhibit.rows
         for metric, printed in row.expected.items()
     ]
+
+
+def comparison_table(compared: Iterable[ComparedNumber], tag: str, title: str = "") -> Table:
+    """Return a table of the compared numbers; the tag says how runs differ from the paper's."""
+    columns = [*PRINTED_COLUMNS, f"measured ({tag})" if tag else "measured", "difference", "within"]
+    return Table(title, columns, [number.cells() for number in compared], is_prose=True)
 
 
 def to_csv(compared: list[ComparedNumber], tag: str) -> str:
@@ -149,6 +151,7 @@ def _count(
 
 def _measure(results: ExhibitResults, row: ExhibitRow, metric: Metric, printed: PrintedValue | None) -> ComparedNumber:
     scaled, best_runs = results.options.scale_metric(metric), results.best_runs(row, metric)
+    budget = scaled.rounds if isinstance(scaled, AfterRounds) else getattr(scaled, "batches", 0)
     return ComparedNumber(
         row.name,
         metric,
@@ -157,15 +160,9 @@ def _measure(results: ExhibitResults, row: ExhibitRow, metric: Metric, printed: 
         not results.options.tag,
         bool(row.runs) and results.has_diverged(row),
         _distinguish(row, [best.run for best in best_runs]),
-        0 if scaled == metric else _budget(scaled),
+        (budget or 0) if scaled != metric else 0,
         tuple(best.gap for best in best_runs),
     )
-
-
-def _budget(metric: Metric) -> int:
-    if isinstance(metric, AfterRounds):
-        return metric.rounds or 0
-    return metric.batches if isinstance(metric, WithinBatches) else 0
 
 
 def _distinguish(row: ExhibitRow, best_runs: list[RunRecipe]) -> str:

@@ -1,67 +1,43 @@
 """Figures of datasets: images and classes of each client, how common labels are, how far users' pixels differ."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from manyeyes.core.population import Population
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.report import population_charts as charts
-from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
+from manyeyes.report.chart import Chart
 from manyeyes.report.population import pixel_skew
 from manyeyes.training.dataset_stats import split_stats
 
 
-def classes_per_client(results: ExhibitResults) -> list[Chart]:
+def classes_per_client(results: ExhibitResults) -> Iterator[Chart]:
     """Figures 2, 3 and 10 of Hsu et al.: classes and images of each client, the largest first."""
-    stats = [split_stats(name, population.split("train")) for name, population in _named(results).items()]
-    drawn = (charts.classes_chart(stats), charts.images_chart(stats)) if stats else ()
-    return [_of_exhibit(results, chart, chart.y.label) for chart in drawn]
+    if stats := [split_stats(name, population.split("train")) for name, population in _named(results).items()]:
+        for chart in (charts.classes_chart(stats), charts.images_chart(stats)):
+            yield _retitled(chart, chart.y.label)
 
 
-def quantity_skews(results: ExhibitResults) -> list[Chart]:
-    """FLAIR's figure 2, left: the fraction of all images that the largest users have."""
-    stats = [split_stats(name, population) for name, population in _named(results).items()]
-    return [_of_exhibit(results, charts.quantity_chart(stats), "images of the largest users")] if stats else []
-
-
-def pixel_skews(results: ExhibitResults) -> list[Chart]:
-    """FLAIR's figure 2, right: how far users' pixel histograms are from the average, of the first dataset."""
-    for name, population in list(_named(results).items())[:1]:
+def skews(results: ExhibitResults) -> Iterator[Chart]:
+    """FLAIR's figure 2: the images of the largest users, and how far users' pixels are from the average."""
+    populations = _named(results)
+    if stats := [split_stats(name, population) for name, population in populations.items()]:
+        yield _retitled(charts.quantity_chart(stats), "images of the largest users")
+    for name, population in list(populations.items())[:1]:
         if (skew := pixel_skew(population)) is not None:
             chart = charts.pixel_emd_chart(skew.actual, skew.real_sizes, skew.equal_sizes, "")
-            return [_of_exhibit(results, chart, f"{name}, images with {skew.label}")]
-    return []
+            yield _retitled(chart, f"{name}, images with {skew.label}")
 
 
-def label_counts(results: ExhibitResults) -> list[Chart]:
+def label_counts(results: ExhibitResults) -> Iterator[Chart]:
     """FLAIR's figure 3: how many images have each label, and which fraction of the users."""
-    return [
-        _of_exhibit(results, chart, f"{name}, {chart.y.label}")
-        for name, population in _named(results).items()
-        for chart in charts.label_charts(split_stats(name, population), population.classes)
-    ]
+    for name, population in _named(results).items():
+        for chart in charts.label_charts(split_stats(name, population), population.classes):
+            yield _retitled(chart, f"{name}, {chart.y.label}")
 
 
-def make_chart(
-    results: ExhibitResults,
-    title: str,
-    x: Axis,
-    y: Axis,
-    series: Sequence[Series],
-    centralized: float | None = None,
-    note: str = "",
-) -> Chart:
-    """Return a chart that says if its runs are not the paper's, with a line at the centralized result."""
-    tag = f" ({results.options.tag})" if results.options.tag else ""
-    full_title = ", ".join(filter(None, [results.exhibit.key, title])) + tag
-    caption = " ".join(filter(None, [results.exhibit.claim, results.options.disclaimer, note]))
-    reference_lines = [] if centralized is None else [ReferenceLine("centralized", y=centralized)]
-    return Chart("chart", full_title, x, y, series, caption, reference_lines)
-
-
-def _of_exhibit(results: ExhibitResults, chart: Chart, title: str) -> Chart:
-    """Return a chart of a dataset with the title and the caption of an exhibit."""
-    return make_chart(results, title, chart.x, chart.y, chart.series)
+def _retitled(chart: Chart, title: str) -> Chart:
+    return Chart("", title, chart.x, chart.y, chart.series)
 
 
 def _named(results: ExhibitResults) -> dict[str, Population]:

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from manyeyes.io.files import write_text
-from manyeyes.papers.comparison import ComparedNumber, header, to_csv
+from manyeyes.papers.comparison import ComparedNumber, comparison_table, to_csv
 from manyeyes.papers.exhibit import Exhibit
 from manyeyes.papers.plan import ReproduceOptions, dataset_run, planned_runs
 from manyeyes.papers.results import ExhibitResults
@@ -16,7 +16,6 @@ from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_charts
 from manyeyes.report.page import ChartGrid, Section, page
 from manyeyes.report.sections import code_block
-from manyeyes.report.table import Table
 from manyeyes.training.run_files import METRICS_FILE
 from manyeyes.training.run_record import read_run
 
@@ -43,8 +42,7 @@ def html(results: ExhibitResults, compared: list[ComparedNumber], charts: list[C
     exhibit, options = results.exhibit, results.options
     title = f"{exhibit.key}: {exhibit.title}" + (f" ({options.tag})" if options.tag else "")
     notes = [f"The paper: {exhibit.claim}", options.disclaimer or RULE_TEXT, changes(exhibit, options), exhibit.note]
-    rows = [number.cells() for number in compared]
-    table = Table("The paper's numbers and ours", header(options.tag), rows, is_prose=True)
+    table = comparison_table(compared, options.tag, "The paper's numbers and ours")
     comparison = Section("Paper and measured", [*filter(None, notes), ChartGrid(charts), table])
     commands = [code_block(reproduce_command(exhibit, options)), code_block(run_commands(exhibit, options), "The runs")]
     reproduction = Section("Reproduce this page", commands)
@@ -66,7 +64,7 @@ def markdown(results: ExhibitResults, compared: list[ComparedNumber], images: li
         f"    {reproduce_command(exhibit, options)}",
         changes(exhibit, options),
         *(f"![{title}]({file})" for title, file in images),
-        Table("", header(options.tag), [number.cells() for number in compared]).markdown().rstrip(),
+        comparison_table(compared, options.tag).markdown().rstrip(),
         exhibit.note.strip(),
     ]
     return "\n\n".join(filter(None, paragraphs)) + "\n"

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import product
 
-from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, PrintedValue, RunRecipe, make_run
+from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, RunRecipe, make_run
 from manyeyes.papers.hsu2020_runs import IMAGENET, LANDMARKS, cifar, inaturalist
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Frequency, UserQuantile
-from manyeyes.papers.printed import make_exhibits, printed_table, quoted_numbers
+from manyeyes.papers.printed import make_exhibits, percentages, printed_table, quoted_numbers
 
 COARSE = DatasetRecipe("data/flair", ("flair", "--raw", "raw/flair", "--size", "256"))
 FINE = DatasetRecipe(COARSE.path, COARSE.arguments, "fine")
@@ -64,21 +64,15 @@ def _federated(method: str, is_tuned: bool) -> str:
 
 def _table1() -> Iterator[ExhibitRow]:
     (_, *columns), *lines = printed_table("flair", "table1")
+    metrics = {column: AfterRounds(METRICS[column]) for column in columns}
     for setting, *printed in lines:
-        expected: Expected = {}
-        for column, text in zip(columns, printed, strict=True):
-            value, std = map(float, text.split("±"))
-            expected[AfterRounds(METRICS[column])] = PrintedValue(value, "%", f"Table 1, row {setting}, {column}", std)
-        yield ExhibitRow(setting, (run(setting),), expected)
+        yield ExhibitRow(setting, (run(setting),), percentages(metrics, printed, f"Table 1, row {setting}"))
 
 
 def _class_scores() -> Iterator[ExhibitRow]:
     (_, *labels), *lines = printed_table("flair", "figure4")
     for setting, *printed in lines:
-        expected: Expected = {
-            ClassMetric(label): PrintedValue(float(value), "%", f"Figure 4, row {setting}, {label}")
-            for label, value in zip(labels, printed, strict=True)
-        }
+        expected = percentages({label: ClassMetric(label) for label in labels}, printed, f"Figure 4, row {setting}")
         yield ExhibitRow(setting, (run(f"{setting}-17"),), {**expected, Frequency(): None})
 
 

@@ -8,7 +8,7 @@ from manyeyes.papers import hsu2020_runs as runs
 from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, PrintedValue, RunRecipe
 from manyeyes.papers.hsu2020_runs import ALPHAS, LANDMARKS, cifar, inaturalist
 from manyeyes.papers.metric import AfterRounds, Multiple, RoundsTo, WithinBatches, relative_after
-from manyeyes.papers.printed import make_exhibits, printed_table, quoted_numbers
+from manyeyes.papers.printed import make_exhibits, percentages, printed_table, quoted_numbers
 from manyeyes.papers.statistics import Statistic
 
 SPLITS = {"User-120k": "user_120k", "Geo-100": "geo_100", "Geo-1k": "geo_1k", "Geo-3k": "geo_3k", "Geo-30k": "geo_30k"}
@@ -16,9 +16,9 @@ SPLITS = {"User-120k": "user_120k", "Geo-100": "geo_100", "Geo-1k": "geo_1k", "G
 COHORTS = ((5, 1), (10, 1), (20, 1), (20, 5))
 LEARNING_RATES = [step / 2 for step in range(-6, 1)]  # exponents of the effective learning rate: 10^-3 to 10^0
 MOMENTA = LEARNING_RATES[1:]  # exponents of 1 - beta: 10^-2.5 to 10^0, without momentum
-ROUNDS = {"1k": 1000, "2.5k": 2500, "5k": 5000}
+ROUNDS = {text: AfterRounds("accuracy", rounds) for text, rounds in (("1k", 1000), ("2.5k", 2500), ("5k", 5000))}
+BATCHES = {f"{thousands}k batches": WithinBatches("accuracy", 1000 * thousands) for thousands in (10, 25, 50)}
 BASELINES = 'Table 5: "different centralized learning accuracy (51.4% from scratch and 57.9% from pretrained)"'
-BATCHES = {"10k": 10_000, "25k": 25_000, "50k": 50_000}
 
 
 def table1() -> Iterator[ExhibitRow]:
@@ -49,10 +49,7 @@ def table2() -> Iterator[ExhibitRow]:
     baseline = runs.inaturalist_baseline()
     for data, method, vc, cohort_size, *printed in printed_table("hsu2020", "table2")[1:]:
         row = f"{data}, {_label(method, vc, 'no', cohort_size)}"
-        expected = _after_rounds(printed[:3], f"Table 2, row {row}")
-        for (column, batches), text in zip(BATCHES.items(), printed[3:], strict=True):
-            value = PrintedValue(float(text), "%", f"Table 2, row {row}, {column} batches")
-            expected[WithinBatches("accuracy", batches)] = value
+        expected = percentages({**ROUNDS, **BATCHES}, printed, f"Table 2, row {row}")
         run = runs.inaturalist_run(SPLITS[data], method, int(cohort_size), vc == "yes")
         yield ExhibitRow(row, (run,), expected, baseline)
     yield _centralized(baseline, "Centralized", 57.9, "Table 2, row Centralized")
@@ -63,7 +60,7 @@ def table3() -> Iterator[ExhibitRow]:
     for method, vc, ir, cohort_size, *printed in printed_table("hsu2020", "table3")[1:]:
         row = _label(method, vc, ir, cohort_size)
         run = runs.inaturalist_run("user_120k", method, int(cohort_size), vc == "yes", ir == "yes")
-        yield ExhibitRow(row, (run,), _after_rounds(printed, f"Table 3, row {row}"), baseline)
+        yield ExhibitRow(row, (run,), percentages(ROUNDS, printed, f"Table 3, row {row}"), baseline)
     yield _centralized(baseline, "Centralized", 57.9, "Table 3, row Centralized")
 
 
@@ -71,7 +68,8 @@ def table4(trained: tuple[str, ...] = ("two", "all")) -> Iterator[ExhibitRow]:
     for method, ir, cohort_size, *printed in printed_table("hsu2020", "table4")[1:]:
         for layers in trained:
             row = f"{_label(method, 'no', ir, cohort_size)}, {layers} layers"
-            expected = _after_rounds(printed[:3] if layers == "two" else printed[3:], f"Table 4, row {row}")
+            columns = printed[:3] if layers == "two" else printed[3:]
+            expected = percentages(ROUNDS, columns, f"Table 4, row {row}")
             run = runs.landmarks_run(layers, method, ir == "yes", int(cohort_size))
             yield ExhibitRow(row, (run,), expected, runs.landmarks_baseline(layers))
     for layers in trained:
@@ -141,14 +139,6 @@ def figure8() -> Iterator[ExhibitRow]:
 def _label(method: str, vc: str, ir: str, cohort_size: str) -> str:
     """Return the name of a method in a row."""
     return f"{method}{' + FedVC' if vc == 'yes' else ''}{' + FedIR' if ir == 'yes' else ''}, K={cohort_size}"
-
-
-def _after_rounds(printed: list[str], source: str) -> Expected:
-    """Return accuracies after 1k, 2.5k and 5k rounds."""
-    return {
-        AfterRounds("accuracy", rounds): PrintedValue(float(text), "%", f"{source}, {column}")
-        for (column, rounds), text in zip(ROUNDS.items(), printed, strict=True)
-    }
 
 
 def _centralized(run: RunRecipe, row: str, value: float, source: str) -> ExhibitRow:

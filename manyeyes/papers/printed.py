@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from manyeyes.papers.exhibit import Exhibit, ExhibitRow, Expected, PrintedValue
+from manyeyes.papers.metric import Metric
 from manyeyes.papers.statistics import Statistic
 
 
@@ -19,6 +20,15 @@ def read_paper(paper: str) -> dict[str, Any]:
 def printed_table(paper: str, exhibit: str) -> list[list[str]]:
     """Return the cells of an exhibit's printed table; the first row is the header."""
     return [line.split() for line in read_paper(paper)[exhibit]["printed"].strip().splitlines()]
+
+
+def percentages(metrics: Mapping[str, Metric | Statistic], cells: Iterable[str], source: str) -> Expected:
+    """Return the numbers of a row, by the columns of their metrics; a cell may have a deviation, as 60.6±0.5."""
+    expected: Expected = {}
+    for (column, metric), cell in zip(metrics.items(), cells, strict=True):
+        value, _, std = cell.partition("±")
+        expected[metric] = PrintedValue(float(value), "%", f"{source}, {column}", float(std) if std else None)
+    return expected
 
 
 def quoted_numbers(paper: str, exhibit: str, row: str) -> Expected:

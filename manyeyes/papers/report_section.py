@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyeyes.papers import EXHIBITS, Exhibit, get_exhibit
-from manyeyes.papers.comparison import compare, header
+from manyeyes.papers.comparison import PRINTED_COLUMNS, compare, comparison_table
 from manyeyes.papers.metric import Metric, RunOutcome
 from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.papers.results import ExhibitResults
@@ -66,8 +66,8 @@ def _comparison(exhibit: Exhibit, options: ReproduceOptions, run_names: set[str]
         compared = compare(ExhibitResults(replace(exhibit, rows=rows), options))
     except (ValueError, OSError):  # a run whose files do not have what the exhibit is about
         return
-    if cells := [number.cells() for number in compared if number.describe()]:
-        table = Table(f"{exhibit.key}: {exhibit.title}", header(options.tag), cells, is_prose=True)
+    if measured := [number for number in compared if number.describe()]:
+        table = comparison_table(measured, options.tag, f"{exhibit.key}: {exhibit.title}")
         yield Section(f"Paper: {exhibit.key}", [*filter(None, [exhibit.claim, options.disclaimer]), table])
 
 
@@ -79,7 +79,7 @@ def _next_to_printed(exhibit: Exhibit, runs: list[RunRecord]) -> Section:
     content: list[str | Block] = [
         exhibit.claim,
         NOT_REPRODUCED,
-        Table(title, header("")[:3], printed_rows, is_prose=True),
+        Table(title, PRINTED_COLUMNS, printed_rows, is_prose=True),
     ]
     metrics = dict.fromkeys(metric for _, metric, _ in expected if not isinstance(metric, Statistic))
     measured_rows = [[str(metric), *(_measure(metric, run) for run in runs)] for metric in metrics]

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from manyeyes.metrics import Curve
-from manyeyes.papers.metric import (
-    UNIT_FRACTION,
-    AfterRounds,
-    Metric,
-    Multiple,
-    RoundsTo,
-    RunOutcome,
-    WithinBatches,
-)
+from manyeyes.papers.metric import UNIT_FRACTION, AfterRounds, Metric, Multiple, RoundsTo, RunOutcome, WithinBatches
 
 MAX_GAP_FRACTION = 0.1  # of the rounds that are meant: a number measured further away is not compared with the paper
 
@@ -27,9 +19,6 @@ class EvaluationGap:
     text: str
     rounds: int
     fraction: float  # of the round that is meant
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def before_budget(evaluated: int, budget: int) -> EvaluationGap:
@@ -46,22 +35,21 @@ def between_evaluations(below: int, reached: int) -> EvaluationGap:
 
 def evaluation_gap(metric: Metric, outcome: RunOutcome) -> EvaluationGap | None:
     """Return the gap of a metric of a run; None if the evaluation is exact, or nothing was measured."""
-    gap: EvaluationGap | None = None
     if metric.compute(outcome) is None:
         return None
-    if isinstance(metric, Multiple):  # the larger gap of the two numbers that it is computed from
-        fractions = (metric.fraction, UNIT_FRACTION) if metric.fraction != UNIT_FRACTION else ()
-        gaps = filter(None, (_target_gap(fraction, outcome) for fraction in fractions))
-        gap = max(gaps, key=lambda gap: gap.fraction, default=None)
-    elif isinstance(metric, RoundsTo):
-        gap = _target_gap(metric.fraction, outcome)
-    elif isinstance(metric, WithinBatches):
-        curve = outcome.curve(metric.metric)
-        last_round = int(np.searchsorted(curve.cumulative_batches_R, metric.batches, side="right")) - 1
-        gap = _budget_gap(curve, last_round)
-    elif isinstance(metric, AfterRounds) and metric.rounds is not None:
-        gap = _budget_gap(outcome.curve(metric.metric), metric.rounds)
-    return gap if gap is not None and gap.rounds else None
+    gaps: list[EvaluationGap | None] = []
+    match metric:
+        case AfterRounds(name, int(rounds)):
+            gaps = [_budget_gap(outcome.curve(name), rounds)]
+        case WithinBatches(name, batches):
+            curve = outcome.curve(name)
+            last_round = int(np.searchsorted(curve.cumulative_batches_R, batches, side="right")) - 1
+            gaps = [_budget_gap(curve, last_round)]
+        case RoundsTo(fraction):
+            gaps = [_target_gap(fraction, outcome)]
+        case Multiple(fraction) if fraction != UNIT_FRACTION:  # of the two numbers that it is computed from
+            gaps = [_target_gap(fraction, outcome), _target_gap(UNIT_FRACTION, outcome)]
+    return max((gap for gap in gaps if gap and gap.rounds), key=lambda gap: gap.fraction, default=None)
 
 
 def describe(gaps: Iterable[EvaluationGap | None]) -> str:
@@ -71,7 +59,7 @@ def describe(gaps: Iterable[EvaluationGap | None]) -> str:
         return ""
     largest = max(known, key=lambda gap: gap.rounds)
     verb = largest.text.partition(" ")[0]
-    return str(largest) if len(set(known)) == 1 else f"{verb} up to {largest.rounds:,} rounds before"
+    return largest.text if len(set(known)) == 1 else f"{verb} up to {largest.rounds:,} rounds before"
 
 
 def all_close(gaps: Iterable[EvaluationGap | None]) -> bool:
