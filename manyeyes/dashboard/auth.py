@@ -3,10 +3,9 @@
 import hmac
 import ipaddress
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -40,8 +39,8 @@ class AuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        headers = Headers(scope=scope)
-        query_token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+        request = Request(scope)
+        query_token = request.query_params.get("token", "")
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -53,29 +52,22 @@ class AuthMiddleware:
                     response_headers.append("Set-Cookie", cookie)
             await send(message)
 
-        app = self._refusal(scope["method"], headers, query_token) or self.app
+        tokens = (query_token, request.cookies.get(self._cookie_name, ""))
+        app = self._refusal(request, any(map(self._is_token, tokens))) or self.app
         await app(scope, receive, send_with_headers)
 
-    def _refusal(self, method: str, headers: Headers, query_token: str) -> PlainTextResponse | None:
-        if method not in ("GET", "HEAD"):
+    def _refusal(self, request: Request, has_token: bool) -> PlainTextResponse | None:
+        if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("The dashboard is read-only: use GET or HEAD.\n", 405, {"Allow": "GET, HEAD"})
-        if self.token is None:
-            if not is_this_machine(_host_name(headers.get("host", ""))):
-                return PlainTextResponse("Open the dashboard as localhost or 127.0.0.1.\n", 421)
-        elif not self._is_token(query_token) and not self._is_token(self._cookie_token(headers)):
+        if self.token is not None and not has_token:
             return PlainTextResponse("Open the URL with the token that `manyeyes dashboard` printed.\n", 401)
+        if self.token is None and not is_this_machine(_host_name(request.headers.get("host", ""))):
+            return PlainTextResponse("Open the dashboard as localhost or 127.0.0.1.\n", 421)
         return None
 
     @property
     def _cookie_name(self) -> str:
         return f"manyeyes_dashboard_{self.port}"  # a browser sends a cookie to every port
-
-    def _cookie_token(self, headers: Headers) -> str:
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie_name)
-        except CookieError:
-            return ""
-        return cookie.value if cookie else ""
 
     def _is_token(self, text: str) -> bool:
         return self.token is not None and hmac.compare_digest(text.encode(errors="replace"), self.token.encode())

@@ -2,7 +2,8 @@
 
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
+from functools import lru_cache
+from math import nan
 from threading import Lock
 
 import numpy as np
@@ -21,7 +22,7 @@ Curve = tuple[Floats, Floats]  # x and y
 
 
 class Columns:
-    """The numbers of one run: for each name, the rows that have it and its values."""
+    """The numbers of one run: for each name, the values of its rows until the last known one; NaN where it is unknown."""
 
     def __init__(self, path: str) -> None:
         self._reader = TailReader(path)
@@ -40,53 +41,48 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        return [name for name, (rows, _) in self._columns.items() if len(rows)]
+        return [name for name in self._columns if not np.isnan(self._column(name)).all()]
 
     def curve(self, x: str, y: str, max_points: int = MAX_POINTS) -> Curve | None:
         """Return one column over another, downsampled; None if the run does not have both."""
-        axis = self._axis(x)
-        if axis is None or y not in self.names:
+        if y not in self._columns or x not in ("round", *self._columns):
             return None
-        rows, values = map(np.array, self._columns[y])
-        has_x = ~np.isnan(axis[rows])
-        positions, values = axis[rows][has_x], values[has_x]
+        positions, values = self._axis(x), self._column(y)
+        if np.isnan(values).all():
+            return None
+        is_known = ~np.isnan(positions + values)
+        positions, values = positions[is_known], values[is_known]
         indices = downsample_minmax(positions, values, max_points)
         return positions[indices], values[indices]
 
     def _clear(self) -> None:
         self._rounds: array[int] = array("q")
-        self._columns: dict[str, tuple[array[int], array[float]]] = {}
+        self._columns: dict[str, array[float]] = {}
 
     def _add(self, line: bytes) -> None:
         event = parse_event(line)
         if event is None:
             return
-        if self._rounds and event["round"] <= self._rounds[-1]:
-            self._truncate(bisect_left(self._rounds, event["round"]))
-        row = len(self._rounds)
+        row = bisect_left(self._rounds, event["round"])
+        for column in (self._rounds, *self._columns.values()):
+            del column[row:]
         self._rounds.append(event["round"])
         for name, value in finite_numbers(event):
             if name in self._columns or len(self._columns) < MAX_COLUMNS:
-                rows, values = self._columns.setdefault(name, (array("q"), array("d")))
-                rows.append(row)
-                values.append(value)
+                column = self._columns.setdefault(name, array("d"))
+                column.extend([nan] * (row - len(column)))
+                column.append(value)
 
-    def _truncate(self, num_rows: int) -> None:
-        del self._rounds[num_rows:]
-        for rows, values in self._columns.values():
-            start = bisect_left(rows, num_rows)
-            del rows[start:], values[start:]
+    def _column(self, name: str) -> Floats:
+        """Return the value of each row."""
+        values = np.array(self._columns[name])
+        return np.pad(values, (0, len(self._rounds) - len(values)), constant_values=nan)
 
-    def _axis(self, name: str) -> Floats | None:
-        """Return the position of each row on an axis; NaN where it has none."""
+    def _axis(self, name: str) -> Floats:
+        """Return the position of each row on an axis."""
         if name == "round":
             return np.array(self._rounds, np.float64)
-        if name not in self._columns:
-            return None
-        rows, values = map(np.array, self._columns[name])
-        positions = np.full(len(self._rounds), 0.0 if name in CUMULATIVE else np.nan)
-        positions[rows] = values
-        return np.cumsum(positions) if name in CUMULATIVE else positions
+        return np.nancumsum(self._column(name)) if name in CUMULATIVE else self._column(name)
 
 
 class CurveCache:
@@ -94,18 +90,15 @@ class CurveCache:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._columns: OrderedDict[str, Columns] = OrderedDict()
+        self.columns = lru_cache(MAX_CACHED_RUNS)(Columns)
 
     def curves(self, path: str, x: str, names: list[str]) -> tuple[list[str], dict[str, Curve]] | None:
         """Return the names of all columns of a metrics file, and the requested curves; None if it cannot be read."""
         with self._lock:
-            columns = self._columns.pop(path, None) or Columns(path)
+            columns = self.columns(path)
             try:
                 columns.refresh()
             except OSError:
                 return None
-            self._columns[path] = columns
-            while len(self._columns) > MAX_CACHED_RUNS:
-                self._columns.popitem(last=False)
             curves = {name: columns.curve(x, name) for name in names}
             return columns.names, {name: curve for name, curve in curves.items() if curve is not None}

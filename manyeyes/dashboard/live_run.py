@@ -67,26 +67,17 @@ class RecentEvents:
         for window in run_files.TAIL_BYTES:
             self.events.clear()
             self._reader = TailReader(self.path, window)
-            lines = self._reader.read()[1]
-            while window is None and (more := self._reader.read()[1]):
-                lines += more
-            self._add(lines)
+            while lines := self._reader.read()[1]:
+                self._add(lines)
             if self.scores or self._reader.is_complete:
                 return
 
     def _add(self, lines: list[bytes]) -> None:
-        recent: list[Event] = []
-        scores: dict[str, float] = {}
-        for event in filter(None, map(run_files.parse_event, reversed(lines))):
-            if len(recent) < NUM_RECENT_EVENTS:
-                recent.append(event)
-            scores = scores or {
-                name: value for name, value in run_files.finite_numbers(event) if name in run_files.HEADLINE_METRICS
-            }
-            if scores and len(recent) == NUM_RECENT_EVENTS:
-                break
-        self.events.extend(reversed(recent))
-        self.scores = scores or self.scores
+        for event in filter(None, map(run_files.parse_event, lines)):
+            self.events.append(event)
+            numbers = dict(run_files.finite_numbers(event))
+            scores = {name: numbers[name] for name in run_files.HEADLINE_METRICS if name in numbers}
+            self.scores = scores or self.scores
 
 
 class LiveRun:

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.resources import files
 from threading import Lock
 from typing import Any
 
@@ -31,20 +30,20 @@ REPORT_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
 )
-PAGE_FILES = ("dashboard.css", "dashboard.js", "format.js", "store.js", "list.js", "compare.js")
-CHART_FILES = ("charts.js", "charts.css")
-MEDIA_TYPES = {"": "text/html", ".css": "text/css", ".js": "text/javascript"}
+PACKAGE = "manyeyes.dashboard"
+SCRIPTS = ("dashboard", "format", "store", "list", "compare")
 
 
 def application(index: RunIndex, folder: str, port: int, token: str | None = None) -> Starlette:
     """Return the dashboard of the runs in a folder; with a token, only for those who have it."""
     dashboard = Dashboard(index, folder)
-    package = files("manyeyes.dashboard")
-    texts = {"page.css": page_style()} | {name: read_resource(name) for name in CHART_FILES}
-    texts |= {name: package.joinpath(name).read_text(encoding="utf-8") for name in PAGE_FILES}
-    texts[""] = package.joinpath("page.html").read_text(encoding="utf-8")
     endpoints: dict[str, Any] = {
-        **{f"/{name}": _file(text, name) for name, text in texts.items()},
+        "/": _file("text/html", read_resource("page.html", PACKAGE)),
+        "/page.css": _file("text/css", page_style()),
+        "/dashboard.css": _file("text/css", read_resource("dashboard.css", PACKAGE)),
+        "/charts.css": _file("text/css", read_resource("charts.css")),
+        "/charts.js": _file("text/javascript", read_resource("charts.js")),
+        **{f"/{name}.js": _file("text/javascript", read_resource(f"{name}.js", PACKAGE)) for name in SCRIPTS},
         "/api/runs": dashboard.runs,
         "/api/curves": dashboard.curves,
         "/api/run": dashboard.run,
@@ -107,7 +106,7 @@ class Dashboard:
 
 def report_page(folders: list[str]) -> str:
     """Return the page of `manyeyes report`; a link in a folder is an error, as it could lead anywhere."""
-    from manyeyes.report.report import default_title, html, sections  # slow to import
+    from manyeyes.report.report import html, sections  # slow to import
     from manyeyes.training.run_record import find_runs
 
     for folder in folders:
@@ -116,12 +115,12 @@ def report_page(folders: list[str]) -> str:
                 if not entry.is_dir(follow_symlinks=False) and not entry.is_file(follow_symlinks=False):
                     raise ValueError(f"{safe_text(entry.name)} is not a regular file: remove it from the run folder.")
     runs = find_runs(folders)
-    return html(runs, default_title(runs), sections(runs))
+    return html(runs, "", sections(runs))
 
 
-def _file(text: str, name: str) -> Callable[[Request], Response]:
+def _file(media_type: str, text: str) -> Callable[[Request], Response]:
     """Return an endpoint; each request gets a response of its own, whose headers the middleware changes."""
-    return lambda request: Response(text, media_type=MEDIA_TYPES[os.path.splitext(name)[1]])
+    return lambda request: Response(text, media_type=media_type)
 
 
 def _json(content: Any) -> Response:

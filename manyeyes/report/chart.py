@@ -7,14 +7,14 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from manyeyes.report.downsample import downsample_minmax
 from manyeyes.report.table import Table
-from manyeyes.report.text import format_number, format_percent, printable
+from manyeyes.report.text import format_value, printable
 
 Numbers = Sequence[float | None]  # None where a curve has a gap
 Kind = Literal["line", "steps", "points", "bars"]
@@ -22,8 +22,6 @@ MAX_TABLE_ROWS = 40
 MAX_POINTS = 4000  # of all lines of a chart that is drawn; its CSV file has all points
 MIN_LINE_POINTS = 200
 EPS = 1e-9  # stands for values that a logarithmic axis cannot show
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,8 @@ class Axis:
     names: tuple[str, ...] = ()  # of x = 0, 1, 2, ...
 
     def format(self, value: float | None) -> str:
-        if value is None:
-            return ""
-        if self.names:
-            return printable(self.names[round(value)])
-        return format_percent(value) if self.percent else format_number(value)
+        is_name = self.names and value is not None
+        return printable(self.names[round(value)]) if is_name else format_value(value, self.percent)
 
 
 @dataclass(frozen=True)
@@ -60,23 +55,15 @@ class Series:
     color: int = 0  # index into the palette
     labels: Sequence[str] = ()  # of its points
 
-    @property
-    def is_line(self) -> bool:
-        return self.kind in ("line", "steps")
-
     def downsample(self, max_points: int, log_x: bool) -> Series:
         """Return a line with few enough points to draw."""
-        if not self.is_line or len(self.x) <= max_points:
+        if self.kind not in ("line", "steps") or len(self.x) <= max_points:
             return self
         positions = np.log(np.maximum(self.x, EPS)) if log_x else self.x
-        values = [math.nan if value is None else value for value in self.y]
+        values = np.array(self.y, np.float64)  # None becomes NaN
         indices = downsample_minmax(positions, values, max_points).tolist()
-
-        def pick(column: Sequence[T]) -> list[T]:
-            return [column[i] for i in indices] if len(column) else []
-
-        x, y, low, high = pick(self.x), pick(self.y), pick(self.low), pick(self.high)
-        return replace(self, x=x, y=y, low=low, high=high, labels=pick(self.labels))
+        columns: dict[str, Any] = {name: getattr(self, name) for name in ("x", "y", "low", "high", "labels")}
+        return replace(self, **{name: [column[i] for i in indices] for name, column in columns.items() if len(column)})
 
 
 @dataclass(frozen=True)
@@ -159,13 +146,10 @@ def make_series(columns: Mapping[str, tuple[ArrayLike, ArrayLike]], kind: Kind =
 
 
 def short_numbers(values: Iterable[float | None]) -> Numbers:
-    """Return numbers for JSON: with six digits, and None for what is not finite."""
-    return [_short_number(value) if value is not None and math.isfinite(value) else None for value in values]
-
-
-def _short_number(value: float) -> float:
-    rounded = float(f"{value:.6g}") if abs(value) < 1e6 else float(f"{value:.9g}")
-    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+    """Return numbers for JSON: with six digits, nine of large ones, and None for what is not finite."""
+    known = (value if value is not None and math.isfinite(value) else None for value in values)
+    short = [None if value is None else float(f"{value:.{6 if abs(value) < 1e6 else 9}g}") for value in known]
+    return [int(value) if value is not None and value.is_integer() and abs(value) < 1e15 else value for value in short]
 
 
 def _plain(element: Axis | Series | ReferenceLine) -> dict[str, Any]:

@@ -17,33 +17,22 @@ def comparison_table(curves: Mapping[str, Curve], baseline: float, target: float
     header = ["", "accuracy", "relative", f"rounds to {target:.0%}", f"batches to {target:.0%}", "fluctuation"]
     rows = [["centralized", f"{baseline:.1%}", "1.00", "", "", ""]]
     for name, curve in curves.items():
-        accuracy = float(curve.values_E[-1])
-        costs = [
-            "never" if cost is None else f"{cost:,}" for cost in (curve.rounds_to(target), curve.batches_to(target))
-        ]
-        fluctuation = float(np.std(curve.values_E[-NUM_LAST:]))
-        rows.append(
-            [name, f"{accuracy:.1%}", f"{relative_accuracy(accuracy, baseline):.2f}", *costs, f"{fluctuation:.1%}"]
-        )
+        accuracy, fluctuation = float(curve.values_E[-1]), np.std(curve.values_E[-NUM_LAST:])
+        scores = [f"{accuracy:.1%}", f"{relative_accuracy(accuracy, baseline):.2f}"]
+        costs = (curve.rounds_to(target), curve.batches_to(target))
+        costs_text = ["never" if cost is None else f"{cost:,}" for cost in costs]
+        rows.append([name, *scores, *costs_text, f"{fluctuation:.1%}"])
     return Table("", header, rows)
 
 
 def comparison_charts(curves: Mapping[str, Curve], baseline: float, target: float, title: str) -> list[Chart]:
     """Return the accuracy over rounds and over the batches of the largest client, below that of centralized training."""
-    reference_lines = [ReferenceLine("centralized", y=baseline), ReferenceLine("target", y=target)]
-    y_axis = Axis("test accuracy", percent=True, low=0, high=min(1.0, 1.15 * baseline))
-    rounds = make_series({name: (curve.rounds_E, curve.values_E) for name, curve in curves.items()})
-    batches = make_series(
-        {name: (curve.cumulative_batches_R[curve.rounds_E], curve.values_E) for name, curve in curves.items()}
-    )
+    lines = [ReferenceLine("centralized", y=baseline), ReferenceLine("target", y=target)]
+    y = Axis("test accuracy", percent=True, low=0, high=min(1.0, 1.15 * baseline))
+    by_round = {name: (curve.rounds_E, curve.values_E) for name, curve in curves.items()}
+    by_batch = {name: (curve.cumulative_batches_R[curve.rounds_E], curve.values_E) for name, curve in curves.items()}
+    axes = {"round": ("rounds", by_round), "batch": (X_AXES["max_client_batches"], by_batch)}
     return [
-        Chart("accuracy_by_round", title, Axis("rounds", low=0), y_axis, rounds, reference_lines=reference_lines),
-        Chart(
-            "accuracy_by_batch",
-            title,
-            Axis(X_AXES["max_client_batches"], low=0),
-            y_axis,
-            batches,
-            reference_lines=reference_lines,
-        ),
+        Chart(f"accuracy_by_{name}", title, Axis(label, low=0), y, make_series(columns), reference_lines=lines)
+        for name, (label, columns) in axes.items()
     ]

@@ -1,5 +1,6 @@
 """Curves of runs over rounds, batches, images or seconds; runs that differ only by seed are a mean with a band."""
 
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -94,15 +95,15 @@ def metrics(runs: list[RunRecord]) -> list[str]:
 
 def explorer(runs: list[RunRecord]) -> dict[str, Any]:
     """Return all curves of all runs, for the page's script to choose from."""
-    names, groups = metrics(runs), group_runs(runs)
+    names, groups, max_points = metrics(runs), group_runs(runs), _max_points(runs)
     has_seeds = any(len(group.runs) > 1 for group in groups)
     single_runs = [Group(run.name, [run], group.color) for group in groups for run in group.runs if has_seeds]
     reference_lines = {name: list(map(vars, centralized_lines(runs, name))) for name in names}
     return {
         "metrics": [{"name": name, "label": label(name), "percent": metric_info(name).is_fraction} for name in names],
         "axes": [{"name": name, "label": text} for name, text in X_AXES.items()],
-        "runs": [_explorer_curves(group, names, _max_points(runs)) for group in single_runs],
-        "groups": [_explorer_curves(group, names, _max_points(runs)) for group in groups],
+        "runs": [_explorer_curves(group, names, max_points) for group in single_runs],
+        "groups": [_explorer_curves(group, names, max_points) for group in groups],
         "reference_lines": {name: of_metric for name, of_metric in reference_lines.items() if of_metric},
         "has_seeds": has_seeds,
     }
@@ -110,7 +111,8 @@ def explorer(runs: list[RunRecord]) -> dict[str, Any]:
 
 def centralized_lines(runs: list[RunRecord], metric: str) -> list[ReferenceLine]:
     """Return what centralized runs reached, as lines across a chart of federated ones."""
-    centralized = [run for run in runs if _is_centralized(run) and metric in run.columns]
+    names = ("sampler.name", "algorithm.name")
+    centralized = [run for run in runs if metric in run.columns and "centralized" in map(run.settings.get, names)]
     if not metric_info(metric).is_fraction or len(centralized) == len(runs):
         return []
     return [ReferenceLine(run.name, y=run.last(metric)) for run in centralized]
@@ -153,10 +155,6 @@ def _max_points(runs: list[RunRecord]) -> int:
     return max(MIN_RUN_POINTS, MAX_PAGE_POINTS // max(1, len(runs)))
 
 
-def _is_centralized(run: RunRecord) -> bool:
-    return "centralized" in (run.settings.get("sampler.name"), run.settings.get("algorithm.name"))
-
-
 def _explorer_curves(group: Group, names: list[str], max_points: int) -> dict[str, Any]:
     """Return x for each axis, and each metric as its indices into x and its values."""
     runs = group.started
@@ -192,7 +190,6 @@ def _shared_name(runs: list[RunRecord]) -> str:
     """Return the start that the names of all runs share, without the seed."""
     if len(runs) == 1:
         return runs[0].name
-    letters = zip(*(run.name for run in runs), strict=False)
-    length = next((i for i, column in enumerate(letters) if len(set(column)) > 1), min(len(run.name) for run in runs))
-    name = re.sub(r"[\W_]*(\b|_)s(eed)?[\W_]*$", "", runs[0].name[:length]).rstrip("_-/., ")
+    prefix = os.path.commonprefix([run.name for run in runs])  # noqa: RUF071 - of the names, which are not paths
+    name = re.sub(r"[\W_]*(\b|_)s(eed)?[\W_]*$", "", prefix).rstrip("_-/., ")
     return name or str(runs[0].settings.get("algorithm.name", "runs"))

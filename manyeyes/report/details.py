@@ -1,7 +1,7 @@
 """Below the averages: the score of each class and of each user, and the data that a run was trained on."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,12 @@ Stats = dict[str, Any]  # of a population, or of one of its splits
 
 def classes_section(groups: list[Group]) -> Section | None:
     """Return the score of each class against its number of images (FLAIR, figure 4)."""
-    scored = [(group, run) for group in groups if (run := _first_run(group, "class_rows"))]
+    scored = list(_first_runs(groups, "class_rows"))
     if not scored:
         return None
     has_training_counts = all(_training_counts(run) for _, run in scored)
     series = [_class_series(group, run, has_training_counts) for group, run in scored]
-    metrics = sorted({METRIC_LABELS[_class_metric(run)] for _, run in scored})
-    text = " or ".join(metrics)
+    text = " or ".join(sorted({METRIC_LABELS[_class_metric(run)] for _, run in scored}))
     x_axis = Axis(f"{'training' if has_training_counts else 'evaluated'} images with the class", log=True)
     y_axis = Axis(text, percent=True, low=0, high=1)
     title = f"{text[0].upper()}{text[1:]} of each class by its number of images"
@@ -36,30 +35,29 @@ def classes_section(groups: list[Group]) -> Section | None:
 
 def users_section(groups: list[Group]) -> Section | None:
     """Return the score of each user, sorted (FLAIR, figure 5)."""
-    scored = [(group, run) for group in groups if (run := _first_run(group, "user_rows"))]
-    scores = [scores for group, run in scored for scores in user_scores(run, group.name, group.color)]
-    if not scores:
-        return None
+    runs = _first_runs(groups, "user_rows")
+    scores = [scores for group, run in runs for scores in user_scores(run, group.name, group.color)]
     caption = f"The score of each evaluated user, in ascending order{_seed_note(groups)}."
-    return Section("Users", [ChartGrid([user_chart(scores, caption)]), user_table(scores)])
+    return Section("Users", [ChartGrid([user_chart(scores, caption)]), user_table(scores)]) if scores else None
 
 
 def data_section(groups: list[Group]) -> Section | None:
     """Return how many images users and classes have, and how heterogeneous users are, once for each population."""
-    populations: dict[str, tuple[Stats, list[str]]] = {}
+    names: dict[str, list[str]] = {}
     for run in (run for group in groups for run in group.runs if run.dataset_stats):
-        key = json.dumps(run.dataset_stats, sort_keys=True)
-        populations.setdefault(key, (run.dataset_stats, []))[1].append(run.name)
+        names.setdefault(json.dumps(run.dataset_stats), []).append(run.name)
     content: list[Any] = []
-    for number, (stats, names) in enumerate(populations.values(), 1):
-        if len(populations) > 1:
-            content.append(f"The population of {', '.join(names)}:")
-        content += _population(stats, f"{number}" if len(populations) > 1 else "")
+    for number, (stats, run_names) in enumerate(names.items(), 1):
+        if len(names) > 1:
+            content.append(f"The population of {', '.join(run_names)}:")
+        content += _population(json.loads(stats), f"{number}" if len(names) > 1 else "")
     return Section("Data", content) if content else None
 
 
-def _first_run(group: Group, rows: str) -> RunRecord | None:
-    return next((run for run in group.runs if getattr(run, rows)), None)
+def _first_runs(groups: list[Group], rows: str) -> Iterator[tuple[Group, RunRecord]]:
+    """Yield the first run of each group that has these rows."""
+    for group in groups:
+        yield from [(group, run) for run in group.runs if getattr(run, rows)][:1]
 
 
 def _class_metric(run: RunRecord) -> str:
@@ -92,30 +90,28 @@ def _best_and_worst(series: Series) -> str:
 def _population(stats: Stats, suffix: str) -> list[Any]:
     """Return a table of the splits of a population, and its charts."""
     splits: dict[str, Stats] = stats["splits"]
-    rows: dict[str, Callable[[Stats], str]] = {
-        "users": lambda split: f"{split['users']:,}",
-        "images": lambda split: f"{split['images']:,}",
+    rows: dict[str, Callable[[Stats], object]] = {
+        "users": lambda split: split["users"],
+        "images": lambda split: split["images"],
         "images per user, median": lambda split: _percentile(split["size_percentiles"], 50),
         "images of the largest user": lambda split: _percentile(split["size_percentiles"], 100),
         "classes per user, median": lambda split: _percentile(split["class_percentiles"], 50),
-        "classes without an image": lambda split: f"{split['class_images'].count(0):,}",
+        "classes without an image": lambda split: split["class_images"].count(0),
         "mean EMD between the classes of a user and of all, 0 to 2": lambda split: f"{split['mean_emd']:.3f}",
     }
     height, width = stats["pixels"]
     caption = f"{len(stats['classes']):,} classes, {stats['labels']}, stored at {width} x {height} pixels"
-    x_axis = Axis("% of users, in ascending order", low=0, high=100)
+    x = Axis("% of users, in ascending order", low=0, high=100)
     sizes, skew = (
         make_series({name: (np.linspace(0, 100, len(split[key])), split[key]) for name, split in splits.items()})
         for key in ("size_percentiles", "emd_percentiles")
     )
+    y, emd_y = Axis("images of a user", log=True), Axis("EMD", low=0, high=2)
     emd = "The distance |q - p| of each user's class distribution from that of all (Hsu et al. 2020, section 6.1)."
-    size_axis, emd_axis = Axis("images of a user", log=True), Axis("EMD", low=0, high=2)
     charts = [
         _class_counts(stats, suffix),
-        Chart(
-            f"user_sizes{suffix}", "Images of each user", x_axis, size_axis, sizes, "Users by their number of images."
-        ),
-        Chart(f"skew{suffix}", "Heterogeneity of users", x_axis, emd_axis, skew, emd),
+        Chart(f"user_sizes{suffix}", "Images of each user", x, y, sizes, "Users by their number of images."),
+        Chart(f"skew{suffix}", "Heterogeneity of users", x, emd_y, skew, emd),
     ]
     return [transposed_table(caption, splits, rows), ChartGrid(charts)]
 

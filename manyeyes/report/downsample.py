@@ -5,18 +5,10 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def downsample_minmax(x: ArrayLike, y: ArrayLike, max_points: int) -> NDArray[np.intp]:
-    """Return the indices of at most `max_points` points that look like the whole curve.
+    """Return the indices of at most `max_points`, 4 or more, that look like the whole curve.
 
     They are the two ends, and the lowest and the highest point of each of equal intervals of x, so no peak is lost.
-
-    Parameters
-    ----------
-    x
-        Positions along the axis as it is drawn (logarithms on a logarithmic axis), in ascending order.
-    y
-        Values; NaN where the curve has a gap. An interval without a value keeps one of its points.
-    max_points
-        At least 4.
+    x is in ascending order, as it is drawn (logarithms on a logarithmic axis); y is NaN where the curve has a gap.
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     count = len(y)

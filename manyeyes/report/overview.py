@@ -13,14 +13,13 @@ from manyeyes.core.algorithm import SLOTS
 from manyeyes.report.curves import Group, group_runs, label, metric_chart, metric_info
 from manyeyes.report.page import ChartGrid, Html
 from manyeyes.report.table import Table, table_of
-from manyeyes.report.text import escape, format_number, format_percent
+from manyeyes.report.text import escape, format_duration, format_value
 from manyeyes.training.run_record import RunRecord, differing_settings
 
 MAX_SETTING_COLUMNS = 6  # of the table of runs
 MAX_SETTING_WIDTH = 24  # characters
-MINUTE, HOUR = 60, 3600  # seconds
 
-Columns = dict[str, Callable[[RunRecord], str]]
+Columns = dict[str, Callable[[RunRecord], object]]
 
 
 def notes(runs: list[RunRecord]) -> list[Html]:
@@ -47,13 +46,13 @@ def summary(runs: list[RunRecord]) -> list[Any]:
     if len(runs) == 1:
         return [_cards(runs[0])]
     settings, num_more = _setting_columns(runs)
-    columns: Columns = {"status": lambda run: run.status, "rounds": lambda run: f"{run.rounds:,}"}
+    columns: Columns = {"status": lambda run: run.status, "rounds": lambda run: run.rounds}
     for metric in _headline_metrics(runs):
         columns[f"{label(metric)}, last"] = partial(_last, metric=metric)
         columns[f"{label(metric)}, best"] = partial(_best, metric=metric)
-    columns["time"] = duration
+    columns["time"] = training_time
     if any(run.last("epsilon") is not None for run in runs):
-        columns["epsilon"] = lambda run: format_value(run.last("epsilon"))
+        columns["epsilon"] = lambda run: run.last("epsilon")
     columns |= {text: partial(_setting, name=name) for text, name in settings.items()}
     note = f" ({num_more} more differ: see Reproduce)" if num_more else ""
     return [table_of(f"The runs, and the settings in which they differ{note}", runs, columns), *_over_seeds(runs)]
@@ -74,19 +73,8 @@ def speed(run: RunRecord) -> tuple[float, float] | None:
     return (float(np.median(seconds)), sum(event["num_images"] for event in events) / sum(seconds)) if events else None
 
 
-def duration(run: RunRecord) -> str:
-    seconds = sum(float(event.get("seconds", 0)) for event in run.events)
-    if seconds < 2 * MINUTE:
-        return f"{seconds:.1f} s"
-    return f"{seconds / MINUTE:.1f} min" if seconds < 2 * HOUR else f"{seconds / HOUR:.1f} h"
-
-
-def format_seconds(value: float) -> str:
-    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
-
-
-def format_value(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def training_time(run: RunRecord) -> str:
+    return format_duration(sum(float(event.get("seconds", 0)) for event in run.events))
 
 
 def format_setting(value: Any) -> str:
@@ -106,8 +94,8 @@ def _cards(run: RunRecord) -> Html:
     planned = f"of {run.planned_rounds:,}" if run.planned_rounds else ""
     cards.append(("rounds", f"{run.rounds:,}", run.status if run.is_finished else planned))
     if (pace := speed(run)) is not None:
-        cards.append(("images per second", f"{pace[1]:,.0f}", f"{format_seconds(pace[0])} per round"))
-        cards.append(("training time", duration(run), ""))
+        cards.append(("images per second", f"{pace[1]:,.0f}", f"{format_duration(pace[0])} per round"))
+        cards.append(("training time", training_time(run), ""))
     if (epsilon := run.last("epsilon")) is not None:
         cohort = run.settings.get("privacy.noise_cohort_size")
         cards.append(("epsilon", f"{epsilon:.3g}", f"noise of a simulated cohort of {cohort}" if cohort else ""))
@@ -119,9 +107,10 @@ def _cards(run: RunRecord) -> Html:
 
 
 def _metric_card(run: RunRecord, metric: str) -> tuple[str, str, str]:
-    best = f"best {_best(run, metric)}" if metric_info(metric).is_fraction else ""
+    is_fraction = metric_info(metric).is_fraction
+    best = f"best {_best(run, metric)}" if is_fraction else ""
     note = ", ".join(filter(None, [best_model_note(run), best]))
-    return label(metric), _format(run.last(metric), metric), note
+    return label(metric), format_value(run.last(metric), is_fraction), note
 
 
 def _setting_columns(runs: list[RunRecord]) -> tuple[dict[str, str], int]:
@@ -148,7 +137,7 @@ def _over_seeds(runs: list[RunRecord]) -> list[Table]:
     """Return the mean and standard deviation of the finished runs of each group that has several."""
     groups = [replace(group, runs=[run for run in group.runs if run.is_finished]) for group in group_runs(runs)]
     groups = [group for group in groups if len(group.runs) > 1]
-    columns: dict[str, Callable[[Group], str]] = {"seeds": lambda group: f"{len(group.runs)}"}
+    columns: dict[str, Callable[[Group], object]] = {"seeds": lambda group: len(group.runs)}
     for metric in _headline_metrics([run for group in groups for run in group.runs]):
         columns[f"{label(metric)}, last"] = partial(_over_group, metric=metric, reduce=lambda values: values[-1])
         columns[f"{label(metric)}, best"] = partial(_over_group, metric=metric, reduce=max)
@@ -168,7 +157,7 @@ def _headline_metrics(runs: list[RunRecord]) -> list[str]:
 
 def _last(run: RunRecord, metric: str) -> str:
     note = best_model_note(run)
-    return _format(run.last(metric), metric) + (f" ({note})" if note else "")
+    return format_value(run.last(metric), metric_info(metric).is_fraction) + (f" ({note})" if note else "")
 
 
 def _best(run: RunRecord, metric: str) -> str:
@@ -176,13 +165,7 @@ def _best(run: RunRecord, metric: str) -> str:
     if not values:
         return ""
     best = int(np.argmax(values))
-    return f"{_format(values[best], metric)} (round {rounds[best]:,})"
-
-
-def _format(value: float | None, metric: str) -> str:
-    if value is None:
-        return ""
-    return format_percent(value) if metric_info(metric).is_fraction else format_number(value)
+    return f"{format_value(values[best], metric_info(metric).is_fraction)} (round {rounds[best]:,})"
 
 
 def _setting(run: RunRecord, name: str) -> str:

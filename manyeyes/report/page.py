@@ -64,28 +64,15 @@ class ImageStrip:
 
 @dataclass(frozen=True)
 class ChartGrid:
-    """Charts next to each other where there is room."""
+    """Charts next to each other where there is room, or one chart whose metric and x axis the reader chooses."""
 
     charts: Sequence[Chart]
+    explorer: Mapping[str, Any] | None = None  # the curves to choose from
 
     def html(self) -> str:
-        style = "grid three" if len(self.charts) == 3 else "grid"
-        return f'<div class="{style}">{"".join(map(chart_html, self.charts))}</div>'
-
-
-@dataclass(frozen=True)
-class ChartExplorer:
-    """A chart whose metric and x axis the reader chooses."""
-
-    chart: Chart  # shown first
-    data: Mapping[str, Any]  # the curves to choose from
-
-    @property
-    def charts(self) -> list[Chart]:
-        return [self.chart]
-
-    def html(self) -> str:
-        return f'<div id="explorer">{chart_html(self.chart)}</div>'
+        style = 'class="grid three"' if len(self.charts) == 3 else 'class="grid"'
+        attribute = 'id="explorer"' if self.explorer else style
+        return f"<div {attribute}>{''.join(map(chart_html, self.charts))}</div>"
 
 
 @dataclass(frozen=True)
@@ -124,9 +111,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
         scripts = f'<script type="application/json" id="data">{data}</script>\n'
         scripts += "".join(f"<script>{source}</script>\n" for source in sources)
     style = page_style() + read_resource("charts.css") + read_resource("report.css")
-    links = "".join(
-        f'<li><a href="#section-{number}">{escape(section.title)}</a></li>' for number, section in enumerate(sections)
-    )
+    links = "".join(f'<li><a href="#section-{i}">{escape(part.title)}</a></li>' for i, part in enumerate(sections))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -153,15 +138,15 @@ def page_style() -> str:
     return colors + read_resource("page.css")
 
 
-def read_resource(name: str) -> str:
-    """Return the text of a file of this package."""
-    return files("manyeyes.report").joinpath(name).read_text(encoding="utf-8")
+def read_resource(name: str, package: str = "manyeyes.report") -> str:
+    """Return the text of a file of a package."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _chart_data(sections: Sequence[Section]) -> str | None:
     """Return what the scripts draw, as JSON; None without charts."""
     charts = {chart.name: chart.to_dict() for section in sections for chart in section.charts}
-    blocks = [block for section in sections for block in section.content]
-    explorer = next((block.data for block in blocks if isinstance(block, ChartExplorer)), None)
+    explorers = (getattr(block, "explorer", None) for section in sections for block in section.content)
+    explorer = next(filter(None, explorers), None)
     data = json.dumps({"charts": charts, "explorer": explorer}, separators=(",", ":"), allow_nan=False)
     return data.replace("<", ESCAPED_LESS_THAN) if charts else None

@@ -64,18 +64,15 @@ def plan(
 
 def show(plan: PrivacyPlan, out: Path) -> str:
     """Write the page and its charts into the folder `out`, and return the plan for a terminal."""
-    lead = plan.simulation.describe(plan.guarantee.delta)
-    has_cohorts = len(plan.noise_multipliers) > 1
-    charts = [_epsilon_chart(plan)]
-    if has_cohorts:
-        charts.insert(0, _noise_chart(plan))
-    if has_cohorts and plan.num_parameters is not None:
-        charts.append(_signal_chart(plan))
-    overview, alternatives = _overview(plan), [_rounds_table(plan), *([_cohorts_table(plan)] if has_cohorts else [])]
-    others = Section("Other cohorts and rounds", [ChartGrid(charts), *alternatives])
+    lead, overview = plan.simulation.describe(plan.guarantee.delta), _overview(plan)
+    charts, tables = [_epsilon_chart(plan)], [_rounds_table(plan)]
+    if len(plan.noise_multipliers) > 1:
+        charts = [_noise_chart(plan), *charts, *([] if plan.num_parameters is None else [_signal_chart(plan)])]
+        tables.append(_cohorts_table(plan))
+    others = Section("Other cohorts and rounds", [ChartGrid(charts), *tables])
     write_page_folder(out, "Privacy plan", lead, [Section("Overview", [overview]), others])
-    tables = (table.terminal() for table in (overview, *alternatives))
-    return "\n".join([lead, *tables, f"charts and page: {out / 'index.html'}"])
+    texts = (table.terminal() for table in (overview, *tables))
+    return "\n".join([lead, *texts, f"charts and page: {out / 'index.html'}"])
 
 
 def _noise_chart(plan: PrivacyPlan) -> Chart:
@@ -85,7 +82,7 @@ def _noise_chart(plan: PrivacyPlan) -> Chart:
         "The smallest noise multiplier that keeps epsilon, delta and the number of rounds. Divided by the users per "
         "round, it is the noise on their mean."
     )
-    series = _curve(list(plan.noise_multipliers), list(plan.noise_multipliers.values()), (size, noise))
+    series = _curve(plan.noise_multipliers, size)
     return Chart("noise", title, Axis("users per round", log=True), Axis("noise multiplier", log=True), series, caption)
 
 
@@ -93,29 +90,27 @@ def _epsilon_chart(plan: PrivacyPlan) -> Chart:
     accountant, delta = plan.accountant, plan.guarantee.delta
     fractions = np.linspace(0, 1, NUM_EPSILON_POINTS) ** 2  # epsilon rises fast at first
     rounds = np.unique((accountant.rounds * fractions).round().astype(int)).tolist()
-    epsilons = [accountant.epsilon_spent(number, delta) for number in rounds]
+    epsilons = {number: accountant.epsilon_spent(number, delta) for number in rounds}
     noise, last = f"{accountant.noise_multiplier:.3g}", accountant.rounds
-    title = f"With a noise multiplier of {noise}, {last:,} rounds spend epsilon {epsilons[-1]:.3g}"
+    title = f"With a noise multiplier of {noise}, {last:,} rounds spend epsilon {epsilons[last]:.3g}"
     caption = "Epsilon at the same delta, if training stops after this number of rounds."
-    series = _curve(rounds, epsilons, (last, epsilons[-1]))
-    return Chart("epsilon", title, Axis("rounds", low=0), Axis("epsilon spent", low=0), series, caption)
+    return Chart("epsilon", title, Axis("rounds", low=0), Axis("epsilon spent", low=0), _curve(epsilons, last), caption)
 
 
 def _signal_chart(plan: PrivacyPlan) -> Chart:
-    sizes, size = list(plan.noise_multipliers), plan.accountant.cohort_size
-    signal = plan.signal_to_noise(size)
+    size, signals = plan.accountant.cohort_size, {k: plan.signal_to_noise(k) for k in plan.noise_multipliers}
     caption = (
         "The largest norm of a mean of clipped updates, over the norm of the noise on its "
         f"{plan.num_parameters:,} values; each cohort with the noise that its guarantee needs."
     )
-    series = _curve(sizes, [plan.signal_to_noise(k) for k in sizes], (size, signal))
-    title = f"With {size:,} users per round, signal to noise is at most {signal:.2g}"
-    return Chart("signal", title, Axis("users per round", log=True), Axis("signal to noise", low=0), series, caption)
+    title, x = f"With {size:,} users per round, signal to noise is at most {signals[size]:.2g}", "users per round"
+    return Chart("signal", title, Axis(x, log=True), Axis("signal to noise", low=0), _curve(signals, size), caption)
 
 
-def _curve(x: list[int], y: list[float], planned: tuple[float, float]) -> list[Series]:
-    point = Series("the plan", [planned[0]], [planned[1]], kind="points", color=PLAN_COLOR)
-    return [Series("alternatives", x, y, color=CURVE_COLOR), point]
+def _curve(values: dict[int, float], planned: int) -> list[Series]:
+    """Return a line through all values, and the planned one as a point."""
+    point = Series("the plan", [planned], [values[planned]], kind="points", color=PLAN_COLOR)
+    return [Series("alternatives", list(values), list(values.values()), color=CURVE_COLOR), point]
 
 
 def _overview(plan: PrivacyPlan) -> Table:
@@ -151,9 +146,8 @@ def _rounds_table(plan: PrivacyPlan) -> Table:
     accountant, delta = plan.accountant, plan.guarantee.delta
     header = ["rounds", f"epsilon at noise multiplier {accountant.noise_multiplier:.4g}"]
     rounds = _round_numbers(accountant.rounds, *ROUND_RANGE)
-    return Table(
-        "Over rounds", header, [[f"{number:,}", f"{accountant.epsilon_spent(number, delta):.3g}"] for number in rounds]
-    )
+    rows = [[f"{number:,}", f"{accountant.epsilon_spent(number, delta):.3g}"] for number in rounds]
+    return Table("Over rounds", header, rows)
 
 
 def _cohorts_table(plan: PrivacyPlan) -> Table:

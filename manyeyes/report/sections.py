@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from manyeyes.report.curves import Group, metric_chart
-from manyeyes.report.overview import Columns, duration, format_seconds, format_setting, format_value, speed
+from manyeyes.report.overview import Columns, format_setting, speed, training_time
 from manyeyes.report.page import ChartGrid, Html, Section
 from manyeyes.report.table import table_of
-from manyeyes.report.text import escape
+from manyeyes.report.text import escape, format_duration
 from manyeyes.training.run_files import CONFIG_FILE
 from manyeyes.training.run_record import RunRecord
 
@@ -21,18 +21,18 @@ def privacy_section(groups: list[Group]) -> Section | None:
     if not runs:
         return None
     columns: Columns = {
-        "epsilon": lambda run: format_value(run.last("epsilon")),
-        "delta": lambda run: format_value(_option(run, "delta")),
+        "epsilon": lambda run: run.last("epsilon"),
+        "delta": partial(_option, name="delta"),
         "neighbors": _neighbors,
-        "noise multiplier": lambda run: format_value(_option(run, "noise_multiplier")),
-        "clipping norm": lambda run: format_value(run.last("clipping_norm")),
+        "noise multiplier": partial(_option, name="noise_multiplier"),
+        "clipping norm": lambda run: run.last("clipping_norm"),
         "cohort of the noise": lambda run: (
             f"{size:,} simulated" if (size := _option(run, "noise_cohort_size")) else "the clients that train"
         ),
         "noise source": lambda run: (
             "the run's seed: no protection" if _option(run, "reproducible_noise") else "the operating system"
         ),
-        "rounds": lambda run: f"{run.rounds:,}",
+        "rounds": lambda run: run.rounds,
     }
     missing = "the guarantee is written when a run ends, and this one has not ended."
     guarantees = [f"{run.name}: {run.privacy.get('guarantee') or missing}" for run in runs]
@@ -47,13 +47,13 @@ def speed_section(groups: list[Group]) -> Section | None:
     if not runs:
         return None
     columns: Columns = {
-        "seconds per round, median": lambda run: format_seconds(pace[0]) if (pace := speed(run)) else "",
+        "seconds per round, median": lambda run: format_duration(pace[0]) if (pace := speed(run)) else "",
         "images per second": lambda run: f"{pace[1]:,.0f}" if (pace := speed(run)) else "",
-        "training time": duration,
-        "engine": lambda run: str(run.environment.get("engine") or run.settings.get("engine.name") or ""),
-        "device": partial(_environment, name="device"),
-        "machine": lambda run: str(run.environment.get("gpu") or f"{run.environment.get('cpus', '?')} CPUs"),
-        "threads": partial(_environment, name="threads"),
+        "training time": training_time,
+        "engine": lambda run: run.environment.get("engine") or run.settings.get("engine.name"),
+        "device": lambda run: run.environment.get("device"),
+        "machine": lambda run: run.environment.get("gpu") or f"{run.environment.get('cpus', '?')} CPUs",
+        "threads": lambda run: run.environment.get("threads"),
     }
     caption = "Images trained on, divided by the seconds of the round; without evaluation."
     images = metric_chart(runs, "images_per_second", "Images per second", caption, low=0)
@@ -63,15 +63,13 @@ def speed_section(groups: list[Group]) -> Section | None:
 
 def reproduction_section(runs: list[RunRecord]) -> Section:
     """Return the command, the versions and the settings of each run."""
-    content: list[Any] = []
-    for run in runs:
-        if command := _command(run):
-            content.append(code_block(f"# {run.name}\n{command}" if len(runs) > 1 else command))
+    commands = [(f"# {run.name}\n" if len(runs) > 1 else "", _command(run)) for run in runs]
+    content: list[Any] = [code_block(comment + command) for comment, command in commands if command]
     columns: Columns = {
-        "git revision": lambda run: str(run.environment.get("revision") or "not from a checkout"),
-        "Python": partial(_environment, name="python"),
+        "git revision": lambda run: run.environment.get("revision") or "not from a checkout",
+        "Python": lambda run: run.environment.get("python"),
         **{name: partial(_package_version, name=name) for name in PACKAGES},
-        "platform": partial(_environment, name="platform"),
+        "platform": lambda run: run.environment.get("platform"),
     }
     content.append(table_of("Versions", runs, columns))
     for run in runs:
@@ -92,10 +90,6 @@ def _option(run: RunRecord, name: str) -> float | None:
     mechanism = run.privacy.get("mechanism")
     value = mechanism.get(name) if isinstance(mechanism, dict) else run.settings.get(f"privacy.{name}")
     return value if isinstance(value, int | float) and value else None
-
-
-def _environment(run: RunRecord, name: str) -> str:
-    return str(run.environment.get(name, ""))
 
 
 def _package_version(run: RunRecord, name: str) -> str:

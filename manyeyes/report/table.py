@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from manyeyes.report.text import escape, printable
+from manyeyes.report.text import escape, format_value, printable
 
 TERMINAL_WIDTH = 100  # characters
 
@@ -64,11 +65,17 @@ class Table:
         return capture.get().rstrip("\n")
 
 
-def transposed_table(caption: str, items: Mapping[str, C], rows: Mapping[str, Callable[[C], str]]) -> Table:
+def table_of(caption: str, items: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> Table:
+    """Return a table with a row for each item: its name and its cells, in which None is empty."""
+    rows = [[item.name, *(_format(cell(item)) for cell in columns.values())] for item in items]
+    return Table(caption, ["", *columns], rows)
+
+
+def transposed_table(caption: str, items: Mapping[str, C], rows: Mapping[str, Callable[[C], object]]) -> Table:
     """Return a table with a column for each item, by its name."""
-    return Table(caption, ["", *items], [[name, *map(cell, items.values())] for name, cell in rows.items()])
+    cells = [[name, *(_format(cell(item)) for item in items.values())] for name, cell in rows.items()]
+    return Table(caption, ["", *items], cells)
 
 
-def table_of(caption: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]]) -> Table:
-    """Return a table with a row for each item: its name and its cells."""
-    return Table(caption, ["", *columns], [[item.name, *(cell(item) for cell in columns.values())] for item in items])
+def _format(cell: object) -> str:
+    return format_value(cell) if cell is None or isinstance(cell, int | float | np.integer) else str(cell)

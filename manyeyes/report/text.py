@@ -18,7 +18,12 @@ def escape(text: str) -> str:
     return escape_markup(printable(text))
 
 
-def format_number(value: float) -> str:
+def format_value(value: float | None, percent: bool = False) -> str:
+    """Return a number with about four digits, or a fraction as a percentage; empty for None."""
+    if value is None:
+        return ""
+    if percent:
+        return f"{100 * value:.1f} %"
     if not math.isfinite(value):
         return "not finite"
     if value == round(value) and abs(value) < 1e15:
@@ -26,8 +31,12 @@ def format_number(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def format_percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
+def format_duration(seconds: float) -> str:
+    """Return a length of time with three digits, in its unit from milliseconds to days."""
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{1000 * seconds:.3g} ms" if 0 < seconds < 1 else f"{seconds:.3g} s"
 
 
 def text_width(text: str, font_size: float = 12) -> float:

@@ -111,5 +111,5 @@ def test_the_cache_keeps_the_runs_that_were_requested_last(tmp_path: Path) -> No
         assert result is not None
         assert result[0] == ["loss"]
         assert [column.tolist() for column in result[1]["loss"]] == [[number], [1.0]]
-    assert len(cache._columns) == MAX_CACHED_RUNS
+    assert cache.columns.cache_info().currsize == MAX_CACHED_RUNS
     assert cache.curves(str(tmp_path / "nowhere"), "round", []) is None
