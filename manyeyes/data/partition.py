@@ -64,10 +64,8 @@ def classes_per_client(labels: ArrayLike, users: int, n: int, seed: int) -> Ints
         if len(np.unique(classes_Un)) == len(classes):
             break
     else:
-        raise ValueError(
-            f"{users} clients of {n} classes left some of the {len(classes)} classes without a client in {MAX_DRAWS} "
-            "draws: set more clients or more classes_per_client"
-        )
+        reason = f"{users} clients of {n} classes left some of the {len(classes)} classes without a client"
+        raise ValueError(f"{reason}: set more clients or more classes_per_client")
     owners = np.empty(len(ids), np.int64)
     for c in range(len(classes)):
         class_users = np.flatnonzero((classes_Un == c).any(axis=1))
@@ -110,10 +108,7 @@ def _released_table(name: str, text: str, labels: NDArray[Any]) -> Ints:
         if owners[image] >= 0:
             raise ValueError(f"{line}: image {image} already belongs to user {owners[image]}: download it again")
         if labels[image] != label:
-            raise ValueError(
-                f"{line}: image {image} has class {labels[image]}, not {label}: get v1.1 of the splits, "
-                "earlier versions have wrong ids"
-            )
+            raise ValueError(f"{line}: image {image} has class {labels[image]}, not {label}: get v1.1 of the splits")
         owners[image] = user
     return owners
 
@@ -158,10 +153,8 @@ def repartition(population: Population, partitioner: Callable[[Ints, int], Ints]
     order = np.argsort(population.image_indices if ids is None else np.asarray(ids), kind="stable")
     owners = np.asarray(partitioner(population.labels.ids[order], seed))
     if owners.shape != order.shape or owners.dtype.kind not in "iu" or owners.max() < 0:
-        raise ValueError(
-            f"partitioner returned an array of {owners.dtype} of shape {owners.shape}: "
-            f"return the number of a client, or -1, for each of {len(order)} examples"
-        )
+        fix = f"return the number of a client, or -1, for each of {len(order)} examples"
+        raise ValueError(f"partitioner returned an array of {owners.dtype} of shape {owners.shape}: {fix}")
     order, owners = order[owners >= 0], owners[owners >= 0]
     users = int(owners.max()) + 1
     split = within_users(owners, seed)

@@ -50,10 +50,11 @@ class Preprocess:
 
     def check(self, height: int, width: int) -> None:
         """Raise ValueError if the crop does not fit into images of this size."""
-        if self.scale is None and self.crop > min(height, width) + 2 * self.pad:
+        limit = min(height, width) + 2 * self.pad
+        if self.scale is None and self.crop > limit:
+            reason = f"for images of {height} x {width} pixels with preprocess.pad={self.pad}"
             raise ValueError(
-                f"preprocess.crop is {self.crop}: set it to at most {min(height, width) + 2 * self.pad} for images of "
-                f"{height} x {width} pixels with preprocess.pad={self.pad}, or set preprocess.scale"
+                f"preprocess.crop is {self.crop}: set it to at most {limit} {reason}, or set preprocess.scale"
             )
 
     def augment(self, images_BHWC: Tensor, uniforms_BD: Tensor | None) -> Tensor:

@@ -79,7 +79,7 @@ def test_a_source_defined_in_the_script_is_refused(tmp_path: Path, spawn: Spawn)
     assert (code, out) == (1, "the script runs\n")
     last = err.splitlines()[-1]
     assert last.startswith("ValueError: Several processes cannot read images of a ScriptPixels")
-    assert last.endswith("at the top level of a module other than the script, or set processes=1")
+    assert last.endswith("define the class in a module other than the script, or set processes=1")
 
 
 def test_a_process_that_dies_at_its_start_is_noticed(tmp_path: Path, spawn: Spawn) -> None:

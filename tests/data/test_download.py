@@ -162,7 +162,7 @@ def test_a_later_run_resumes_where_an_earlier_one_stopped(
 ) -> None:
     site.drops = [1000, 0, 0]
     monkeypatch.setattr(module, "RETRY_SECONDS", (0.0,))
-    with pytest.raises(ValueError, match=r"failed 2 times in a row, the last time because the connection broke off"):
+    with pytest.raises(ValueError, match=r"failed 2 times in a row .the connection broke off"):
         download(site.url, path)
     assert not path.exists()
     download(site.url, path, md5=MD5)
@@ -224,7 +224,7 @@ def test_a_missing_file_raises_at_once(site: Site, path: Path) -> None:
 
 
 def test_a_wrong_checksum_leaves_no_file(site: Site, path: Path) -> None:
-    with pytest.raises(ValueError, match=r"not the published file \(its md5 is [0-9a-f]+ instead of 00\): try again"):
+    with pytest.raises(ValueError, match=r"not the published file \(its md5 is [0-9a-f]+ instead of 00\): check the address"):
         download(site.url, path, md5="00")
     assert files_next_to(path) == []
 
@@ -253,7 +253,7 @@ def test_space_is_compared_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_an_unreachable_server_is_reported_with_the_reason(path: Path, site: Site) -> None:
     with pytest.raises(
-        ValueError, match=r"failed 3 times in a row, the last time because .*refused.*: check the connection"
+        ValueError, match=r"failed 3 times in a row .*refused.*: check the connection"
     ):
         download("http://127.0.0.1:9/file.zip", path)
 

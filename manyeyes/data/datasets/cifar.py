@@ -73,10 +73,8 @@ def read_manifest(
 def write_synthetic(synthetic: SyntheticImages, raw: Path, classes: int) -> None:
     """Write synthetic images as the binary CIFAR-10 or CIFAR-100, without their users."""
     if synthetic.size != SIDE or synthetic.coarse > classes:
-        raise ValueError(
-            f"The synthetic images have size={synthetic.size} and coarse={synthetic.coarse}: "
-            f"set size={SIDE} and coarse to at most {classes} for CIFAR-{classes}"
-        )
+        fix = f"set size={SIDE} and coarse to at most {classes} for CIFAR-{classes}"
+        raise ValueError(f"The synthetic images have size={synthetic.size} and coarse={synthetic.coarse}: {fix}")
     population, edition = make_synthetic(synthetic), EDITIONS[f"cifar-{classes}-binary"]
     order = make_rng(0, "cifar stand-in").permutation(len(population))
     is_test = np.asarray(population.columns["split"])[order] == "test"

@@ -40,7 +40,7 @@ def read_manifest(raw: Path) -> Manifest:
     has_image = np.array([source.name(index) in present for index in manifest.image])
     if not has_image.any():
         raise ValueError(
-            f"{folder} contains none of the {len(manifest)} images of {LABELS}: extract {IMAGES}-*.tar.gz there"
+            f"{folder} has none of the {len(manifest)} images of {LABELS}: extract {IMAGES}-*.tar.gz there"
         )
     return check_users_and_labels(manifest.drop_missing(has_image), raw / RELATIONSHIP)
 

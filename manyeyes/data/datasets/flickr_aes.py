@@ -34,10 +34,8 @@ def read_manifest(
     eligible = names[(total >= min_ratings) & (total <= max_ratings) & (counts >= min_per_score).all(1)]
     if not 1 <= raters <= len(eligible):
         fix = f"set raters to 1 to {len(eligible)}" if len(eligible) else "lower min_ratings or min_per_score"
-        raise ValueError(
-            f"raters is {raters}, and {len(eligible)} of {len(names)} raters have {min_ratings} to {max_ratings} "
-            f"ratings with {min_per_score} or more of each score: {fix}"
-        )
+        filters = f"{min_ratings} to {max_ratings} ratings with {min_per_score} or more of each score"
+        raise ValueError(f"raters is {raters}, and {len(eligible)} of {len(names)} raters have {filters}: {fix}")
     chosen = sorted(eligible.tolist(), key=lambda name: derive_key(seed, f"flickr-aes/worker/{name}"))[:raters]
     is_chosen = np.isin(rater, chosen)
     rater, image, score = rater[is_chosen], image[is_chosen], score[is_chosen]

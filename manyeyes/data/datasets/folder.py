@@ -119,9 +119,7 @@ def _read_table(path: Path) -> list[Row]:
         raise ValueError(f"{missing[0].origin}: file {path.parent / missing[0].path} does not exist{more}")
     without_split = [row for row in rows if not row.split]
     if 0 < len(without_split) < len(rows):
-        raise ValueError(
-            f"{without_split[0].origin}: the split is empty, unlike in other rows: give train, val or test"
-        )
+        raise ValueError(f"{without_split[0].origin}: the split is empty, unlike in other rows: give one in all")
     return rows
 
 

@@ -111,10 +111,8 @@ def _read_annotations(raw: Path, split: str) -> tuple[Annotations, dict[int, str
         }
         return columns, {entry["id"]: entry["name"] for entry in annotated["categories"]}
     except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{split}2017.json and {split}2017_locations.json in {raw} are not as iNaturalist-2017 publishes them "
-            f"({error!r}): download them again"
-        ) from error
+        files = f"{split}2017.json and {split}2017_locations.json in {raw}"
+        raise ValueError(f"{files} are not the published ones ({error!r}): download them again") from error
 
 
 def _read_json(raw: Path, name: str) -> Any:

@@ -70,14 +70,10 @@ def _unpack(archive: Path, into: Path) -> None:
             with content, target.open("wb") as file:
                 shutil.copyfileobj(content, file, CHUNK_BYTES)
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise ValueError(
-            f"Archive {archive} is truncated or not an archive of its kind ({error}): download it again"
-        ) from error
+        raise ValueError(f"Archive {archive} is truncated or damaged ({error}): download it again") from error
     except OSError as error:
-        raise ValueError(
-            f"Archive {archive} cannot be extracted into {into.parents[1]} ({error.strerror or error}): make room, or "
-            "check the permissions"
-        ) from error
+        reason = f"cannot be extracted into {into.parents[1]} ({error.strerror or error})"
+        raise ValueError(f"Archive {archive} {reason}: make room, or check the permissions") from error
 
 
 def _zip_members(archive: Path) -> Iterator[Member]:
@@ -126,9 +122,7 @@ def _check_name(archive: Path, name: str) -> None:
 
 
 def _refusal(archive: Path, name: str, reason: str) -> ValueError:
-    return ValueError(
-        f"Archive {archive} was not extracted, because its member {name!r} {reason}: download it from its publisher"
-    )
+    return ValueError(f"Archive {archive} was not extracted: its member {name!r} {reason}: get it from its publisher")
 
 
 def _extracted_size(archive: Path) -> int:

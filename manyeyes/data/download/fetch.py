@@ -58,9 +58,7 @@ def fetch(remote: RemoteFile, folder: Path, progress: Progress = no_progress) ->
         _download(remote.url, part, progress)
         if error := _checksum_error(part, remote.md5):
             _delete(part)
-            raise ValueError(
-                f"Download of {remote.url} is not the published file ({error}): try again, or check the address"
-            )
+            raise ValueError(f"Download of {remote.url} is not the published file ({error}): check the address")
         os.replace(part, path)
         _delete(part)
     return path
@@ -97,10 +95,8 @@ def _download(url: str, part: Path, progress: Progress) -> None:
         num_failures = 0 if _size(part) > num_bytes else num_failures + 1
         num_bytes = max(num_bytes, _size(part))
         if num_failures > len(RETRY_SECONDS):
-            raise ValueError(
-                f"Download of {url} failed {num_failures} times in a row, the last time because {reason}: check the "
-                "connection and run the same command again, which resumes the download"
-            )
+            fix = "check the connection and run the same command again, which resumes the download"
+            raise ValueError(f"Download of {url} failed {num_failures} times in a row ({reason}): {fix}")
         time.sleep(RETRY_SECONDS[max(num_failures - 1, 0)])
 
 

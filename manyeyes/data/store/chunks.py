@@ -66,10 +66,8 @@ class ConversionJob:
         data, image = read_image(self.source, index, self.size)
         height, width = image.pixels_HWC.shape[:2]
         if (height, width) != self.shape:
-            raise ValueError(
-                f"{self.source.name(index)} is {height} x {width} pixels and others are {self.shape[0]} x "
-                f"{self.shape[1]}: set a size for all"
-            )
+            sizes = f"{height} x {width} pixels and others are {self.shape[0]} x {self.shape[1]}"
+            raise ValueError(f"{self.source.name(index)} is {sizes}: set a size for all")
         if self.encoding == "raw":
             return image.pixels_HWC.tobytes(), image.notes
         is_plain = image.is_plain_jpeg and not image.notes
@@ -108,10 +106,8 @@ def convert(job: ConversionJob, first: int, num_processes: int) -> Generator[Chu
                     pending.extend(pool.submit(_convert_chunk, file.name, n) for n in islice(numbers, 1))
                     yield chunk
             except BrokenProcessPool:
-                raise ValueError(
-                    "A process that converts images was killed, perhaps because memory ran out: run the same command "
-                    "again with fewer processes"
-                ) from None
+                reason = "A process that converts images was killed, perhaps because memory ran out"
+                raise ValueError(f"{reason}: run the same command again with fewer processes") from None
             finally:
                 pool.shutdown(cancel_futures=True)
 
@@ -121,10 +117,8 @@ def _dump(job: ConversionJob, file: IO[bytes]) -> None:
         with without_main():
             pickle.dump(job, file)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ValueError(
-            f"Several processes cannot read images of a {type(job.source).__name__} ({error}): define the class at "
-            "the top level of a module other than the script, or set processes=1"
-        ) from error
+        reason = f"Several processes cannot read images of a {type(job.source).__name__} ({error})"
+        raise ValueError(f"{reason}: define the class in a module other than the script, or set processes=1") from error
     file.flush()
 
 

@@ -107,10 +107,8 @@ def _read_classes(file: h5py.File, name: str) -> tuple[tuple[str, ...], bool]:
     metadata = file.get("metadata", {})
     mapping, counter = (metadata.get(f"{name}_{kind}") for kind in ("mapping", "counter"))
     if mapping is None and counter is None:
-        content = ", ".join(file) or "nothing"
-        raise ValueError(
-            f"{file.filename} contains {content} and no label mapping: give a file of pfl-research or ml-flair"
-        )
+        content = f"{', '.join(file) or 'nothing'} and no label mapping"
+        raise ValueError(f"{file.filename} contains {content}: give a file of pfl-research or ml-flair")
     if any("image" in next(iter(file[split].values()), ()) for split in SPLITS if split in file):
         raise ValueError(f"{file.filename} is grouped by image: make it again without --not_group_data_by_user")
     if mapping is None:
@@ -133,9 +131,9 @@ def _read_users(file: h5py.File, groups: Sequence[str], names: Sequence[str]) ->
             images = _find(file, group, "images")
             size = size or images.shape[1:]
             if images.dtype != np.uint8 or images.shape[1:] != size or len(size) != 3 or size[2] != 3:
+                kind = f"{images.dtype} images {list(images.shape[1:])}"
                 raise ValueError(
-                    f"{group} in {path} has {images.dtype} images {list(images.shape[1:])}: make the file again with "
-                    "uint8 [height, width, 3] of one size"
+                    f"{group} in {path} has {kind}: make it again with uint8 [height, width, 3] of one size"
                 )
             offset = images.get_offset()
             counts[user], offsets[user] = images.shape[0], -1 if offset is None else offset
@@ -189,7 +187,6 @@ def _decode_texts(images: Hdf5Images, values: Values) -> list[str]:
     """Return one text for each image."""
     for group, texts, count in zip(images.groups, values, np.diff(images.starts), strict=True):
         if len(texts) != count:
-            raise ValueError(
-                f"{group} in {images.path} has {count} images but {len(texts)} ids or labels: make it again"
-            )
+            counts = f"{count} images but {len(texts)} ids or labels"
+            raise ValueError(f"{group} in {images.path} has {counts}: make it again")
     return [text.decode() for texts in values for text in texts.tolist()]

@@ -21,6 +21,8 @@ from manyeyes.data.store.builder import IMAGE_FILES, VERSION, crc32
 from manyeyes.data.store.hdf5 import open_hdf5
 from manyeyes.data.store.images import JpegImages, MemoryMappedImages
 
+FIX = "copy the store again, or prepare it again"
+
 
 def open_population(path: Path, task: str | None = None) -> Population:
     """Open a prepared dataset, or an HDF5 file of FLAIR, with the labels of a task; by default of its first one."""
@@ -30,11 +32,9 @@ def open_population(path: Path, task: str | None = None) -> Population:
     meta = _read_meta(path)
     for name, size in meta["bytes"].items():
         if not (path / name).exists():
-            raise ValueError(f"{path / name} does not exist: copy the store again, or prepare it again")
+            raise ValueError(f"{path / name} does not exist: {FIX}")
         if (actual := (path / name).stat().st_size) != size:
-            raise ValueError(
-                f"{path / name} has {actual:,} bytes instead of {size:,}: copy the store again, or prepare it again"
-            )
+            raise ValueError(f"{path / name} has {actual:,} bytes instead of {size:,}: {FIX}")
     tasks = {name: tuple(classes) for name, classes in meta["tasks"].items()}
     user_names, offsets, rows, columns = examples.read(path / "examples.parquet", tasks)
     labels: Any = columns[next(iter(tasks))]
@@ -52,7 +52,7 @@ def verify(path: Path) -> None:
     """Read all files of a store, and raise ValueError if one has a wrong checksum."""
     for name, crc in _read_meta(path)["crc32"].items():
         if crc != crc32(path / name):
-            raise ValueError(f"{path / name} is damaged: copy the store again, or prepare it again")
+            raise ValueError(f"{path / name} is damaged: {FIX}")
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
         meta: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
         version = int(meta["version"])
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path / 'meta.json'} is damaged: copy the store again, or prepare it again") from None
+        raise ValueError(f"{path / 'meta.json'} is damaged: {FIX}") from None
     if version != VERSION:
         fix = "upgrade manyeyes" if version > VERSION else "prepare it again"
         raise ValueError(f"{path} has format {version} and this manyeyes reads format {VERSION}: {fix}")

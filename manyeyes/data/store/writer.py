@@ -157,9 +157,8 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
         shutil.rmtree(builder.folder)  # it contains nothing to continue with
         row, reason = unreadable[0]
         name = manifest.source.name(int(sorted_examples.images[row]))
-        raise ValueError(
-            f"None of the {len(sorted_examples.images)} images can be read; the first, {name}, is {reason}"
-        )
+        count = len(sorted_examples.images)
+        raise ValueError(f"None of the {count} images can be read; the first, {name}, is {reason}: check them")
     files = [builder.images.name, "examples.parquet"]
     if builder.metadata["encoding"] == "jpeg":
         sizes = [size for chunk in builder.chunks for size in chunk["sizes"]]
