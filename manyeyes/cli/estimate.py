@@ -26,6 +26,7 @@ from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.distributed.data_parallel import GroupCache
 from manyeyes.engines.select import choose_device
 from manyeyes.models.flat import FlatModel
+from manyeyes.report.text import format_duration
 from manyeyes.training.setup import calibrate_privacy, check_norm_statistics
 
 USAGE = """manyeyes estimate [setting=value ...] [--cohorts K,K] [--ranks R,R] [--images-per-second N]
@@ -178,14 +179,6 @@ def _with_cohorts(
         algorithm.validate(population)
         sized[cohort_size] = calibrate_privacy(algorithm, population, rounds)
     return sized
-
-
-def format_duration(seconds: float) -> str:
-    """Return seconds in the largest unit of which there are at least two: `2.0 h`."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def _positive_ints(text: str) -> list[int]:

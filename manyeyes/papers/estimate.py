@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from manyeyes.papers.plan import PlannedRun
+from manyeyes.report.text import format_duration
 from manyeyes.training.run_files import METRICS_FILE
 
 MAX_TIMED_ROUNDS = 200  # that are read of a run
@@ -45,14 +46,6 @@ def seconds_per_round(folder: Path) -> float | None:
         return None
     seconds = [event["seconds"] for event in events if "seconds" in event]
     return median(seconds[WARMUP_ROUNDS:] or seconds) if seconds else None
-
-
-def format_duration(seconds: float) -> str:
-    """Return a length of time, rounded to two digits."""
-    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.0f} seconds"
 
 
 def _kind(run: PlannedRun) -> tuple[str, ...]:

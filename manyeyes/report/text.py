@@ -32,10 +32,10 @@ def format_value(value: float | None, percent: bool = False) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a length of time with three digits, in its unit from milliseconds to days."""
-    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
+    """Return a length of time in the largest unit of which there are at least two: `2.0 h`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
     return f"{1000 * seconds:.3g} ms" if 0 < seconds < 1 else f"{seconds:.3g} s"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyeyes.cli.estimate import format_duration, training_population
+from manyeyes.cli.estimate import training_population
 from manyeyes.config.build import build_population
 from manyeyes.config.compose import compose_config
 from manyeyes.privacy.calibration import calibrate
@@ -108,8 +108,3 @@ def test_a_mistake_is_one_sentence(command: Callable[..., Any], arguments: tuple
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
     assert outcome.err.startswith("manyeyes: ")
     assert reason in outcome.err
-
-
-def test_durations_have_readable_units() -> None:
-    durations = [format_duration(seconds) for seconds in (0.5, 119, 120, 7200, 200_000)]
-    assert durations == ["0.5 s", "119 s", "2.0 min", "2.0 h", "2.3 d"]

@@ -21,7 +21,7 @@ def test_the_time_of_runs_is_estimated_from_their_rounds(capsys: Any) -> None:
     (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in rounds))
     assert reproduce.main(["test.table1", "rows=one", "--plan"]) == 0  # one seed has rounds
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "4 of 4 runs remain: about 2 minutes of training for 2 of them, plus evaluation; "
+        "4 of 4 runs remain: about 2.0 min of training for 2 of them, plus evaluation; "
         "the time of 2 is unknown until similar runs have trained"
     )
 

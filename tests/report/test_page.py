@@ -11,7 +11,7 @@ import pytest
 from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
 from manyeyes.report.page import ChartGrid, Image, ImageStrip, Section, page
 from manyeyes.report.table import Table
-from manyeyes.report.text import printable
+from manyeyes.report.text import format_duration, printable
 
 PICTURE = Image(b"\x89PNG", "png", "a dot")
 
@@ -89,3 +89,8 @@ def test_text_cannot_become_markup_anywhere(reader: Callable[[str], Any]) -> Non
 
 def test_what_cannot_be_printed_is_replaced() -> None:
     assert printable("a\x1b[31m\n\udcff\x00é中") == "a�[31m���é中"
+
+
+def test_durations_have_readable_units() -> None:
+    durations = [format_duration(seconds) for seconds in (0.5, 119, 120, 7200, 200_000)]
+    assert durations == ["500 ms", "119 s", "2.0 min", "2.0 h", "2.3 d"]
