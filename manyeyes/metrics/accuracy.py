@@ -41,21 +41,20 @@ class PerUser:
 
     def summary(self) -> dict[str, float]:
         """Return means, percentiles and the mean of the worst tenth of the users (at least one); 0 without users."""
-        values = np.sort(self.values_U)
-        has_users = len(values) > 0
-        percentiles = np.percentile(values, PERCENTILES) if has_users else np.zeros(len(PERCENTILES))
+        values = np.sort(self.values_U) if len(self.values_U) else np.zeros(1)
+        percentiles = np.percentile(values, PERCENTILES)
         return {
-            "mean": float(values.mean()) if has_users else 0.0,
-            "weighted_mean": float(np.average(self.values_U, weights=self.counts_U)) if has_users else 0.0,
+            "mean": float(values.mean()),
+            "weighted_mean": float(ratio((self.values_U * self.counts_U).sum(), self.counts_U.sum())),
             **{f"q{percent:02d}": float(value) for percent, value in zip(PERCENTILES, percentiles, strict=True)},
-            "worst_decile": float(values[: -(-len(values) // 10)].mean()) if has_users else 0.0,
+            "worst_decile": float(values[: -(-len(values) // 10)].mean()),
         }
 
     def compute(self) -> dict[str, float]:
         """Return the summary and the number of users, by the names of the results of an evaluation."""
-        counts = {"num_users_scored": len(self.values_U), "num_users_unscorable": self.num_unscorable}
         return {
-            **{name: float(count) for name, count in counts.items()},
+            "num_users_scored": float(len(self.values_U)),
+            "num_users_unscorable": float(self.num_unscorable),
             **{f"user_{name}": value for name, value in self.summary().items()},
         }
 
@@ -99,10 +98,9 @@ class Accuracy:
         targets_N = as_class_ids("targets", targets, as_array(targets).size, num_classes)
         num_examples = len(targets_N)
         is_correct_N = as_class_ids("predicted", predicted, num_examples, num_classes) == targets_N
-        losses_N = as_array(losses).astype(np.float64)
+        losses_N = refuse_nan("losses", as_array(losses).astype(np.float64))
         if losses_N.shape != targets_N.shape:
             raise ValueError(f"losses has shape {losses_N.shape} but there are {num_examples} examples: give one each")
-        refuse_nan("losses", losses_N)
         users_N = as_ints("users", users, num_examples) if users is not None else np.zeros(0, np.int64)
         return Accuracy(
             np.bincount(targets_N[is_correct_N], minlength=num_classes),

@@ -14,9 +14,7 @@ def as_array(values: Any) -> NDArray[Any]:
     """Convert anything array-like or a torch tensor, without a copy where none is needed."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
-        if str(values.dtype) == "torch.bfloat16":  # NumPy has no such type
-            values = values.float()
-        return np.asarray(values.numpy())
+        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()  # NumPy has no bfloat16
     return np.asarray(values)
 
 
@@ -25,21 +23,18 @@ def as_scores(scores: Any) -> Scores:
     array = as_array(scores)
     if array.ndim != 2 or array.shape[1] == 0:
         raise ValueError(f"scores has shape {array.shape}: give one row for each example, one column for each class")
-    if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+    if array.dtype.kind not in "fiu":
         raise ValueError(f"scores has type {array.dtype}: give real numbers")
-    dtype = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
-    converted: Scores = np.asarray(array, dtype)
-    refuse_nan("scores", converted)
-    return converted
+    return refuse_nan(
+        "scores", np.asarray(array, np.float32 if array.dtype in (np.float16, np.float32) else np.float64)
+    )
 
 
 def as_ints(name: str, values: Any, num_examples: int) -> Ints:
     """Convert one integer for each example."""
     array = as_array(values)
     if array.shape != (num_examples,):
-        raise ValueError(
-            f"{name} has shape {array.shape} but there are {num_examples} examples: give one number for each"
-        )
+        raise ValueError(f"{name} has shape {array.shape} but there are {num_examples} examples: give one for each")
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{name} has type {array.dtype}: give whole numbers")
     return array.astype(np.int64)
@@ -54,12 +49,11 @@ def as_class_ids(name: str, values: Any, num_examples: int, num_classes: int) ->
     return ids_N
 
 
-def refuse_nan(name: str, values: NDArray[Any]) -> None:
-    """Raise ValueError for a NaN: it has no rank and no sum, so every result would be meaningless."""
-    is_nan = np.isnan(values)
-    if is_nan.any():
-        row = int(np.argwhere(is_nan)[0][0])
-        raise ValueError(f"{name} has a NaN in row {row}: the model has diverged, so train it with a lower rate")
+def refuse_nan(name: str, values: Scores) -> Scores:
+    """Return the values, or raise ValueError for a NaN: it has no rank and no sum, so no result would have a meaning."""
+    if len(rows := np.argwhere(np.isnan(values))):
+        raise ValueError(f"{name} has a NaN in row {rows[0][0]}: the model has diverged, so train it with a lower rate")
+    return values
 
 
 def ratio(numerator: Any, denominator: Any) -> Floats:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
-if TYPE_CHECKING:
-    from manyeyes.core.population import Population
+from manyeyes.core.population import Population
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,19 @@ class MetricSet:
     def validate(self, population: Population) -> None:
         """Raise ValueError for a metric that does not fit the data, and for two with a result of the same name."""
         for metric in self.metrics:
-            incompatibility = getattr(metric, "incompatibility", None)
-            if incompatibility is not None and (reason := incompatibility(population)):
+            if hasattr(metric, "incompatibility") and (reason := metric.incompatibility(population)):
                 raise ValueError(reason)
         self.compute()
 
     def update(self, outputs_NC: Any, targets: Any) -> MetricSet:
-        return MetricSet(tuple(_update(metric, outputs_NC, targets) for metric in self.metrics))
+        updated = tuple(metric.update(outputs_NC, targets) for metric in self.metrics)
+        for old, new in zip(self.metrics, updated, strict=True):
+            if not isinstance(new, type(old)):
+                name, kind = type(old).__name__, type(new).__name__
+                raise ValueError(
+                    f"update of metric {name} returned {kind}: return a new {name} that includes the batch"
+                )
+        return MetricSet(updated)
 
     def merge(self, other: MetricSet) -> MetricSet:
         return MetricSet(tuple(a.merge(b) for a, b in zip(self.metrics, other.metrics, strict=True)))
@@ -79,13 +84,3 @@ class MetricSet:
 
 
 NO_METRICS = MetricSet()
-
-
-def _update(metric: Any, outputs_NC: Any, targets: Any) -> Any:
-    updated = metric.update(outputs_NC, targets)
-    if not isinstance(updated, type(metric)):
-        name = type(metric).__name__
-        raise ValueError(
-            f"update of metric {name} returned {type(updated).__name__}: return a new {name} that includes the batch"
-        )
-    return updated

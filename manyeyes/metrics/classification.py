@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 
+from manyeyes.core.population import Population
 from manyeyes.core.registry import component, option
-from manyeyes.metrics.arrays import Floats, as_class_ids, as_scores, ratio
+from manyeyes.metrics.arrays import as_class_ids, as_scores, ratio
 from manyeyes.metrics.base import ResultInfo
-
-if TYPE_CHECKING:
-    from manyeyes.core.population import Population
 
 
 @component("metric", "top_k")
@@ -31,7 +29,7 @@ class TopK:
         num_classes = len(population.classes)
         if self.k > num_classes:
             return (
-                f"metrics.top_k.k is {self.k} and the data has {num_classes} classes: set it to at most {num_classes}"
+                f"metrics.top_k.k is {self.k} and the data has {num_classes} classes: set it to {num_classes} or less"
             )
         return _incompatibility_with_several_labels("top_k", population)
 
@@ -42,16 +40,13 @@ class TopK:
         target_score_N1 = np.take_along_axis(scores_NC, targets_N1, axis=1)
         is_tied_before = (scores_NC == target_score_N1) & (np.arange(num_classes) < targets_N1)
         rank_N = np.count_nonzero((scores_NC > target_score_N1) | is_tied_before, axis=1)
-        return self._add(int(np.count_nonzero(rank_N < self.k)), num_examples)
+        return self.merge(TopK(self.k, int(np.count_nonzero(rank_N < self.k)), num_examples))
 
     def merge(self, other: TopK) -> TopK:
-        return self._add(other.num_correct, other.num_examples)
+        return TopK(self.k, self.num_correct + other.num_correct, self.num_examples + other.num_examples)
 
     def compute(self) -> dict[str, float]:
         return {f"top_{self.k}_accuracy": float(ratio(self.num_correct, self.num_examples))}
-
-    def _add(self, num_correct: int, num_examples: int) -> TopK:
-        return replace(self, num_correct=self.num_correct + num_correct, num_examples=self.num_examples + num_examples)
 
 
 @component("metric", "ece")
@@ -63,7 +58,7 @@ class CalibrationError:
     """
 
     bins: int = option(15, "bins of equal width between 0 and 1", minimum=1)
-    sums_3M: Floats | None = field(default=None, repr=False, compare=False)  # of examples, correct ones, confidences
+    sums_3M: Any = field(default=0.0, repr=False, compare=False)  # [3, M]: of examples, correct ones, confidences
 
     @property
     def results(self) -> dict[str, ResultInfo]:
@@ -79,22 +74,17 @@ class CalibrationError:
         is_correct_N = scores_NC.argmax(axis=1) == targets_N
         bin_N = np.clip(np.ceil(confidence_N * self.bins).astype(np.int64) - 1, 0, self.bins - 1)
         values_3N = (np.ones(len(targets_N)), is_correct_N, confidence_N)
-        return self._add(np.stack([np.bincount(bin_N, values_N, self.bins) for values_N in values_3N]))
+        sums_3M = np.stack([np.bincount(bin_N, values_N, self.bins) for values_N in values_3N])
+        return CalibrationError(self.bins, self.sums_3M + sums_3M)
 
     def merge(self, other: CalibrationError) -> CalibrationError:
-        return self if other.sums_3M is None else self._add(other.sums_3M)
+        return CalibrationError(self.bins, self.sums_3M + other.sums_3M)
 
     def compute(self) -> dict[str, float]:
-        if self.sums_3M is None:
-            return {"ece": 0.0}
-        count_M, correct_M, confidence_M = self.sums_3M
+        count_M, correct_M, confidence_M = np.broadcast_to(self.sums_3M, (3, self.bins))
         return {"ece": float(np.abs(correct_M - confidence_M).sum() / max(1.0, count_M.sum()))}
-
-    def _add(self, sums_3M: Floats) -> CalibrationError:
-        return replace(self, sums_3M=sums_3M if self.sums_3M is None else self.sums_3M + sums_3M)
 
 
 def _incompatibility_with_several_labels(metric: str, population: Population) -> str | None:
-    if population.labels.multi:
-        return f"metrics has {metric}, which needs one label per image, and the data has several: leave it out"
-    return None
+    message = f"metrics has {metric}, which needs one label per image, and the data has several: leave it out"
+    return message if population.labels.multi else None

@@ -46,13 +46,12 @@ class Curve:
 
     def value_at_round(self, round: int) -> float | None:
         """Return the latest value up to a round; None if the run is shorter or was not evaluated by then."""
-        return self._latest(self.rounds_E <= round) if 0 <= round < len(self.cumulative_batches_R) else None
+        return self._latest(self.rounds_E <= round) if round < len(self.cumulative_batches_R) else None
 
     def value_at_batches(self, batches: int) -> float | None:
         """Return the latest value within a number of batches; None if the run is shorter or was not evaluated by then."""
-        if batches > self.cumulative_batches_R[-1]:
-            return None
-        return self._latest(self.cumulative_batches_R[self.rounds_E] <= batches)
+        is_within_E = self.cumulative_batches_R[self.rounds_E] <= batches
+        return self._latest(is_within_E) if batches <= self.cumulative_batches_R[-1] else None
 
     def rounds_to(self, target: float) -> int | None:
         """Return the rounds before the first value at or above the target; None if there is none."""

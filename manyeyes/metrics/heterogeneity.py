@@ -37,11 +37,10 @@ def _histograms(histograms_UC: Any) -> Floats:
     counts_UC = as_array(histograms_UC).astype(np.float64)
     if counts_UC.ndim != 2 or counts_UC.size == 0:
         raise ValueError(
-            f"histograms has shape {counts_UC.shape}: give a row for each user and a column for each class"
+            f"histograms has shape {counts_UC.shape}: give one row for each user, one column for each class"
         )
     if not np.all(np.isfinite(counts_UC) & (counts_UC >= 0)):
         raise ValueError("histograms has a negative or infinite count: give how many examples of each class a user has")
-    empty_users = np.flatnonzero(counts_UC.sum(axis=1) == 0)
-    if len(empty_users):
+    if len(empty_users := np.flatnonzero(counts_UC.sum(axis=1) == 0)):
         raise ValueError(f"the user in row {empty_users[0]} has no examples, so no distribution: leave such users out")
     return counts_UC

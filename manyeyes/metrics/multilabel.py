@@ -20,6 +20,7 @@ from manyeyes.metrics.accuracy import USER_RESULTS, PerUser
 from manyeyes.metrics.arrays import Floats, Ints, Scores, as_array, as_ints, as_scores, ratio
 from manyeyes.metrics.base import NO_METRICS, MetricSet, ResultInfo
 
+SCORE_LABELS = {"ap": "average precision", "precision": "precision", "recall": "recall", "f1": "F1"}
 BLOCK_EXAMPLES = 4096  # examples whose binary losses are computed at a time
 BLOCK_SCORES = 1 << 22  # scores sorted at a time by one thread: large enough for few searches, small enough for memory
 
@@ -54,15 +55,9 @@ class MultiLabelScores:
     """All scores seen: an exact average precision needs every one of them."""
 
     results: ClassVar[Mapping[str, ResultInfo]] = {
-        "macro_ap": ResultInfo("macro average precision", is_fraction=True),
-        "macro_precision": ResultInfo("macro precision", is_fraction=True),
-        "macro_recall": ResultInfo("macro recall", is_fraction=True),
-        "macro_f1": ResultInfo("macro F1", is_fraction=True),
+        **{f"macro_{name}": ResultInfo(f"macro {label}", is_fraction=True) for name, label in SCORE_LABELS.items()},
         "c_f1": ResultInfo("C-F1", is_fraction=True),
-        "micro_ap": ResultInfo("micro average precision", is_fraction=True),
-        "micro_precision": ResultInfo("micro precision", is_fraction=True),
-        "micro_recall": ResultInfo("micro recall", is_fraction=True),
-        "micro_f1": ResultInfo("micro F1", is_fraction=True),
+        **{f"micro_{name}": ResultInfo(f"micro {label}", is_fraction=True) for name, label in SCORE_LABELS.items()},
         "examples": ResultInfo("evaluated images", higher_is_better=None),
         "classes_without_positives": ResultInfo("classes without positives", higher_is_better=None),
         **USER_RESULTS,
@@ -83,9 +78,8 @@ class MultiLabelScores:
         hot_NC = as_array(targets)
         if hot_NC.shape != scores_NC.shape:
             raise ValueError(f"targets has shape {hot_NC.shape} but scores {scores_NC.shape}: give one for each score")
-        if hot_NC.dtype != bool and not np.all((hot_NC == 0) | (hot_NC == 1)):
-            invalid = hot_NC[(hot_NC != 0) & (hot_NC != 1)][0]
-            raise ValueError(f"targets has the value {invalid}: give 1 for a class that the example has, else 0")
+        if len(invalid := hot_NC[(hot_NC != 0) & (hot_NC != 1)]):
+            raise ValueError(f"targets has the value {invalid[0]}: give 1 for a class that the example has, else 0")
         users_N = None if users is None else as_ints("users", users, len(scores_NC))
         row_P, class_P = np.nonzero(hot_NC)
         # a copy, since the caller may write its next batch into the same memory
@@ -143,8 +137,11 @@ class MultiLabelScores:
 
     @property
     def mean_loss(self) -> float:
-        """The binary cross-entropy, averaged over examples and classes."""
-        return mean_binary_cross_entropy(self.merged.scores_NC, self.merged.score_P)
+        """The binary cross-entropy softplus(s) - s y, averaged over examples and classes."""
+        scores_NC = self.merged.scores_NC
+        blocks = (scores_NC[start : start + BLOCK_EXAMPLES] for start in range(0, len(scores_NC), BLOCK_EXAMPLES))
+        softplus_sum = sum(float(np.logaddexp(0, block, dtype=np.float64).sum()) for block in blocks)
+        return (softplus_sum - float(self.merged.score_P.sum(dtype=np.float64))) / max(1, scores_NC.size)
 
     def per_class(self, threshold: float = 0.0) -> PerClass:
         """Score each class by itself; a class is predicted where its score is above the threshold (0 for logits)."""
@@ -176,8 +173,7 @@ class MultiLabelScores:
         num_classes_U = np.bincount(user_G, weights=is_scored_G, minlength=len(users_U))
         ap_U = ratio(np.bincount(user_G, weights=ap_G * is_scored_G, minlength=len(users_U)), num_classes_U)
         is_scored_U = num_classes_U > 0
-        num_unscorable = int(np.sum(~is_scored_U))
-        return PerUser(users_U[is_scored_U], ap_U[is_scored_U], counts_U[is_scored_U], num_unscorable)
+        return PerUser(users_U[is_scored_U], ap_U[is_scored_U], counts_U[is_scored_U], int(np.sum(~is_scored_U)))
 
     def compute(self, threshold: float = 0.0) -> dict[str, float]:
         """Return all results, FLAIR's table 1 first; a class is predicted where its score is above the threshold.
@@ -186,19 +182,14 @@ class MultiLabelScores:
         macro recall: it is what FLAIR prints as C-F1 (table 1, C-R-17: 2 * 71.7 * 49.3 / (71.7 + 49.3) = 58.4).
         """
         counts_C = self._counts_C(threshold)
-        precision_C, recall_C, f1_C = _precision_recall_f1(*counts_C)
-        precision, recall, f1 = _precision_recall_f1(*(count_C.sum() for count_C in counts_C))
         ap_C, ap = self.average_precision
+        macro = [float(score_C.mean()) for score_C in (ap_C, *_precision_recall_f1(*counts_C))]
+        micro = [ap, *map(float, _precision_recall_f1(*(count_C.sum() for count_C in counts_C)))]
+        _, precision, recall, _ = macro
         overall = {
-            "macro_ap": float(ap_C.mean()),
-            "macro_precision": float(precision_C.mean()),
-            "macro_recall": float(recall_C.mean()),
-            "macro_f1": float(f1_C.mean()),
-            "c_f1": float(ratio(2 * precision_C.mean() * recall_C.mean(), precision_C.mean() + recall_C.mean())),
-            "micro_ap": ap,
-            "micro_precision": float(precision),
-            "micro_recall": float(recall),
-            "micro_f1": float(f1),
+            **{f"macro_{name}": score for name, score in zip(SCORE_LABELS, macro, strict=True)},
+            "c_f1": float(ratio(2 * precision * recall, precision + recall)),
+            **{f"micro_{name}": score for name, score in zip(SCORE_LABELS, micro, strict=True)},
             "examples": float(len(self.merged.scores_NC)),
             "classes_without_positives": float(np.sum(counts_C[2] == 0)),
         }
@@ -253,10 +244,3 @@ class Positives:
 def num_at_or_above(ascending: Scores, thresholds: Scores) -> Ints:
     """Return the number of the sorted scores at or above each threshold."""
     return np.asarray(len(ascending) - np.searchsorted(ascending, thresholds, side="left"))
-
-
-def mean_binary_cross_entropy(scores_NC: Scores, score_P: Scores) -> float:
-    """Return the mean of softplus(s) - s y over examples and classes; `score_P` are the scores where y is 1."""
-    blocks = (scores_NC[start : start + BLOCK_EXAMPLES] for start in range(0, len(scores_NC), BLOCK_EXAMPLES))
-    softplus_sum = sum(float(np.logaddexp(0, block, dtype=np.float64).sum()) for block in blocks)
-    return (softplus_sum - float(score_P.sum(dtype=np.float64))) / max(1, scores_NC.size)

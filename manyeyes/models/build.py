@@ -8,9 +8,19 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from manyeyes.core.registry import Option, Registration, import_path, instantiate, lookup, names, options_of
+from manyeyes.core.registry import (
+    Bounds,
+    Option,
+    Registration,
+    check_value,
+    import_path,
+    instantiate,
+    lookup,
+    names,
+    options_of,
+)
 from manyeyes.models.inspection import layers
-from manyeyes.models.norms import NORM_HELP, check_norm
+from manyeyes.models.norms import NORM_BOUNDS, NORM_HELP
 from manyeyes.models.pretrained import load_pretrained
 
 CONTEXT = ("classes", "size", "seed")  # arguments that describe the run, passed to a model whose signature has them
@@ -47,8 +57,7 @@ def build_model(
         The model's own options, such as `width` of lenet.
     """
     for name, value in (("classes", classes), ("size", size)):
-        if value < 1:
-            raise ValueError(f"model={model} got {name}={value}: give 1 or more")
+        check_value(name, value, int, Bounds(minimum=1))
     registration = _registration(model)
     accepted = {option.name for option in options_of(registration.factory)}
     context = {"classes": classes, "size": size, "seed": seed}
@@ -56,7 +65,7 @@ def build_model(
     if norm is not None:
         is_registered = registration.name in names("model")
         if is_registered:
-            check_norm(norm)
+            check_value("model.norm", norm, str, NORM_BOUNDS)
         if "norm" in accepted or not is_registered:
             arguments["norm"] = norm
     # torch.manual_seed would also reseed the GPUs' generators; only the CPU's is used, and restored.

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,15 +42,10 @@ def mix_bits(number: Tensor) -> Tensor:
 def with_seeded_dropout(module: nn.Module) -> nn.Module:
     """Return a copy of the module in which every dropout layer is a SeededDropout."""
     module = copy.deepcopy(module)
-    dropouts = [
-        (parent, name, child)
-        for parent in module.modules()
-        for name, child in parent.named_children()
-        if type(child) in DROPPED_DIMS
-    ]
-    for layer, (parent, name, child) in enumerate(dropouts):
-        assert isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d), "selected by its type"
-        setattr(parent, name, SeededDropout(child.p, DROPPED_DIMS[type(child)], layer))
+    children = [(parent, name, child) for parent in module.modules() for name, child in parent.named_children()]
+    dropouts: list[tuple[nn.Module, str, Any]] = [child for child in children if type(child[2]) in DROPPED_DIMS]
+    for layer, (parent, name, dropout) in enumerate(dropouts):
+        setattr(parent, name, SeededDropout(dropout.p, DROPPED_DIMS[type(dropout)], layer))
     return module
 
 
@@ -76,7 +72,8 @@ class FlatModel:
         self._num_parameters = len(parameters)
         self.num_trainable, self.num_shared = sum(self._sizes[: self._num_parameters]), sum(self._sizes)
         self._seeds = [f"{name}.seed" for name, child in module.named_modules() if isinstance(child, SeededDropout)]
-        self._float32_names = _batch_norm_names(module)
+        norms = {name for name, child in module.named_modules() if hasattr(child, "running_mean")}
+        self._float32_names = {name for name in module.state_dict() if name.rpartition(".")[0] in norms}
         other_names = self._tensors.keys() | self._float32_names
         self._fixed = {
             name: tensor
@@ -141,33 +138,27 @@ class FlatModel:
             values |= dict.fromkeys(self._seeds, seed)
         outputs = functional_call(self.module, values, (images,))
         if not isinstance(outputs, Tensor):
+            model, kind = type(self.module).__name__, type(outputs).__name__
             raise ValueError(
-                f"{type(self.module).__name__} returns a {type(outputs).__name__} from forward: return one tensor, "
-                "the scores of each class [B, C]"
+                f"{model} returns a {kind} from forward: return one tensor, the scores of each class [B, C]"
             )
         return outputs
 
     def mask(self, is_chosen: Callable[[str], bool]) -> Tensor:
         """Return a mask [W], true for the values of the tensors whose name is chosen."""
-        masks = [torch.full((t.numel(),), is_chosen(name)) for name, t in self._tensors.items()]
-        return torch.cat(masks).to(next(iter(self._tensors.values())).device)
+        tensors = self._tensors.items()
+        return torch.cat([torch.full_like(t, is_chosen(name), dtype=torch.bool).flatten() for name, t in tensors])
 
     def _values(self, theta: Tensor | Sequence[Tensor], statistics: Tensor) -> dict[str, Tensor]:
         """Return the vector's tensors, by name."""
-        pieces = (
-            ((theta,), [self._sizes[: self._num_parameters]]) if isinstance(theta, Tensor) else (theta, self.pieces)
-        )
-        flat = [tensor for piece, sizes in zip(*pieces, strict=True) for tensor in piece.split(sizes)]
+        if isinstance(theta, Tensor):
+            flat = list(theta.split(self._sizes[: self._num_parameters]))
+        else:
+            flat = [tensor for piece, sizes in zip(theta, self.pieces, strict=True) for tensor in piece.split(sizes)]
         if statistics.numel():
             flat += statistics.split(self._sizes[self._num_parameters :])
         named = zip(self._tensors.items(), flat, strict=True)
         return {name: values.view(tensor.shape) for (name, tensor), values in named}
-
-
-def _batch_norm_names(module: nn.Module) -> set[str]:
-    """Return the names of the tensors of norms with statistics."""
-    norms = {name for name, child in module.named_modules() if hasattr(child, "running_mean")}
-    return {name for name in module.state_dict() if name.rpartition(".")[0] in norms}
 
 
 def _norm_buffers(module: nn.Module) -> dict[str, Tensor]:
@@ -177,7 +168,7 @@ def _norm_buffers(module: nn.Module) -> dict[str, Tensor]:
         if norm.track_running_stats and norm.momentum is None:
             raise ValueError(f"norm {name} averages over all batches ever seen (momentum=None): give it a momentum")
     return {
-        f"{prefix}.{name}" if prefix else name: buffer
+        name: buffer
         for prefix, norm in norms.items()
-        for name, buffer in norm.named_buffers(recurse=False)
+        for name, buffer in norm.named_buffers(prefix=prefix, recurse=False)
     }

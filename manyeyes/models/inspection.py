@@ -17,9 +17,7 @@ from manyeyes.models.flat import FlatModel
 
 def layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the name and module of every submodule with parameters of its own, in order of registration."""
-    return [
-        (name, layer) for name, layer in module.named_modules() if any(True for _ in layer.parameters(recurse=False))
-    ]
+    return [(name, layer) for name, layer in module.named_modules() if list(layer.parameters(recurse=False))]
 
 
 def check_fits(module: nn.Module, height: int, width: int, classes: int, evaluated: bool = True) -> None:
@@ -31,10 +29,8 @@ def check_fits(module: nn.Module, height: int, width: int, classes: int, evaluat
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, tensor in tensors.items():
         if is_lazy(tensor):
-            raise ValueError(
-                f"the model's {name} has no shape yet, because its layer is lazy: call the module once on a batch "
-                f"of images [N, 3, {height}, {width}] before you pass it to train"
-            )
+            fix = f"call the module once on a batch of images [N, 3, {height}, {width}] before you pass it to train"
+            raise ValueError(f"the model's {name} has no shape yet, because its layer is lazy: {fix}")
     device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
     images = trial_images(height, width, device)[:2]
     for training in (True, False) if evaluated else (True,):
@@ -54,16 +50,12 @@ def _outputs(module: nn.Module, images: Tensor, mode: str) -> object:
     except Exception as error:  # whatever the forward of a user's module raises
         if mismatched:
             name, channels = mismatched[0]
-            raise ValueError(
-                f"the model expects {channels} input channel{'s' * (channels != 1)} and the images have "
-                f"{images.shape[1]}: give its layer {name} in_channels={images.shape[1]}"
-            ) from error
+            problem = f"the model expects {_count(channels, 'input channel')} and the images have {images.shape[1]}"
+            raise ValueError(f"{problem}: give its layer {name} in_channels={images.shape[1]}") from error
         cause = ": ".join([type(error).__name__, *str(error).splitlines()[:1]]).rstrip(".:")
-        raise ValueError(
-            f"the model fails in {mode} mode on {str(images.dtype).removeprefix('torch.')} images "
-            f"{list(images.shape)} ({cause}): give a model for images of this shape and type, "
-            "or change the images' size with preprocess.crop"
-        ) from error
+        kind = f"{str(images.dtype).removeprefix('torch.')} images {list(images.shape)}"
+        fix = "give a model for images of this shape and type, or change the images' size with preprocess.crop"
+        raise ValueError(f"the model fails in {mode} mode on {kind} ({cause}): {fix}") from error
     return outputs
 
 
@@ -92,13 +84,17 @@ def _check_outputs(outputs: object, mode: str, num_images: int, classes: int) ->
         dtype = str(outputs.dtype).removeprefix("torch.")
         raise ValueError(f"the model returns {dtype} numbers in {mode} mode: {advice}")
     if outputs.dim() == 2 and len(outputs) == num_images and outputs.shape[1] != classes:
-        raise ValueError(
-            f"the model has {outputs.shape[1]} output{'s' * (outputs.shape[1] != 1)} and the data has {classes} "
-            f"class{'es' * (classes != 1)}: give its last layer {classes} output{'s' * (classes != 1)}"
+        problem = (
+            f"the model has {_count(outputs.shape[1], 'output')} and the data has {_count(classes, 'class', 'es')}"
         )
+        raise ValueError(f"{problem}: give its last layer {_count(classes, 'output')}")
     if outputs.shape != (num_images, classes):
         shape = list(outputs.shape)
         raise ValueError(f"the model returns shape {shape} for {num_images} images in {mode} mode: {advice}")
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{plural if number != 1 else ''}"
 
 
 @contextmanager
@@ -145,9 +141,8 @@ def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
         return trial(weights[: model.num_trainable], statistics, images[:num_images]), statistics
 
     with _preserved_generators(weights.device):
-        generator = torch.default_generator
-        if weights.is_cuda:
-            generator = torch.cuda.default_generators[weights.device.index or 0]
+        cuda = torch.cuda.default_generators
+        generator = cuda[weights.device.index or 0] if weights.is_cuda else torch.default_generator
         before = generator.get_state()
         two, three = outputs_and_statistics(2), outputs_and_statistics(3)
         uses_rng = not torch.equal(before, generator.get_state())
@@ -156,18 +151,13 @@ def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
             trains_on_one = True
         except ValueError:  # live BatchNorm needs several values of every channel
             trains_on_one = False
-    trial_buffers = dict(trial.module.named_buffers())
-    mutated = (
-        name
-        for name, buffer in model.module.named_buffers()
-        if buffer.is_floating_point() and not torch.equal(buffer, trial_buffers[name])
-    )
+    buffers = zip(model.module.named_buffers(), trial.module.buffers(), strict=True)
+    mutated = (name for (name, old), new in buffers if old.is_floating_point() and not torch.equal(old, new))
     return ModuleTraits(uses_rng, not _is_independent(two, three), trains_on_one, next(mutated, ""))
 
 
 def _is_independent(two: tuple[Tensor, Tensor], three: tuple[Tensor, Tensor]) -> bool:
     """Return whether a third image changed neither the outputs of the first two nor the statistics."""
-    (outputs_two, statistics_two), (outputs_three, statistics_three) = two, three
-    difference = (outputs_two - outputs_three[:2]).abs().max()
-    has_same_outputs = bool(difference <= OUTPUT_RTOL * outputs_two.abs().max())
-    return has_same_outputs and torch.allclose(statistics_two, statistics_three, rtol=OUTPUT_RTOL, atol=OUTPUT_RTOL**2)
+    difference = (two[0] - three[0][:2]).abs().max()
+    has_same_outputs = bool(difference <= OUTPUT_RTOL * two[0].abs().max())
+    return has_same_outputs and torch.allclose(two[1], three[1], rtol=OUTPUT_RTOL, atol=OUTPUT_RTOL**2)

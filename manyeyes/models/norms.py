@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyeyes.core.registry import Bounds, check_value
 from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 NORMS = ("group", "frozen_batch", "batch")
@@ -14,6 +15,7 @@ NORMS = ("group", "frozen_batch", "batch")
 Norm = Callable[[int], nn.Module]
 NORM_HELP = "norm layers: group, frozen_batch or batch"
 NormName = Annotated[str, NORM_HELP]
+NORM_BOUNDS = Bounds(choices=NORMS)
 
 
 class FrozenBatchNorm2d(nn.Module):
@@ -44,14 +46,7 @@ def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Ten
     """Return relu(norm(x) + residual)."""
     if isinstance(norm, FusedGroupNorm):
         return norm(x, residual, minimum=0.0)
-    y: Tensor = norm(x)
-    return F.relu(y if residual is None else y + residual, inplace=True)
-
-
-def check_norm(norm: str) -> None:
-    """Raise ValueError for an unknown kind of norm."""
-    if norm not in NORMS:
-        raise ValueError(f"model.norm is {norm!r}: choose one of {', '.join(NORMS)}")
+    return F.relu(norm(x) if residual is None else norm(x) + residual, inplace=True)
 
 
 def group_count(channels: int, max_groups: int) -> int:
@@ -63,7 +58,7 @@ def group_count(channels: int, max_groups: int) -> int:
 
 def norm_layer(norm: str, max_groups: int) -> Norm:
     """Return the function from a number of channels to a norm; `max_groups` is for group norms."""
-    check_norm(norm)
+    check_value("model.norm", norm, str, NORM_BOUNDS)
     if norm == "group":
         return lambda channels: nn.GroupNorm(group_count(channels, max_groups), channels)
     return FrozenBatchNorm2d if norm == "frozen_batch" else nn.BatchNorm2d
@@ -76,7 +71,6 @@ def freeze_norms(module: nn.Module) -> nn.Module:
         if norm.running_mean is None or norm.running_var is None:
             raise ValueError(f"BatchNorm layer {name!r} has no running statistics to freeze: use group_norms")
         new = FrozenBatchNorm2d(norm.num_features, norm.eps, norm.affine)
-        new.weight, new.bias = norm.weight, norm.bias
         new.running_mean, new.running_var = norm.running_mean, norm.running_var
         return new
 
@@ -87,9 +81,7 @@ def group_norms(module: nn.Module, max_groups: int) -> nn.Module:
     """Replace every BatchNorm2d with a GroupNorm, in place: weight and bias stay, statistics are dropped."""
 
     def grouped(name: str, norm: nn.BatchNorm2d) -> nn.Module:
-        new = nn.GroupNorm(group_count(norm.num_features, max_groups), norm.num_features, norm.eps, norm.affine)
-        new.weight, new.bias = norm.weight, norm.bias
-        return new
+        return nn.GroupNorm(group_count(norm.num_features, max_groups), norm.num_features, norm.eps, norm.affine)
 
     return _replace_batch_norms(module, grouped)
 
@@ -109,7 +101,8 @@ def _replace_batch_norms(module: nn.Module, replacement: Callable[[str, nn.Batch
 
 
 def _with_followers(name: str, old: nn.BatchNorm2d, new: nn.Module) -> nn.Module:
-    """Append to the new norm what the old one did after normalizing (timm's BatchNormAct2d: dropout, activation)."""
+    """Give the new norm the old one's scale and bias, and what it did afterwards (timm's BatchNormAct2d)."""
+    new.weight, new.bias = old.weight, old.bias
     if type(old).forward is nn.BatchNorm2d.forward:
         return new
     followers = [child for child in (getattr(old, "drop", None), getattr(old, "act", None)) if child is not None]

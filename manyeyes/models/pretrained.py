@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,32 +49,22 @@ def _match(module: nn.Module, state: dict[str, Tensor], source: str) -> Pretrain
     """Return what is loaded from a file; raise ValueError where file and model differ in more than the classifier."""
     expected = module.state_dict()
     misshapen = {key for key, value in expected.items() if key in state and state[key].shape != value.shape}
-    new_layers = _new_layers(layers(module)[-1][0], expected, state, misshapen)
+    classifier = layers(module)[-1][0]
+    new_layers = {classifier} & {_layer_name(key) for key in misshapen}
+    if any(_layer_name(key) == "bottleneck" and (key in misshapen or key not in state) for key in expected):
+        new_layers = {"bottleneck", classifier}  # a classifier is useless on features it was not trained on
     replaced = tuple(key for key in expected if _layer_name(key) in new_layers)
     loaded = tuple(key for key in expected if _layer_name(key) not in new_layers)
     ignored = tuple(key for key in state if key not in expected)
+    shapes = {key: f"shape {tuple(state[key].shape)} and the model {tuple(expected[key].shape)}" for key in misshapen}
     problems = (
         *(f"no {key!r}" for key in loaded if key not in state),
-        *(
-            f"{key!r} of shape {tuple(state[key].shape)} and the model {tuple(expected[key].shape)}"
-            for key in loaded
-            if key in misshapen
-        ),
+        *(f"{key!r} of {shapes[key]}" for key in loaded if key in misshapen),
         *(f"{key!r} and the model does not" for key in ignored if key.rpartition(".")[2] not in NORM_STATISTICS),
     )
     if problems:
         raise ValueError(f"weights {source} have {problems[0]}: give weights of this model")
     return Pretrained(loaded, replaced, ignored)
-
-
-def _new_layers(
-    classifier: str, expected: Mapping[str, Tensor], state: Mapping[str, Tensor], misshapen: set[str]
-) -> set[str]:
-    """Return the names of the layers that keep their new initialization."""
-    bottleneck = {key for key in expected if _layer_name(key) == "bottleneck"}
-    if any(key in misshapen or key not in state for key in bottleneck):
-        return {"bottleneck", classifier}  # a classifier is useless on features it was not trained on
-    return {classifier} & {_layer_name(key) for key in misshapen}
 
 
 def _layer_name(key: str) -> str:
@@ -85,11 +74,8 @@ def _layer_name(key: str) -> str:
 def _published_url(module: nn.Module) -> str:
     architecture = getattr(module, "architecture", type(module).__name__)
     if architecture not in PUBLISHED_URLS:
-        known = ", ".join(PUBLISHED_URLS)
-        raise ValueError(
-            f"model.pretrained is 'imagenet', which has no weights for {architecture}, only for {known}: "
-            "give a file or a URL"
-        )
+        problem = f"has no weights for {architecture}, only for {', '.join(PUBLISHED_URLS)}"
+        raise ValueError(f"model.pretrained is 'imagenet', which {problem}: give a file or a URL")
     return PUBLISHED_URLS[architecture]
 
 
@@ -107,10 +93,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     except ImportError:
         raise
     except Exception as error:  # a broken file can raise nearly anything
-        raise ValueError(
-            f"weights file {path} cannot be read ({type(error).__name__}), since it is truncated or has more than "
-            "tensors: download it again, or save only the model's state_dict()"
-        ) from error
+        problem = f"cannot be read ({type(error).__name__}), since it is truncated or has more than tensors"
+        fix = "download it again, or save only the model's state_dict()"
+        raise ValueError(f"weights file {path} {problem}: {fix}") from error
     return _check_state_dict(state, str(path))
 
 

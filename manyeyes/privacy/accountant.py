@@ -5,8 +5,6 @@ A round publishes a sum of updates, each clipped to norm C, plus Gaussian noise 
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -46,13 +44,12 @@ class PrivacyAccountant:
 
     def __post_init__(self) -> None:
         check_options(self, "")
-        if self.cohort_size > self.num_users:
+        cohort_size, num_users = self.cohort_size, self.num_users
+        if cohort_size > num_users:
+            raise ValueError(f"cohort_size is {cohort_size}: set it to at most the number of users, {num_users}")
+        if self.sampling == "none" and cohort_size != num_users:
             raise ValueError(
-                f"cohort_size is {self.cohort_size}: set it to at most the number of users, {self.num_users}"
-            )
-        if self.sampling == "none" and self.cohort_size != self.num_users:
-            raise ValueError(
-                f"without sampling all users take part, and cohort_size is {self.cohort_size}: set it to {self.num_users}"
+                f"without sampling all users take part, and cohort_size is {cohort_size}: set it to {num_users}"
             )
         if self.sampling == "fixed" and self.method == "pld":
             raise ValueError("accountant=pld has no privacy losses of fixed-size cohorts: use rdp, or Poisson sampling")
@@ -73,10 +70,10 @@ class PrivacyAccountant:
 
         check_value("delta", delta, float, DELTA_BOUNDS)
         orders, renyi = _divergences(self.num_users, self.cohort_size, self.noise_multiplier, self.sampling)
-        epsilon = float(compute_epsilon(orders, self.rounds * renyi, delta)[0])
+        epsilon = compute_epsilon(orders, self.rounds * renyi, delta)[0]
         if self.method == "pld" and epsilon < MAX_PLD_EPSILON:
-            epsilon = float(_privacy_loss(self).get_epsilon_for_delta(delta))
-        return epsilon
+            epsilon = _privacy_loss(self).get_epsilon_for_delta(delta)
+        return float(epsilon)
 
     def epsilon_spent(self, rounds: int, delta: float) -> float:
         """Return epsilon after this many rounds, 0 or more: in 0.2 ms with rdp, in tens of milliseconds with pld."""
@@ -97,27 +94,23 @@ class PrivacyAccountant:
 @lru_cache(maxsize=1024)
 def _divergences(num_users: int, cohort_size: int, noise_multiplier: float, sampling: str) -> tuple[Doubles, Doubles]:
     """Return orders and the Renyi divergence of one round at each; those of rounds add up (Mironov 2017)."""
-    from dp_accounting import (
-        DpEvent,
-        GaussianDpEvent,
-        NeighboringRelation,
-        PoissonSampledDpEvent,
-        SampledWithoutReplacementDpEvent,
-    )
+    import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
-    from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 
-    event: DpEvent = GaussianDpEvent(noise_multiplier)
-    relation, orders = NeighboringRelation.ADD_OR_REMOVE_ONE, DEFAULT_RDP_ORDERS
+    event: dp.DpEvent = dp.GaussianDpEvent(noise_multiplier)
+    accountant = RdpAccountant()
     if sampling == "poisson":
-        event = PoissonSampledDpEvent(cohort_size / num_users, event)
+        event = dp.PoissonSampledDpEvent(cohort_size / num_users, event)
     elif sampling == "fixed":
         # A clipped update that is replaced by another moves the sum by up to 2 C (Wang, Balle, Kasiviswanathan 2019).
-        event = SampledWithoutReplacementDpEvent(num_users, cohort_size, GaussianDpEvent(noise_multiplier / 2))
-        relation, orders = NeighboringRelation.REPLACE_ONE, FIXED_SIZE_ORDERS
-    accountant = RdpAccountant(orders, relation)
-    with _without_warnings():
+        event = dp.SampledWithoutReplacementDpEvent(num_users, cohort_size, dp.GaussianDpEvent(noise_multiplier / 2))
+        accountant = RdpAccountant(FIXED_SIZE_ORDERS, dp.NeighboringRelation.REPLACE_ONE)
+    logger = logging.getLogger("absl")  # warns that some orders are left out with little noise: the bound holds
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
         accountant.compose(event)
+    finally:
+        logger.disabled = was_disabled
     renyi: Doubles = np.maximum(accountant.rdp, 0)  # rounding can make it slightly negative
     if sampling == "fixed":  # never worse than if the sample were known (the divergence is quasi-convex)
         renyi = np.minimum(renyi, accountant.orders / (2 * (noise_multiplier / 2) ** 2))
@@ -139,23 +132,10 @@ def _one_loss(q: float, noise_multiplier: float, interval: float) -> Any:
 
     # The loss of one round varies by q^2 times the chi-square distance of two Gaussians.
     stddev = q * math.sqrt(math.expm1(min(noise_multiplier**-2, 99)))
+    interval = min(interval, stddev / MIN_POINTS_PER_STDDEV)
     return privacy_loss_distribution.from_gaussian_mechanism(
-        noise_multiplier,
-        sampling_prob=q,
-        value_discretization_interval=min(interval, stddev / MIN_POINTS_PER_STDDEV),
+        noise_multiplier, sampling_prob=q, value_discretization_interval=interval
     )
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence dp-accounting's warning that it leaves out some orders with little noise: the bound holds without them."""
-    logger = logging.getLogger("absl")
-    was_disabled = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
 
 
 def update_noise(noise_multiplier: float, clipped_count_stddev: float) -> float:

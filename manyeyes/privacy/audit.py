@@ -103,19 +103,10 @@ def audit(
     threshold = rounds * SAMPLED_FRACTION / 2  # halfway between the expected scores of absent and present canaries
     false_alarms, misses = int((scores[~is_present] > threshold).sum()), int((scores[is_present] <= threshold).sum())
     num_present = int(is_present.sum())
-    return Audit(
-        claimed_epsilon=epsilon,
-        delta=delta,
-        num_users=len(population.user_ids),
-        num_canaries=num_canaries,
-        rounds=rounds,
-        num_guesses=num_guesses,
-        num_correct=num_correct,
-        epsilon_lower_bound=epsilon_lower_bound(num_canaries, num_guesses, num_correct, delta),
-        gaussian_epsilon_lower_bound=gaussian_epsilon_lower_bound(
-            false_alarms, num_canaries - num_present, misses, num_present, delta
-        ),
-    )
+    bound = epsilon_lower_bound(num_canaries, num_guesses, num_correct, delta)
+    gaussian_bound = gaussian_epsilon_lower_bound(false_alarms, num_canaries - num_present, misses, num_present, delta)
+    num_users = len(population.user_ids)
+    return Audit(epsilon, delta, num_users, num_canaries, rounds, num_guesses, num_correct, bound, gaussian_bound)
 
 
 def _population(num_users: int, is_present: NDArray[np.bool_], seed: int) -> Population:
@@ -151,9 +142,8 @@ def p_value(num_canaries: int, num_guesses: int, num_correct: int, epsilon: floa
     and Jagielski 2023, "Privacy auditing with one (1) training run", theorem 5.2.
     """
     if not 0 <= num_correct <= num_guesses <= num_canaries:
-        raise ValueError(
-            f"{num_correct} correct of {num_guesses} guesses about {num_canaries} canaries is impossible: correct the counts"
-        )
+        counts = f"{num_correct} correct of {num_guesses} guesses about {num_canaries} canaries"
+        raise ValueError(f"{counts} is impossible: correct the counts")
     probability, steps = 1 / (1 + math.exp(-epsilon)), np.arange(1, num_correct + 1)
     below = np.cumsum(binom.pmf(num_correct - steps, num_guesses, probability)) / steps
     tail = binom.sf(num_correct - 1, num_guesses, probability)

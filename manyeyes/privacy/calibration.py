@@ -67,10 +67,8 @@ def _solve(name: str, accountant: PrivacyAccountant, known: dict[str, Any]) -> P
     elif name == "noise_multiplier":
         accountant = replace(accountant, noise_multiplier=min_noise_multiplier(accountant, epsilon, delta))
     elif not (epsilon := accountant.epsilon(delta)):
-        raise ValueError(
-            f"a noise multiplier of {accountant.noise_multiplier:g} gives epsilon 0 at delta {delta:.3g}: "
-            "set one of them lower"
-        )
+        noise = accountant.noise_multiplier
+        raise ValueError(f"a noise multiplier of {noise:g} gives epsilon 0 at delta {delta:.3g}: set one of them lower")
     return PrivacyGuarantee(accountant, epsilon, delta, name)
 
 
@@ -133,19 +131,13 @@ class Simulation:
     def __post_init__(self) -> None:
         check_value("cohort_size", self.cohort_size, int, Bounds(minimum=1))
         if self.cohort_size > self.accountant.cohort_size:
-            raise ValueError(
-                f"noise_cohort_size is {self.accountant.cohort_size}: set it to at least the cohort that trains, "
-                f"{self.cohort_size}"
-            )
+            large, small = self.accountant.cohort_size, self.cohort_size
+            raise ValueError(f"noise_cohort_size is {large}: set it to at least the cohort that trains, {small}")
 
     @property
     def noise_multiplier(self) -> float:
         """The standard deviation of the noise on the sum over the small cohort, over the clipping norm."""
         return self.accountant.noise_multiplier * self.cohort_size / self.accountant.cohort_size
-
-    def mean_stddev(self, clipping_norm: float) -> float:
-        """Return the standard deviation of the noise on each value of the mean update."""
-        return self.accountant.noise_multiplier * clipping_norm / self.accountant.cohort_size
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon of the large cohort, which training with that many users per round would have."""

@@ -44,23 +44,15 @@ class CentralDP:
     """
 
     epsilon: float = option(2.0, "the budget, which ends the run; 0: none", minimum=0)
-    noise_multiplier: float = option(
-        0.0, "noise stddev over the clipping norm; 0: the smallest that stays within epsilon", minimum=0
-    )
+    noise_multiplier: float = option(0.0, "noise stddev / clipping norm; 0: the smallest within epsilon", minimum=0)
     delta: float = option(0.0, DELTA_HELP, minimum=0, below=1)
-    clipping_norm: float = option(
-        1.0, "bound on the norm of an update; with a target quantile: of the first round", above=0
-    )
+    clipping_norm: float = option(1.0, "bound on the update norm; with a target quantile: in the first round", above=0)
     target_quantile: float = option(
         0.0, "the clipping norm follows this quantile of the update norms; 0: it is fixed", minimum=0, below=1
     )
     clip_learning_rate: float = option(0.2, "how fast the clipping norm follows", above=0)
-    clipped_count_stddev: float = option(
-        0.0, "noise stddev on how many updates are within the norm; 0: cohort / 20", minimum=0
-    )
-    noise_cohort_size: int = option(
-        0, "simulate the noise of this many clients per round; 0: of those that train", minimum=0
-    )
+    clipped_count_stddev: float = option(0.0, "noise stddev on the unclipped count; 0: cohort / 20", minimum=0)
+    noise_cohort_size: int = option(0, "clients per round whose noise is simulated; 0: those that train", minimum=0)
     accountant: str = option("rdp", "rdp (moments) or pld (tighter, slower)", choices=METHODS)
     reproducible_noise: bool = option(False, REPRODUCIBLE_NOISE_HELP)
     simulation: Simulation | None = field(default=None, repr=False)  # set by `calibrate`
@@ -77,10 +69,8 @@ class CentralDP:
             return f"privacy=central has no accounting for sampler={name}: set sampler=poisson, uniform or all"
         num_users = len(population.user_ids)
         if self.noise_cohort_size > num_users:
-            return (
-                f"privacy.noise_cohort_size={self.noise_cohort_size} is more than the {num_users} users of the data: "
-                "choose a smaller one"
-            )
+            setting = f"privacy.noise_cohort_size={self.noise_cohort_size}"
+            return f"{setting} is more than the {num_users} users of the data: choose a smaller one"
         if self.noise_cohort_size and isinstance(algorithm.sampler, AllClients):
             return "privacy.noise_cohort_size simulates a larger cohort, and sampler=all has every user: set it to 0"
         return _incompatibility(algorithm)
@@ -146,7 +136,7 @@ class CentralDP:
         change = -self.clip_learning_rate * (unclipped_fraction - self.target_quantile)
         if not math.log(FLOAT32.tiny) < math.log(norm) + change < math.log(FLOAT32.max):
             raise DivergenceError(
-                "the clipping norm has left the range of float32: set privacy.clip_learning_rate or the noise lower"
+                "the clipping norm has left the range of float32: lower privacy.clip_learning_rate or the noise"
             )
         return norm * math.exp(change)
 
@@ -163,11 +153,10 @@ class CentralDP:
         source = "a seed drawn by the operating system and not kept"
         if self.reproducible_noise:
             source = "the run's seed, so it repeats and protects no one from those who know the seed"
-        clipping = f"clipped at norm {self.clipping_norm:g}"
+        norm = f"{self.clipping_norm:g}"
+        clipping = f"clipped at norm {norm}"
         if self.target_quantile:
-            clipping = (
-                f"clipped near the {self.target_quantile:g} quantile of their norms, starting at {self.clipping_norm:g}"
-            )
+            clipping = f"clipped near the {self.target_quantile:g} quantile of their norms, starting at {norm}"
         return (
             f"{self.accounting.describe(self.delta)} Updates are {clipping}; the noise multiplier is "
             f"{self.noise_multiplier:.4g} (accountant {self.accountant}); the noise comes from {source}. The sampled "
@@ -214,11 +203,10 @@ class LocalDP:
         """Return the mean of the noisy updates."""
         stddev = self.noise_multiplier * self.clipping_norm * math.sqrt(len(plan.clients))
         noise = GaussianSource(noise_seed).noise_like(result.update_W, stddev, context.personal_mask)
-        client_ids = np.array([client.client_id for client in plan.clients], np.int64)
         old_times = privacy_state["times"].numpy()
-        times = np.zeros(max(len(old_times), client_ids.max(initial=-1) + 1), np.int64)
-        times[: len(old_times)] = old_times
-        np.add.at(times, client_ids, 1)
+        client_ids = np.array([client.client_id for client in plan.clients], np.int64)
+        times = np.bincount(client_ids, minlength=len(old_times))
+        times[: len(old_times)] += old_times
         return (result.update_W + noise) / max(len(plan.clients), 1), {"times": torch.from_numpy(times)}
 
     def epsilon_spent(self, rounds: int, privacy_state: PrivacyState) -> float:
@@ -246,8 +234,6 @@ def _incompatibility(algorithm: Algorithm) -> str | None:
         return f"correction={name} uploads more than the update, which privacy does not protect: set correction=none"
     weighting = algorithm.example_weighting
     if isinstance(weighting, ImportanceReweighting) and weighting.target_distribution is None:
-        return (
-            "example_weighting=importance would read p(y) from all users' labels: set "
-            "example_weighting.target_distribution"
-        )
+        reason = "example_weighting=importance would read p(y) from all users' labels"
+        return f"{reason}: set example_weighting.target_distribution"
     return None

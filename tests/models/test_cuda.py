@@ -10,15 +10,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from manyeyes.engines.gpu.compiling import compiled
+from manyeyes.models.fast.convolution import GroupConv2d
 from manyeyes.models.fast.cuda import (
     AlignedLinear,
     ClientLinear,
-    GroupConv2d,
     PatchConv2d,
     RowConv2d,
     optimize_for_cuda,
 )
-from manyeyes.models.fast.depthwise import DepthConv2d
 from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 
@@ -173,7 +172,7 @@ def test_norms_and_depthwise_convolutions_are_replaced_in_channels_last_models()
     plain.channels_last = ("cuda",)  # type: ignore[assignment]
     assert kinds_of(optimize_for_cuda(plain, vmapped=True)) == [type(layer) for layer in plain]
     fast = optimize_for_cuda(plain, vmapped=False)
-    kinds = [DepthConv2d, nn.Conv2d, FusedGroupNorm, nn.Identity, nn.GroupNorm, nn.ReLU]
+    kinds = [GroupConv2d, nn.Conv2d, FusedGroupNorm, nn.Identity, nn.GroupNorm, nn.ReLU]
     assert kinds_of(fast) == [
         *kinds,
         FusedGroupNorm,

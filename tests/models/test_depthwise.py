@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from manyeyes.engines.base import deterministic_kernels
+from manyeyes.models.fast.convolution import GroupConv2d
 from manyeyes.models.fast.cuda import optimize_for_cuda
-from manyeyes.models.fast.depthwise import DepthConv2d
 
 CUDA = pytest.param(
     "cuda",
@@ -37,7 +37,7 @@ def test_outputs_and_gradients(
     model = nn.Sequential(plain)
     model.channels_last = ("cuda",)  # type: ignore[assignment]
     fast = optimize_for_cuda(model, vmapped=False)
-    assert type(next(fast.children())) is DepthConv2d
+    assert type(next(fast.children())) is GroupConv2d
     images = torch.linspace(0, 50, 3 * channels * size[0] * size[1]).cos().view(3, channels, *size).to(device)
     images = images.contiguous(memory_format=torch.channels_last)
     with deterministic_kernels("float32"):

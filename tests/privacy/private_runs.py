@@ -90,7 +90,7 @@ def privatize(
     privacy: Any, norms: Any = (), noise_seed: int = 0, size: int = 1, clip: float = 1.0, accepted: Any = None
 ) -> Any:
     """Return the noised mean of updates that are 0, and the new privacy state."""
-    state = {"clip": torch.tensor(clip, dtype=torch.float64), "times": torch.zeros(0)}
+    state = {"clip": torch.tensor(clip, dtype=torch.float64), "times": torch.zeros(0, dtype=torch.int64)}
     return privacy.privatize(*make_result(torch.zeros(size), norms, accepted), state, noise_seed)
 
 

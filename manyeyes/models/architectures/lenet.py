@@ -5,7 +5,7 @@ from typing import Annotated
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyeyes.core.registry import register
+from manyeyes.core.registry import Bounds, check_value, register
 
 
 @register("model", "lenet")
@@ -24,8 +24,7 @@ class LeNet(nn.Module):
         super().__init__()
         if size < 4:
             raise ValueError(f"model=lenet halves its images twice and got images of {size} px: give 4 or more")
-        if width < 1:
-            raise ValueError(f"model.width is {width}: give 1 or more")
+        check_value("model.width", width, int, Bounds(minimum=1))
         self.conv1 = nn.Conv2d(3, width, 5, padding=2)
         self.conv2 = nn.Conv2d(width, width, 5, padding=2)
         self.fc1 = nn.Linear(width * (size // 4) ** 2, 6 * width)
@@ -34,10 +33,7 @@ class LeNet(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         x = _conv_relu_pool(self.conv2, _conv_relu_pool(self.conv1, x_BCHW))
-        x = F.relu(self.fc1(x.flatten(1)))
-        x = F.relu(self.fc2(x))
-        logits: Tensor = self.fc3(x)
-        return logits
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
 
 
 def _conv_relu_pool(layer: nn.Conv2d, x_BCHW: Tensor) -> Tensor:

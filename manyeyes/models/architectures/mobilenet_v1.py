@@ -1,5 +1,7 @@
 """MobileNet-v1 (Howard et al. 2017, arXiv:1704.04861, table 1)."""
 
+from itertools import pairwise
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -25,36 +27,27 @@ class DepthwiseSeparable(nn.Module):
         return norm_relu(self.bn2, self.pointwise(x))
 
 
+@register("model", "mobilenet_v1")
 class MobileNetV1(nn.Module):
     """A 3x3 stem, `blocks.0` to `blocks.12`, the mean over the image and `fc`.
 
     torch's default initialization is that of the FedPer baseline; each larger head adds one more of the last blocks.
+    Norms have 8 groups as in Hsu et al.'s code, since 32 would leave groups of one channel.
     """
 
     channels_last = ("cpu", "cuda")  # devices on which this memory format is faster
     head = ("fc", "blocks.12", "blocks.11", "blocks.10")
 
-    def __init__(self, classes: int, norm: Norm) -> None:
+    def __init__(self, classes: int, norm: NormName = "group") -> None:
         super().__init__()
+        make_norm = norm_layer(norm, 8)
         self.conv1 = nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False)
-        self.bn1 = norm(32)
-        channels = (32, *(out_channels for out_channels, _ in BLOCKS))
-        self.blocks = nn.Sequential(
-            *(
-                DepthwiseSeparable(in_channels, out_channels, stride, norm)
-                for in_channels, (out_channels, stride) in zip(channels, BLOCKS, strict=False)
-            )
-        )
+        self.bn1 = make_norm(32)
+        sizes = pairwise(((32, 2), *BLOCKS))
+        blocks = (DepthwiseSeparable(before, channels, stride, make_norm) for (before, _), (channels, stride) in sizes)
+        self.blocks = nn.Sequential(*blocks)
         self.fc = nn.Linear(1024, classes)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        x = norm_relu(self.bn1, self.conv1(x_BCHW))
-        x = self.blocks(x)
-        logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
-        return logits
-
-
-@register("model", "mobilenet_v1")
-def mobilenet_v1(classes: int, norm: NormName = "group") -> MobileNetV1:
-    """Build MobileNet-v1; 8 norm groups as in Hsu et al.'s code, since 32 would leave groups of one channel."""
-    return MobileNetV1(classes, norm_layer(norm, 8))
+        x = self.blocks(norm_relu(self.bn1, self.conv1(x_BCHW)))
+        return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))

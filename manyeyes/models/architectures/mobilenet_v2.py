@@ -5,7 +5,7 @@ from typing import Annotated
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyeyes.core.registry import register
+from manyeyes.core.registry import Bounds, check_value, register
 from manyeyes.models.norms import Norm, NormName, norm_layer
 
 # Expansion, channels, blocks and first stride of each stage: table 2 of the paper.
@@ -28,28 +28,33 @@ class InvertedResidual(nn.Module):
         return x + y if self.use_residual else y
 
 
+@register("model", "mobilenet_v2")
 class MobileNetV2(nn.Module):
     """1280 features per image and a linear classifier, after a linear `bottleneck` unless it is 0.
 
-    Landmarks in Hsu et al. 2020 has a bottleneck of 64; torchvision has none.
+    Landmarks in Hsu et al. 2020 has a bottleneck of 64; torchvision has none. Norms have 8 groups as in their code.
     """
 
     architecture = "mobilenet_v2"
-
     channels_last = ("cpu", "cuda")  # devices on which this memory format is faster
 
-    def __init__(self, classes: int, norm: Norm, bottleneck: int = 0) -> None:
+    def __init__(
+        self,
+        classes: int,
+        norm: NormName = "group",
+        bottleneck: Annotated[int, "units of a linear layer before the classifier; 0: none"] = 0,
+    ) -> None:
         super().__init__()
-        if bottleneck < 0:
-            raise ValueError(f"model.bottleneck is {bottleneck}: give 0 or more")
-        features: list[nn.Module] = [_conv(3, 32, 3, norm, stride=2)]
+        check_value("model.bottleneck", bottleneck, int, Bounds(minimum=0))
+        make_norm = norm_layer(norm, 8)
+        features: list[nn.Module] = [_conv(3, 32, 3, make_norm, stride=2)]
         in_channels = 32
         for expansion, out_channels, num_blocks, first_stride in STAGES:
             for block in range(num_blocks):
                 stride = 1 if block else first_stride
-                features.append(InvertedResidual(in_channels, out_channels, stride, expansion, norm))
+                features.append(InvertedResidual(in_channels, out_channels, stride, expansion, make_norm))
                 in_channels = out_channels
-        self.features = nn.Sequential(*features, _conv(in_channels, 1280, 1, norm))
+        self.features = nn.Sequential(*features, _conv(in_channels, 1280, 1, make_norm))
         self.bottleneck = nn.Linear(1280, bottleneck) if bottleneck else nn.Identity()
         # torchvision has dropout at index 0; this model has no randomness, and keeps the index.
         self.classifier = nn.Sequential(nn.Identity(), nn.Linear(bottleneck or 1280, classes))
@@ -63,23 +68,9 @@ class MobileNetV2(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         x = F.adaptive_avg_pool2d(self.features(x_BCHW), 1).flatten(1)
-        logits: Tensor = self.classifier(self.bottleneck(x))
-        return logits
+        return self.classifier(self.bottleneck(x))
 
 
-@register("model", "mobilenet_v2")
-def mobilenet_v2(
-    classes: int,
-    norm: NormName = "group",
-    bottleneck: Annotated[int, "units of a linear layer before the classifier; 0: none"] = 0,
-) -> MobileNetV2:
-    """Build MobileNetV2, with 8 norm groups as in the code of Hsu et al."""
-    return MobileNetV2(classes, norm_layer(norm, 8), bottleneck)
-
-
-def _conv(
-    in_channels: int, out_channels: int, kernel_size: int, norm: Norm, stride: int = 1, groups: int = 1
-) -> nn.Sequential:
-    padding = kernel_size // 2
-    conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False)
-    return nn.Sequential(conv, norm(out_channels), nn.ReLU6(inplace=True))
+def _conv(inputs: int, outputs: int, kernel_size: int, norm: Norm, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(inputs, outputs, kernel_size, stride, kernel_size // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, norm(outputs), nn.ReLU6(inplace=True))

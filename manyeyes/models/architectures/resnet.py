@@ -37,26 +37,24 @@ class ResNet(nn.Module):
     def __init__(self, architecture: str, classes: int, norm: Norm) -> None:
         super().__init__()
         self.architecture = architecture
-        first, second, third, fourth = BLOCKS[architecture]
+        blocks = BLOCKS[architecture]
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = norm(64)
-        self.layer1 = _stage(first, 64, 64, 1, norm)
-        self.layer2 = _stage(second, 64, 128, 2, norm)
-        self.layer3 = _stage(third, 128, 256, 2, norm)
-        self.layer4 = _stage(fourth, 256, 512, 2, norm)
+        self.layer1 = _stage(blocks[0], 64, 64, 1, norm)
+        self.layer2 = _stage(blocks[1], 64, 128, 2, norm)
+        self.layer3 = _stage(blocks[2], 128, 256, 2, norm)
+        self.layer4 = _stage(blocks[3], 256, 512, 2, norm)
         self.fc = nn.Linear(512, classes)
-        last_blocks = [f"layer{stage}.{block}" for stage in (3, 4) for block in range(BLOCKS[architecture][stage - 1])]
+        last_blocks = [f"layer{stage}.{block}" for stage in (3, 4) for block in range(blocks[stage - 1])]
         self.head = ("fc", *reversed(last_blocks[-3:]))  # 1 to 4 layers
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        x = norm_relu(self.bn1, self.conv1(x_BCHW))
-        x = F.max_pool2d(x, 3, stride=2, padding=1)
+        x = F.max_pool2d(norm_relu(self.bn1, self.conv1(x_BCHW)), 3, stride=2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
-        return logits
+        return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
 @register("model", "resnet18")

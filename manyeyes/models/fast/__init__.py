@@ -1,6 +1,6 @@
 """Layers that are faster than PyTorch's: the same functions of the same parameters."""
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def has_small_zero_padding(layer: nn.Conv2d) -> bool:
@@ -16,3 +16,8 @@ def padding_of(layer: nn.Conv2d) -> tuple[int, int]:
     assert not isinstance(layer.padding, str), "a convolution with padding by name is not replaced"
     top, left = layer.padding
     return top, left
+
+
+def clients_first(tensor: Tensor, dim: int | None, num_clients: int) -> Tensor:
+    """Return the tensor with the client dimension in front; one that all clients share is expanded."""
+    return tensor.expand(num_clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

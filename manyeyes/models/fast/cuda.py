@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from manyeyes.models.fast import has_small_zero_padding, padding_of
-from manyeyes.models.fast.depthwise import DepthConv2d
+from manyeyes.models.fast import clients_first, has_small_zero_padding, padding_of
+from manyeyes.models.fast.convolution import GroupConv2d
 from manyeyes.models.fast.group_norm import FusedGroupNorm
-from manyeyes.models.fast.kernels import to_channels_last
 
 MAX_PATCH_CHANNELS = 4  # of images, up to which a GPU's own convolutions are slow
 MIN_GROUP_CHANNELS = 64  # from which one kernel runs all groups of a convolution
@@ -101,14 +100,9 @@ def _(inputs: Tensor, weights: Tensor) -> Tensor:
 
 @multiply.register_vmap
 def _(info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, weights: Tensor) -> tuple[Tensor, int]:
-    inputs_KBI = _clients_first(inputs, in_dims[0], info.batch_size)
-    outputs: Tensor = multiply(inputs_KBI, _clients_first(weights, in_dims[1], info.batch_size))
+    inputs_KBI = clients_first(inputs, in_dims[0], info.batch_size)
+    outputs: Tensor = multiply(inputs_KBI, clients_first(weights, in_dims[1], info.batch_size))
     return outputs, 0
-
-
-def _clients_first(tensor: Tensor, dim: int | None, num_clients: int) -> Tensor:
-    """Return the tensor with the client dimension in front; one that all clients share is expanded."""
-    return tensor.expand(num_clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 def _multiply_setup(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -121,72 +115,6 @@ def _multiply_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
 
 
 multiply.register_autograd(_multiply_backward, setup_context=_multiply_setup)
-
-
-class GroupConv2d(nn.Conv2d):
-    """A Conv2d of stride 1 whose gradients stay fast when `vmap` runs it for many clients, as a grouped convolution."""
-
-    def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        outputs: Tensor = convolve(images, weight, list(padding_of(self)), 1)
-        return outputs if bias is None else outputs + bias[:, None, None]
-
-
-@torch.library.custom_op("manyeyes::convolve", mutates_args=())
-def convolve(images: Tensor, weights: Tensor, padding: list[int], groups: int) -> Tensor:
-    """Convolve with stride 1."""
-    return to_channels_last(F.conv2d(images, weights, padding=padding, groups=groups))
-
-
-@convolve.register_fake
-def _(images: Tensor, weights: Tensor, padding: list[int], groups: int) -> Tensor:
-    sizes = [n + 2 * p - k + 1 for n, p, k in zip(images.shape[2:], padding, weights.shape[2:], strict=True)]
-    return to_channels_last(images.new_empty(len(images), len(weights), *sizes))
-
-
-@torch.library.custom_op("manyeyes::convolve_weight_grad", mutates_args=())
-def convolve_weight_grad(images: Tensor, weights: Tensor, grad: Tensor, padding: list[int], groups: int) -> Tensor:
-    """Return the gradient of the weights."""
-    weight_grad: Tensor = torch.ops.aten.convolution_backward(
-        grad, images, weights, None, [1, 1], padding, [1, 1], False, [0, 0], groups, [False, True, False]
-    )[1]
-    return weight_grad.contiguous()
-
-
-@convolve_weight_grad.register_fake
-def _(images: Tensor, weights: Tensor, grad: Tensor, padding: list[int], groups: int) -> Tensor:
-    return torch.empty_like(weights, memory_format=torch.contiguous_format)
-
-
-def _convolve_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    images, weights, ctx.padding, ctx.groups = inputs
-    ctx.save_for_backward(images, weights)
-
-
-def _convolve_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients; that of the images is a convolution with the flipped weights: one kernel for all groups."""
-    images, weights = ctx.saved_tensors
-    padding, groups, grad = ctx.padding, ctx.groups, to_channels_last(grad)
-    image_grad = None
-    if ctx.needs_input_grad[0]:
-        flipped = weights.unflatten(0, (groups, -1)).flip(3, 4).transpose(1, 2).flatten(0, 1)
-        full_padding = [k - 1 - p for k, p in zip(weights.shape[2:], padding, strict=True)]
-        image_grad = convolve(grad, flipped, full_padding, groups)
-    return image_grad, convolve_weight_grad(images, weights, grad, padding, groups), None, None
-
-
-convolve.register_autograd(_convolve_backward, setup_context=_convolve_setup)
-
-
-@convolve.register_vmap
-def _(
-    info: Any, in_dims: tuple[int | None, ...], images: Tensor, weights: Tensor, padding: list[int], groups: int
-) -> tuple[Tensor, int]:
-    assert groups == 1, "a grouped convolution is not replaced by a GroupConv2d"
-    images_KBCHW = _clients_first(images, in_dims[0], info.batch_size)
-    weights_KOCHW = _clients_first(weights, in_dims[1], info.batch_size)
-    merged = to_channels_last(images_KBCHW.transpose(0, 1).flatten(1, 2))
-    outputs: Tensor = convolve(merged, weights_KOCHW.flatten(0, 1), padding, len(weights_KOCHW))
-    return outputs.unflatten(1, weights_KOCHW.shape[:2]), 1
 
 
 def optimize_for_cuda(module: nn.Module, vmapped: bool) -> nn.Module:
@@ -212,7 +140,7 @@ def _faster_convolution(layer: nn.Module, vmapped: bool, fuses_layers: bool) -> 
         return None
     if layer.groups > 1:
         is_depthwise = layer.groups == layer.in_channels == layer.out_channels
-        return DepthConv2d if fuses_layers and is_depthwise else None
+        return GroupConv2d if fuses_layers and is_depthwise else None
     if layer.in_channels <= MAX_PATCH_CHANNELS:
         return PatchConv2d
     if not vmapped or layer.stride != (1, 1):
