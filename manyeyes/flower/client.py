@@ -12,11 +12,12 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from manyeyes.components.weighting import ImportanceReweighting, WeightUniformly
+from manyeyes.config.build import build_model
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.round import make_context
-from manyeyes.core.state import ClientState, ServerState
+from manyeyes.core.state import ServerState
 from manyeyes.data.store.reader import open_population
 from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.client_step import compress
@@ -25,8 +26,8 @@ from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.flower.client_state import load_state, save_state
 from manyeyes.flower.config import FederationConfig
-from manyeyes.flower.training_spec import BuiltModel, TrainingSpec, make_model, parse_settings
-from manyeyes.flower.wire import CONFIG, from_record, parse_config, to_record
+from manyeyes.flower.messages import CONFIG, from_record, parse_config, to_record
+from manyeyes.flower.training_spec import TrainingSpec, make_engine_setup, parse_settings
 from manyeyes.metrics import Accuracy
 from manyeyes.training.scoring import FixedCohort
 
@@ -40,22 +41,18 @@ class ClientContext:
     """A client's examples and model, ready to train."""
 
     spec: TrainingSpec
-    population: Population  # all examples of the store
+    setup: EngineSetup  # its population has all examples of the store
     train: Population | None
     test: Population | None
-    model: BuiltModel
 
     def read_tensors(self, message: Message) -> dict[str, Tensor]:
         """Return what the server sent: weights [W], and the correction's server state [P] if it is sent."""
-        flat, correction = self.model.flat, self.spec.algorithm.correction
-        specs = {"weights": (torch.float32, (flat.num_shared,))}
+        model, correction = self.setup.model, self.spec.algorithm.correction
+        specs = {"weights": (torch.float32, (model.num_shared,))}
         is_sent = message.metadata.message_type == "train" and correction is not None and correction.downloads
         if is_sent and correction is not None and correction.init(torch.zeros(0)) is not None:
-            specs["correction"] = (torch.float32, (flat.num_trainable,))
-        return from_record(message.content["arrays"], specs, self.model.device)
-
-    def engine(self, population: Population) -> ReferenceEngine:
-        return ReferenceEngine(EngineSetup(self.model.flat, population, self.spec.preprocess, self.model.device))
+            specs["correction"] = (torch.float32, (model.num_trainable,))
+        return from_record(message.content["arrays"], specs, self.setup.device)
 
 
 def build_client() -> ClientApp:
@@ -70,7 +67,7 @@ def build_client() -> ClientApp:
 def query(message: Message, context: Context) -> Message:
     """Report the client's name and number of images; class counts only if the algorithm needs them (FedIR)."""
     client = _open_client(context)
-    population = client.population
+    population = client.setup.population
     user_id = population.columns.get(USER_ID_COLUMN)
     info: dict[str, Any] = {
         "name": str(context.node_config.get("name", population.user_name(0))),
@@ -90,17 +87,16 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the client's part of a round; the reply has its compressed update, and its new state stays here."""
     client, task = _open_client(context), parse_config(message.content, TRAIN_TASK_TYPES)
-    spec, device, tensors = client.spec, client.model.device, client.read_tensors(message)
+    spec, device, tensors = client.spec, client.setup.device, client.read_tensors(message)
     client_id, round = task["client_id"], task["round"]
     if client.train is None:
         raise ValueError("the store of this client has no training images")
     population = replace(client.train, user_ids=np.array([client_id]))
-    plan = plan_round(
-        _local_algorithm(spec.algorithm, task), population, spec.seed, round, spec.preprocess.num_uniforms
-    )
+    algorithm = _local_algorithm(spec.algorithm, task)
+    plan = plan_round(algorithm, population, spec.config.seed, round, spec.preprocess.num_uniforms)
 
-    engine = client.engine(population)
-    state = _load_state(context, task, device)
+    engine = ReferenceEngine(replace(client.setup, population=population))
+    state = load_state(context, task, device)
     training = replace(spec.algorithm, privacy=None, compressor=None, aggregator=None)  # which come after it
     round_context = make_context(
         training, ServerState(round, tensors["weights"], {}, tensors.get("correction")), engine
@@ -113,7 +109,7 @@ def train(message: Message, context: Context) -> Message:
     uplink = replace(round_context, clipping_norm=task["clipping_norm"], compressor=spec.algorithm.compressor)
     arrays, norm, residual = compress(result.update_W, plan, plan.clients[0], uplink, state)
     new_state = result.client_states.get(client_id, {}) | residual
-    save_state(context, _state_folder(context, task), task["last_round"], round, new_state)
+    save_state(context, task, new_state)
     values = {"round": round, "client_id": client_id, "num_examples": len(population)}
     records = {"update": to_record(arrays)}
     if result.uploads_P is not None:
@@ -127,12 +123,11 @@ def evaluate(message: Message, context: Context) -> Message:
     weights, population = client.read_tensors(message)["weights"], client.test
     if population is None:
         raise ValueError("the store of this client has no test images")
-    flat, device, preprocess = client.model.flat, client.model.device, client.spec.preprocess
-    personal_layers = client.spec.algorithm.personal_layers
+    setup, personal_layers = client.setup, client.spec.algorithm.personal_layers
     if personal_layers is not None:
-        mask = client.engine(population).personal_mask(personal_layers)
-        weights = with_personal_weights(weights, mask, _load_state(context, task, device))
-    score = LocalEvaluator(flat, population, preprocess, device).evaluate_global(weights)
+        mask = ReferenceEngine(setup).personal_mask(personal_layers)
+        weights = with_personal_weights(weights, mask, load_state(context, task, setup.device))
+    score = LocalEvaluator(setup.model, population, setup.preprocess, setup.device).evaluate_global(weights)
     if not isinstance(score, Accuracy):
         raise ValueError("several labels per image can only be evaluated by the server: set test_store")
     counts = {"correct": torch.from_numpy(score.correct_C), "count": torch.from_numpy(score.count_C)}
@@ -152,17 +147,6 @@ def _local_algorithm(algorithm: Algorithm, task: dict[str, Any]) -> Algorithm:
     return replace(
         algorithm, sampler=FixedCohort((0,)), client_weighting=WeightUniformly(), example_weighting=weighting
     )
-
-
-def _load_state(context: Context, task: dict[str, Any], device: torch.device) -> ClientState:
-    state = load_state(context, _state_folder(context, task), task["last_round"])
-    return {name: tensor.to(device) for name, tensor in state.items()}
-
-
-def _state_folder(context: Context, task: dict[str, Any]) -> Path | None:
-    """Return the folder for state that outlives the node's process, if the node config has a `state_dir`."""
-    state_dir = context.node_config.get("state_dir")
-    return None if state_dir is None else Path(str(state_dir), task["run"], str(task["client_id"]))
 
 
 def _open_client(context: Context) -> ClientContext:
@@ -192,11 +176,10 @@ def _load_client(path: Path, settings: str) -> ClientContext:
     population = open_population(path, spec.config.data.task or None)
     if len(population.user_ids) != 1:
         raise ValueError(f"{path} has {len(population.user_ids)} users, and a client has one: split it by user first.")
-    model = make_model(spec, population)
+    setup = make_engine_setup(spec, build_model(spec.config, population), population)
     if "split" not in population.columns:
-        return ClientContext(spec, population, population, None, model)
-    train, test = (_split(population, name) for name in ("train", str(spec.config.eval_split)))
-    return ClientContext(spec, population, train, test, model)
+        return ClientContext(spec, setup, population, None)
+    return ClientContext(spec, setup, _split(population, "train"), _split(population, spec.config.eval_split))
 
 
 def _split(population: Population, name: str) -> Population | None:

@@ -5,44 +5,52 @@ that round. A reply that was lost, late or repeated therefore has no effect, and
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
 
-from manyeyes.flower.wire import from_record, to_record
+from manyeyes.core.state import ClientState
+from manyeyes.flower.messages import from_record, to_record
 from manyeyes.training.checkpoint import write_tensors
 
 PREFIX = "state-"  # then the round
 
 
-def load_state(context: Context, folder: Path | None, round: int) -> dict[str, Tensor]:
-    """Return the state after a round; empty if it is lost or there was no such round."""
-    record = context.state.get(f"{PREFIX}{round}")
+def load_state(context: Context, task: dict[str, Any], device: torch.device) -> ClientState:
+    """Return the state after the last round of a task; empty if it is lost or there was no such round."""
+    name, folder = f"{PREFIX}{task['last_round']}", _folder(context, task)
+    record = context.state.get(name)
     if isinstance(record, ArrayRecord):
         specs = {name: (getattr(torch, array.dtype), tuple(array.shape)) for name, array in record.items()}
-        return from_record(record, specs)
-    if folder is not None:
-        try:
-            return load_file(folder / f"{PREFIX}{round}.safetensors")
-        except (FileNotFoundError, SafetensorError):
-            pass
-    return {}
+        return from_record(record, specs, device)
+    try:
+        return {} if folder is None else load_file(folder / f"{name}.safetensors", str(device))
+    except (FileNotFoundError, SafetensorError):
+        return {}
 
 
-def save_state(context: Context, folder: Path | None, used_round: int, round: int, state: dict[str, Tensor]) -> None:
-    """Store the state after a round next to that of the round which the server used last, and delete all others."""
-    for name in [n for n in context.state if n.startswith(PREFIX) and n != f"{PREFIX}{used_round}"]:
-        del context.state[name]
+def save_state(context: Context, task: dict[str, Any], state: ClientState) -> None:
+    """Store the state after a task's round next to that of the round which the server used last; delete all others."""
+    name, folder = f"{PREFIX}{task['round']}", _folder(context, task)
+    used_names = (name, f"{PREFIX}{task['last_round']}")
+    for stored in [stored for stored in context.state if stored.startswith(PREFIX) and stored not in used_names]:
+        del context.state[stored]
     if not state:
         return
-    context.state[f"{PREFIX}{round}"] = to_record(state)
+    context.state[name] = to_record(state)
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / f"{PREFIX}{round}.safetensors", {name: t.contiguous() for name, t in state.items()})
+    write_tensors(folder / f"{name}.safetensors", {key: tensor.contiguous() for key, tensor in state.items()})
     for path in folder.glob(f"{PREFIX}*.safetensors"):
-        if path.name not in (f"{PREFIX}{used_round}.safetensors", f"{PREFIX}{round}.safetensors"):
+        if path.stem not in used_names:
             path.unlink(missing_ok=True)
+
+
+def _folder(context: Context, task: dict[str, Any]) -> Path | None:
+    """Return the folder for state that outlives the node's process, if the node config has a `state_dir`."""
+    state_dir = context.node_config.get("state_dir")
+    return None if state_dir is None else Path(str(state_dir), task["run"], str(task["client_id"]))

@@ -5,70 +5,52 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
-from flwr.serverapp import Grid
 from torch import Tensor
 
 from manyeyes.components.numerics import l2_norms
-from manyeyes.core.algorithm import PersonalLayers
 from manyeyes.core.plan import ClientPlan, RoundPlan
-from manyeyes.core.population import Population
 from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
-from manyeyes.engines.base import EngineBase
+from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.client_step import decompress
 from manyeyes.engines.distributed.process_group import PeerLostError
-from manyeyes.engines.reference import ReferenceEngine
-from manyeyes.flower.config import FederationConfig
-from manyeyes.flower.messaging import send_and_receive
+from manyeyes.flower.messages import (
+    CONFIG,
+    InvalidReply,
+    TensorSpecs,
+    from_record,
+    parse_config,
+    send_and_receive,
+    to_record,
+)
 from manyeyes.flower.registry import ClientRegistry
-from manyeyes.flower.wire import CONFIG, InvalidReply, TensorSpecs, from_record, parse_config, tensor_specs, to_record
 
 REPLY_TYPES = {"round": int, "client_id": int, "num_examples": int, "loss": float, "norm": float}
 MAX_LOSS = 1e6  # of a reply that is accepted
 LAST_ROUND = "round"  # key under which the server stores which round of a client it used last
 
 
-@dataclass(frozen=True, eq=False)
-class ClientReply:
-    """A client's valid reply to a training task."""
-
-    update_W: Tensor
-    upload_P: Tensor | None
-    loss: float
-    norm: float
-
-
 class GridEngine(EngineBase):
     """An engine whose clients train where their data is."""
 
     name = "grid"
-    num_augment_uniforms = 0  # clients draw their own
 
     def __init__(
         self,
-        grid: Grid,
+        setup: EngineSetup,
         registry: ClientRegistry,
-        config: FederationConfig,
-        reference: ReferenceEngine,
-        population: Population,
         run_id: str,
         target_distribution: tuple[float, ...] = (),
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.grid, self.registry, self.config, self.run_id = grid, registry, config, run_id
-        self.reference, self.num_trainable, self.sleep = reference, reference.num_trainable, sleep
+        super().__init__(setup)
+        self.setup, self.registry, self.config, self.run_id = setup, registry, registry.config, run_id
         self.target_distribution = target_distribution
-        self._num_examples = dict(zip(population.user_ids.tolist(), population.num_examples.tolist(), strict=True))
-
-    def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
-        """Return where the weights belong to personal layers [W]."""
-        return self.reference.personal_mask(personal_layers)
+        self.num_augment_uniforms = 0  # clients draw their own
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
@@ -84,16 +66,16 @@ class GridEngine(EngineBase):
         rejections: dict[int, str] = {}
         for attempt in range(self.config.max_retries + 1):
             if attempt:
-                self.sleep(self.config.retry_delay)
-            rejections = self._ask_missing(record, plan, context, client_states, accumulator)
-            num_valid = len(plan.clients) - len(rejections)
+                time.sleep(self.config.retry_delay)
+            rejections = self._ask_missing(record, client_states, accumulator)
+            num_valid, reasons = len(plan.clients) - len(rejections), "; ".join(rejections.values())
             if num_valid >= min_clients:
                 break
-            print(f"round {plan.round + 1}: {'; '.join(rejections.values())}", file=sys.stderr, flush=True)
-        if num_valid < min_clients:
+            print(f"round {plan.round + 1}: {reasons}", file=sys.stderr, flush=True)
+        else:
             raise PeerLostError(
                 f"round {plan.round + 1} has {num_valid} valid replies and needs {min_clients}, after "
-                f"{self.config.max_retries} retries ({'; '.join(rejections.values())})"
+                f"{self.config.max_retries} retries ({reasons})"
             )
         seconds = time.monotonic() - start
         print(f"round {plan.round + 1}: {num_valid} of {len(plan.clients)} clients in {seconds:.1f} s", flush=True)
@@ -109,44 +91,39 @@ class GridEngine(EngineBase):
         return RecordDict({"arrays": record, CONFIG: ConfigRecord(values)})
 
     def _ask_missing(
-        self,
-        record: ArrayRecord,
-        plan: RoundPlan,
-        context: RoundContext,
-        client_states: ClientStates,
-        accumulator: UpdateAccumulator,
+        self, record: ArrayRecord, client_states: ClientStates, accumulator: UpdateAccumulator
     ) -> dict[int, str]:
         """Add up the updates of the clients that are missing so far; return why clients are still missing."""
-        nodes = self.registry.connected()
-        missing = [client for client in plan.clients if not accumulator.has(client.client_id)]
-        connected = {nodes[client.client_id]: client for client in missing if client.client_id in nodes}
+        plan, context, nodes = accumulator.plan, accumulator.context, self.registry.connected()
+        names = {client_id: member.name for client_id, member in self.registry.members.by_id.items()}
+        missing = {c.client_id: c for c in plan.clients if not accumulator.has(c.client_id)}
         rejections = {
-            client.client_id: f"{self._name(client)} is not connected"
-            for client in missing
-            if client.client_id not in nodes
+            client_id: f"{names[client_id]} is not connected" for client_id in missing if client_id not in nodes
         }
+        asked = {nodes[client_id]: client for client_id, client in missing.items() if client_id in nodes}
         values = {"clipping_norm": context.clipping_norm, "target_distribution": list(self.target_distribution)}
         tasks = {
             node: self.make_task(record, plan.round, client.client_id, client_states, **values)
-            for node, client in connected.items()
+            for node, client in asked.items()
         }
         update_specs = _update_specs(accumulator.weights, context)
         group, timeout = str(plan.round + 1), self.config.reply_timeout
-        for node, message in send_and_receive(self.grid, tasks, MessageType.TRAIN, timeout, group, self.sleep):
-            client = connected[node]
+        for node, message in send_and_receive(self.registry.grid, tasks, MessageType.TRAIN, timeout, group):
+            client = asked[node]
             try:
                 if isinstance(message, str):
                     raise InvalidReply(message)
-                accumulator.add(client.client_id, self._read_reply(message, plan, context, client, update_specs))
+                self._add_reply(message, client, update_specs, accumulator)
             except InvalidReply as reason:
-                rejections[client.client_id] = f"{self._name(client)} is rejected: {reason}"
+                rejections[client.client_id] = f"{names[client.client_id]} is rejected: {reason}"
         return rejections
 
-    def _read_reply(
-        self, message: Message, plan: RoundPlan, context: RoundContext, client: ClientPlan, update_specs: TensorSpecs
-    ) -> ClientReply:
-        values = parse_config(message.content, REPLY_TYPES)
-        num_examples = self._num_examples[client.client_id]
+    def _add_reply(
+        self, message: Message, client: ClientPlan, update_specs: TensorSpecs, accumulator: UpdateAccumulator
+    ) -> None:
+        """Add the update of a client's reply, if it is valid."""
+        plan, context, values = accumulator.plan, accumulator.context, parse_config(message.content, REPLY_TYPES)
+        num_examples = self.registry.members.by_id[client.client_id].num_examples
         if (values["round"], values["client_id"]) != (plan.round, client.client_id):
             raise InvalidReply(f"it sent an update of round {values['round'] + 1} as client {values['client_id']}")
         if values["num_examples"] != num_examples:
@@ -162,16 +139,16 @@ class GridEngine(EngineBase):
             if norm > max_norm:
                 raise InvalidReply(f"its update has norm {norm:.3g}, and max_update_norm is {max_norm:g}")
         norm = values["norm"] if math.isfinite(context.clipping_norm) else float(l2_norms(update))
-        return ClientReply(update, upload, values["loss"], min(norm, max_norm))
+        accumulator.add(client.client_id, update, upload, values["loss"], min(norm, max_norm))
 
     def _read_tensors(
         self, message: Message, context: RoundContext, update_specs: TensorSpecs
     ) -> tuple[Tensor, Tensor | None]:
         """Return the client's update [W], decompressed, and what its correction uploads [P]."""
-        device = self.reference.device
+        device = self.setup.device
         arrays = from_record(message.content.get("update"), update_specs, device)
         try:
-            update = decompress(arrays, self.reference.model.num_shared, context)
+            update = decompress(arrays, self.setup.model.num_shared, context)
         except (IndexError, RuntimeError, ValueError) as error:
             raise InvalidReply("its update cannot be decompressed") from error
         if context.correction is None or not context.correction.uploads:
@@ -179,42 +156,38 @@ class GridEngine(EngineBase):
         upload_specs = {"upload": (torch.float32, (self.num_trainable,))}
         return update, from_record(message.content.get("upload"), upload_specs, device)["upload"]
 
-    def _name(self, client: ClientPlan) -> str:
-        return self.registry.members.name_of(client.client_id)
-
 
 class UpdateAccumulator:
     """The sum of the updates in float64, so that the result does not depend on the order in which they arrive."""
 
     def __init__(self, weights: Tensor, plan: RoundPlan, context: RoundContext) -> None:
         self.weights, self.plan, self.context = weights, plan, context
+        num_clients = len(plan.clients)
         self._indices = {client.client_id: index for index, client in enumerate(plan.clients)}
         self._update_W = torch.zeros_like(weights, dtype=torch.float64)
         self._uploads_P: Tensor | None = None
-        num_clients = len(plan.clients)
         self._accepted_K = np.zeros(num_clients, bool)
-        self._loss_K, self._norm_K = np.full(num_clients, math.nan), np.full(num_clients, math.nan)
+        self._loss_K, self._norm_K = np.full((2, num_clients), math.nan)
         self._updates_KW = weights.new_zeros(num_clients, len(weights)) if context.keep_client_updates else None
 
     def has(self, client_id: int) -> bool:
         """Return whether a valid reply of the client has been added."""
         return bool(self._accepted_K[self._indices[client_id]])
 
-    def add(self, client_id: int, reply: ClientReply) -> None:
+    def add(self, client_id: int, update_W: Tensor, upload_P: Tensor | None, loss: float, norm: float) -> None:
         index = self._indices[client_id]
-        self._accepted_K[index], self._loss_K[index], self._norm_K[index] = True, reply.loss, reply.norm
-        self._update_W += self.plan.clients[index].weight * reply.update_W.double()
-        if reply.upload_P is not None:
-            upload = reply.upload_P.double()
-            self._uploads_P = upload if self._uploads_P is None else self._uploads_P + upload
+        self._accepted_K[index], self._loss_K[index], self._norm_K[index] = True, loss, norm
+        self._update_W += self.plan.clients[index].weight * update_W.double()
+        if upload_P is not None:
+            self._uploads_P = upload_P.double() + (0 if self._uploads_P is None else self._uploads_P)
         if self._updates_KW is not None:
-            self._updates_KW[index] = reply.update_W
+            self._updates_KW[index] = update_W
 
     def result(self, rejection_reasons: Mapping[int, str]) -> CohortResult:
         """Return the result of the round; the server stores of each client only which round it used last."""
         client_states: dict[int, ClientState] = {}
         if _clients_keep_state(self.context):
-            accepted = [client.client_id for client in self.plan.clients if self.has(client.client_id)]
+            accepted = filter(self.has, self._indices)
             client_states = {client_id: {LAST_ROUND: torch.tensor(self.plan.round)} for client_id in accepted}
         return CohortResult(
             update_W=self._update_W.float(),
@@ -231,10 +204,11 @@ class UpdateAccumulator:
 def _update_specs(weights: Tensor, context: RoundContext) -> TensorSpecs:
     """Return the types and shapes of a compressed update."""
     num_shared = len(weights) if context.personal_mask is None else int((~context.personal_mask).sum())
-    zeros = torch.zeros(num_shared)
-    if context.compressor is None or not num_shared:
-        return tensor_specs({"values": zeros})
-    return tensor_specs(context.compressor.encode(zeros, np.random.default_rng(0)))
+    zeros, compressor = torch.zeros(num_shared), context.compressor
+    tensors = {"values": zeros}
+    if compressor is not None and num_shared:
+        tensors = compressor.encode(zeros, np.random.default_rng(0))
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def _clients_keep_state(context: RoundContext) -> bool:

@@ -6,12 +6,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
 VALIDITY_DAYS = 365
+CA_NAME = "manyeyes trial CA"
+OTHER_KEY_USES = (
+    *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("encipher_only", "decipher_only"),
+)
 
 
 def make_keys(folder: Path, num_clients: int, hosts: Sequence[str]) -> list[Path]:
@@ -19,70 +24,43 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str]) -> list[Path
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty: choose a new folder, so that no key is overwritten.")
     folder.mkdir(parents=True, exist_ok=True)
-    ca_key, ca_name = ec.generate_private_key(ec.SECP384R1()), _name("manyeyes trial CA")
-    server_key = ec.generate_private_key(ec.SECP384R1())
-    ca = _ca_certificate(ca_name, ca_key.public_key())
-    server = _server_certificate(ca_name, ca_key.public_key(), server_key.public_key(), hosts)
-    paths = [
-        _write(folder / "ca.crt", ca.sign(ca_key, hashes.SHA384()).public_bytes(Encoding.PEM)),
-        _write(folder / "server.crt", server.sign(ca_key, hashes.SHA384()).public_bytes(Encoding.PEM)),
-        _write(folder / "server.key", _private_bytes(server_key, PrivateFormat.PKCS8)),
-    ]
-    for number in range(1, num_clients + 1):
-        key = ec.generate_private_key(ec.SECP384R1())
+    ca_key, server_key, *client_keys = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2 + num_clients))
+    uses = {"digital_signature": True, "key_cert_sign": True, "crl_sign": True}
+    usage = x509.KeyUsage(**uses, **dict.fromkeys(OTHER_KEY_USES, False))
+    ca = _certificate(CA_NAME, ca_key.public_key()).add_extension(x509.BasicConstraints(True, 0), True)
+    server = _certificate(hosts[0], server_key.public_key())
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    server = server.add_extension(authority, False).add_extension(_alternative_names(hosts), False)
+    files = {
+        "ca.crt": ca.add_extension(usage, True).sign(ca_key, SHA384()).public_bytes(Encoding.PEM),
+        "server.crt": server.sign(ca_key, SHA384()).public_bytes(Encoding.PEM),
+        "server.key": server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    }
+    for number, key in enumerate(client_keys, 1):
+        files[f"client-{number}"] = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
         public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        paths.append(_write(folder / f"client-{number}", _private_bytes(key, PrivateFormat.OpenSSH)))
-        paths.append(_write(folder / f"client-{number}.pub", public + b"\n"))
-    return paths
+        files[f"client-{number}.pub"] = public + b"\n"
+    for name, content in files.items():
+        (folder / name).touch(mode=0o600)  # only its owner may read a key, also while it is written
+        (folder / name).write_bytes(content)
+    return [folder / name for name in files]
 
 
-def _ca_certificate(name: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    return _certificate(name, name, key).add_extension(x509.BasicConstraints(True, 0), True).add_extension(usage, True)
-
-
-def _server_certificate(
-    ca_name: x509.Name, ca_key: ec.EllipticCurvePublicKey, key: ec.EllipticCurvePublicKey, hosts: Sequence[str]
-) -> x509.CertificateBuilder:
-    names = x509.SubjectAlternativeName([_host(host) for host in hosts])
-    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key)
-    certificate = _certificate(_name(hosts[0]), ca_name, key)
-    return certificate.add_extension(names, False).add_extension(authority, False)
-
-
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(subject: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    """Return a certificate that the CA can sign."""
     now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+    issuer_name, subject_name = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (CA_NAME, subject))
+    builder = x509.CertificateBuilder(issuer_name, subject_name, key, x509.random_serial_number())
     builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=VALIDITY_DAYS))
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), False)
 
 
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _host(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _private_bytes(key: ec.EllipticCurvePrivateKey, private_format: PrivateFormat) -> bytes:
-    return key.private_bytes(Encoding.PEM, private_format, NoEncryption())
-
-
-def _write(path: Path, content: bytes) -> Path:
-    path.touch(mode=0o600)  # only its owner may read a key, also while it is written
-    path.write_bytes(content)
-    return path
+def _alternative_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
+    """Return the hosts as names or IP addresses."""
+    names: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    return x509.SubjectAlternativeName(names)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from flwr.app import RecordDict
 
 from manyeyes.core.population import Labels, MultiLabels, Population, SingleLabels
 from manyeyes.flower.config import FederationConfig
-from manyeyes.flower.wire import InvalidReply, parse_config
+from manyeyes.flower.messages import InvalidReply, parse_config
 
 INFO_TYPES = {"name": str, "user_id": int, "num_examples": int, "num_test_examples": int}
 INFO_TYPES |= {"classes": list, "multi": int, "height": int, "width": int}
@@ -33,25 +34,22 @@ class DataFormat:
 
 
 @dataclass(frozen=True)
-class ClientInfo:
-    """What a client reports about itself."""
-
-    name: str
-    user_id: int  # in the population that its store was split from; -1 without one
-    num_examples: int
-    num_test_examples: int
-    data: DataFormat
-    class_counts: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class Member:
     """A client of the run; random draws depend on `client_id`."""
 
     name: str
-    client_id: int
+    client_id: int  # a client reports its user id in the population that its store was split from, or -1
     num_examples: int
     num_test_examples: int
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What a client reports about itself."""
+
+    member: Member
+    data: DataFormat
+    class_counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,10 @@ class Members:
             user_names=np.array([m.name for m in members]),
         )
 
-    def name_of(self, client_id: int) -> str:
-        return next(m.name for m in self.all if m.client_id == client_id)
+    @cached_property
+    def by_id(self) -> dict[int, Member]:
+        """The members by client id."""
+        return {member.client_id: member for member in self.all}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for the run folder."""
@@ -98,36 +98,27 @@ class Members:
 
 def read_client_info(content: RecordDict, config: FederationConfig, needs_class_counts: bool) -> ClientInfo:
     """Return what a client reports about itself, checked."""
-    info = parse_config(content, INFO_TYPES)
-    num_examples, num_test_examples = info["num_examples"], info["num_test_examples"]
-    max_reported = max(num_examples, num_test_examples)
-    classes = tuple(info["classes"])
-    is_name = 0 < len(info["name"]) <= MAX_NAME_CHARACTERS and info["name"].isprintable()
-    is_size = 0 < info["height"] <= MAX_IMAGE_SIDE and 0 < info["width"] <= MAX_IMAGE_SIDE
-    checks = (
+    info = parse_config(content, INFO_TYPES | ({"class_counts": list} if needs_class_counts else {}))
+    member = Member(info["name"], info["user_id"], info["num_examples"], info["num_test_examples"])
+    data = DataFormat(tuple(info["classes"]), bool(info["multi"]), info["height"], info["width"])
+    counts = tuple(info.get("class_counts", ()))
+    max_reported, limit = max(member.num_examples, member.num_test_examples), config.max_examples
+    is_name = 0 < len(member.name) <= MAX_NAME_CHARACTERS and member.name.isprintable()
+    has_classes = bool(data.classes) and all(isinstance(name, str) for name in data.classes)
+    is_size = 0 < data.height <= MAX_IMAGE_SIDE and 0 < data.width <= MAX_IMAGE_SIDE
+    are_counts = len(counts) == len(data.classes) and all(type(count) is int and count >= 0 for count in counts)
+    is_sum = not needs_class_counts or (are_counts and sum(counts) == member.num_examples)
+    for is_valid, reason in (
         (is_name, "its name is empty, too long or not printable"),
-        (bool(classes) and all(isinstance(name, str) for name in classes), "it reports no class names"),
-        (is_size, f"it reports images of {info['height']} x {info['width']} pixels"),
-        (num_examples >= 1 and num_test_examples >= 0, "it has no training images"),
-        (
-            max_reported <= config.max_examples,
-            f"it reports {max_reported:,} images, and max_examples is {config.max_examples:,}",
-        ),
-    )
-    for is_valid, reason in checks:
+        (has_classes, "it reports no class names"),
+        (is_size, f"it reports images of {data.height} x {data.width} pixels"),
+        (member.num_examples >= 1 and member.num_test_examples >= 0, "it has no training images"),
+        (max_reported <= limit, f"it reports {max_reported:,} images, and max_examples is {limit:,}"),
+        (is_sum, f"its class counts do not add up to its {member.num_examples} training images"),
+    ):
         if not is_valid:
             raise InvalidReply(reason)
-    counts = _read_class_counts(content, len(classes), num_examples) if needs_class_counts else ()
-    data = DataFormat(classes, bool(info["multi"]), info["height"], info["width"])
-    return ClientInfo(info["name"], info["user_id"], num_examples, num_test_examples, data, counts)
-
-
-def _read_class_counts(content: RecordDict, num_classes: int, num_examples: int) -> tuple[int, ...]:
-    counts: list[Any] = parse_config(content, {"class_counts": list})["class_counts"]
-    are_counts = len(counts) == num_classes and all(type(count) is int and count >= 0 for count in counts)
-    if not are_counts or sum(counts) != num_examples:
-        raise InvalidReply(f"its class counts do not add up to its {num_examples} training images")
-    return tuple(counts)
+    return ClientInfo(member, data, counts)
 
 
 def resolve_members(infos: Mapping[int, ClientInfo]) -> tuple[Members, dict[int, int], dict[int, str]]:
@@ -139,22 +130,21 @@ def resolve_members(infos: Mapping[int, ClientInfo]) -> tuple[Members, dict[int,
     nodes: dict[str, int] = {}
     rejections: dict[int, str] = {}
     for node in sorted(infos):
-        info = infos[node]
-        if info.data != data:
-            rejections[node] = f"{info.name}: its classes or image size differ from those of the other clients"
-        elif info.name in nodes:
-            rejections[node] = f"{info.name}: another client has this name"
+        name = infos[node].member.name
+        if infos[node].data != data:
+            rejections[node] = f"{name}: its classes or image size differ from those of the other clients"
+        elif name in nodes:
+            rejections[node] = f"{name}: another client has this name"
         else:
-            nodes[info.name] = node
-    names = sorted(nodes, key=_natural_order)
-    client_ids = [infos[nodes[name]].user_id for name in names]
-    if len(set(client_ids)) < len(client_ids) or not all(0 <= id < MAX_USER_ID for id in client_ids):
-        client_ids = list(range(len(names)))
-    accepted = [(id, infos[nodes[name]]) for id, name in sorted(zip(client_ids, names, strict=True))]
-    members = tuple(Member(info.name, id, info.num_examples, info.num_test_examples) for id, info in accepted)
-    class_counts = np.sum([info.class_counts for _, info in accepted], axis=0)
+            nodes[name] = node
+    members = [infos[nodes[name]].member for name in sorted(nodes, key=_natural_order)]
+    user_ids = {member.client_id for member in members}
+    if len(user_ids) < len(members) or not all(0 <= id < MAX_USER_ID for id in user_ids):
+        members = [replace(member, client_id=id) for id, member in enumerate(members)]
+    members.sort(key=lambda member: member.client_id)
+    class_counts = np.sum([infos[node].class_counts for node in nodes.values()], axis=0)
     target = tuple((class_counts / class_counts.sum()).tolist()) if np.size(class_counts) else ()
-    return Members(members, data, target), {id: nodes[info.name] for id, info in accepted}, rejections
+    return Members(tuple(members), data, target), {m.client_id: nodes[m.name] for m in members}, rejections
 
 
 def _natural_order(name: str) -> list[tuple[int, str]]:

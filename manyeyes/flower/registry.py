@@ -1,18 +1,21 @@
-"""The client registry: which node is which member, while nodes connect, disconnect and return."""
+"""The client registry: which node is which member, and which members a round samples, while nodes come and go."""
 
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from manyeyes.core.algorithm import Algorithm, Sampler
+from manyeyes.core.plan import RoundPlan, plan_round
+from manyeyes.core.population import Ints, Population
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.members import ClientInfo, Members, read_client_info, resolve_members
-from manyeyes.flower.messaging import send_and_receive
-from manyeyes.flower.wire import CONFIG, InvalidReply
+from manyeyes.flower.messages import CONFIG, InvalidReply, send_and_receive
 
 
 @dataclass
@@ -22,7 +25,6 @@ class ClientRegistry:
     grid: Grid
     config: FederationConfig
     needs_class_counts: bool  # whether clients report how many images of each class they hold
-    sleep: Callable[[float], None] = time.sleep
     _members: Members | None = None
     _nodes: dict[int, int] = field(default_factory=dict)  # by client id
     _queries: Counter[int] = field(default_factory=Counter)  # by node
@@ -55,7 +57,7 @@ class ClientRegistry:
                     f"Only {num_members} of {min_clients} clients joined within {self.config.join_timeout:g} seconds: "
                     "start more nodes, or raise join_timeout."
                 )
-            self.sleep(1.0)
+            time.sleep(1)
         for reason in rejections.values():
             self._print_rejection(reason)
         self._nodes = nodes
@@ -65,13 +67,14 @@ class ClientRegistry:
         """Return the node of each connected member by client id; a member that returns may have a new node."""
         nodes = set(self.grid.get_node_ids())
         for node, info in self._query(nodes - set(self._nodes.values())).items():
-            member = next((m for m in self.members.all if m.name == info.name), None)
+            name = info.member.name
+            member = next((m for m in self.members.all if m.name == name), None)
             if member is None:
-                self._print_rejection(f"{info.name}: it joined after the start and is not in this run")
+                self._print_rejection(f"{name}: it joined after the start and is not in this run")
             elif self._nodes.get(member.client_id) in nodes:
-                self._print_rejection(f"{info.name}: another connected client has this name")
-            elif info.data != self.members.data or info.num_examples != member.num_examples:
-                self._print_rejection(f"{info.name}: its data has changed since the start of the run")
+                self._print_rejection(f"{name}: another connected client has this name")
+            elif info.data != self.members.data or info.member.num_examples != member.num_examples:
+                self._print_rejection(f"{name}: its data has changed since the start of the run")
             else:
                 self._nodes[member.client_id] = node
         return {client_id: node for client_id, node in self._nodes.items() if node in nodes}
@@ -82,8 +85,7 @@ class ClientRegistry:
         self._queries.update(unknown_nodes)
         tasks = {node: RecordDict({CONFIG: ConfigRecord({})}) for node in unknown_nodes}
         infos: dict[int, ClientInfo] = {}
-        replies = send_and_receive(self.grid, tasks, MessageType.QUERY, self.config.reply_timeout, sleep=self.sleep)
-        for node, reply in replies:
+        for node, reply in send_and_receive(self.grid, tasks, MessageType.QUERY, self.config.reply_timeout):
             try:
                 if isinstance(reply, str):
                     raise InvalidReply(reply)
@@ -96,3 +98,36 @@ class ClientRegistry:
         if reason not in self._printed:
             self._printed.add(reason)
             print(f"rejected: {reason}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class ConnectedSampler:
+    """Sample from the connected clients if they suffice for a cohort; else from all, so that some will be missing."""
+
+    sampler: Sampler
+    client_ids: frozenset[int]  # connected
+
+    def sample(self, population: Population, rng: np.random.Generator) -> Ints:
+        is_connected = np.isin(population.user_ids, list(self.client_ids))
+        if is_connected.sum() < getattr(self.sampler, "cohort_size", len(population.user_ids)):
+            return self.sampler.sample(population, rng)
+        connected = population.filter(np.repeat(is_connected, population.num_examples))
+        return np.flatnonzero(is_connected)[self.sampler.sample(connected, rng)]
+
+
+@dataclass(frozen=True, eq=False)
+class ConnectedPlanSource:
+    """Plan rounds over the connected clients; with privacy over all clients, as its accountant assumes."""
+
+    algorithm: Algorithm
+    population: Population
+    registry: ClientRegistry
+    seed: int
+
+    def plan(self, round: int) -> RoundPlan:
+        sampler = self.algorithm.sampler
+        if self.algorithm.privacy is None:
+            sampler = ConnectedSampler(sampler, frozenset(self.registry.connected()))
+        # Example weights are drawn by the client; example indices of the plan are counted, never looked up.
+        algorithm = replace(self.algorithm, sampler=sampler, example_weighting=None)
+        return plan_round(algorithm, self.population, self.seed, round)

@@ -9,20 +9,17 @@ from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
 
 from manyeyes.components.weighting import ImportanceReweighting
-from manyeyes.config.build import build_run_config
+from manyeyes.config.build import build_model, build_run_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
 from manyeyes.data.store.reader import open_population
-from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
-from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.engine import GridEngine
 from manyeyes.flower.evaluation import GridEvaluator
 from manyeyes.flower.members import Members
-from manyeyes.flower.planning import ConnectedPlanSource
-from manyeyes.flower.registry import ClientRegistry
-from manyeyes.flower.training_spec import TrainingSpec, make_model, parse_settings
+from manyeyes.flower.registry import ClientRegistry, ConnectedPlanSource
+from manyeyes.flower.training_spec import TrainingSpec, make_engine_setup, parse_settings
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import read_config
 from manyeyes.training.setup import TrainingSetup, limit_to_budget
@@ -56,10 +53,10 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
     spec.preprocess.check(*population.image_shape[:2])
     algorithm, run_config = limit_to_budget(algorithm, population, build_run_config(spec.config))
 
-    model = make_model(spec, population)
-    reference = ReferenceEngine(EngineSetup(model.flat, population, spec.preprocess, model.device))
-    run_id = f"{derive_key(spec.seed, repr(algorithm)):032x}"  # of the client states, so that runs do not share them
-    engine = GridEngine(grid, registry, config, reference, population, run_id, target_distribution)
+    module = build_model(spec.config, population)
+    engine_setup = make_engine_setup(spec, module, population)
+    run_id = f"{derive_key(spec.config.seed, repr(algorithm)):032x}"  # so that runs do not share client states
+    engine = GridEngine(engine_setup, registry, run_id, target_distribution)
     if algorithm.personal_layers is not None:
         engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer, before round 1
     setup = TrainingSetup(
@@ -69,10 +66,10 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
         evaluator=_make_evaluator(config, spec, members, engine),
         preprocess=spec.preprocess,
         config=run_config,
-        module=model.module,
-        model=model.flat,
-        device=model.device,
-        plan_source=ConnectedPlanSource(algorithm, population, registry, spec.seed),
+        module=module,
+        model=engine_setup.model,
+        device=engine_setup.device,
+        plan_source=ConnectedPlanSource(algorithm, population, registry, spec.config.seed),
     )
     settings = cast(dict[str, Any], OmegaConf.to_container(spec.config, resolve=True))
     metadata = settings | {"federation": vars(config) | {"members": members.to_dict()}}
@@ -113,7 +110,7 @@ def _make_evaluator(
             )
         if "split" in population.columns:
             population = population.split(spec.config.eval_split)
-        return LocalEvaluator(engine.reference.model, population, spec.preprocess, engine.reference.device)
+        return LocalEvaluator(engine.setup.model, population, spec.preprocess, engine.setup.device)
     has_tests = any(member.num_test_examples for member in members.all)
     if members.data.multi or spec.algorithm.privacy is not None or not has_tests:
         return None

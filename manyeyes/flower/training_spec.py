@@ -4,17 +4,18 @@ import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from manyeyes.components.client_optimizers import resolve_schedules
 from manyeyes.components.samplers import Centralized
 from manyeyes.components.weighting import ImportanceReweighting
-from manyeyes.config.build import build_algorithm, build_model, build_preprocess
+from manyeyes.config.build import build_algorithm, build_preprocess
 from manyeyes.config.compose import compose_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.select import choose_device
 from manyeyes.models.flat import FlatModel, with_seeded_dropout
 from manyeyes.privacy.mechanisms import LocalDP
@@ -29,30 +30,17 @@ class TrainingSpec:
     preprocess: Preprocess
 
     @property
-    def seed(self) -> int:
-        return int(self.config.seed)
-
-    @property
     def needs_class_counts(self) -> bool:
         """Whether p(y) must be computed from the class counts of all clients (FedIR)."""
         weighting = self.algorithm.example_weighting
         return isinstance(weighting, ImportanceReweighting) and weighting.target_distribution is None
 
 
-@dataclass(frozen=True, eq=False)
-class BuiltModel:
-    """A model on its device; `flat` is a view of `module`."""
-
-    module: nn.Module
-    flat: FlatModel
-    device: torch.device
-
-
 @lru_cache(maxsize=32)
 def parse_settings(settings: str) -> TrainingSpec:
     """Return what the settings describe; settings that make no sense between separate clients are refused."""
     config = compose_config(shlex.split(settings))
-    algorithm = build_algorithm(config)
+    algorithm = resolve_schedules(build_algorithm(config), config.rounds)
     if config.select_best_on:
         raise ValueError(
             "select_best_on chooses a model on images of the whole population, which no one has here: leave it out."
@@ -74,8 +62,7 @@ def unsupported_reason(algorithm: Algorithm) -> str | None:
     return None
 
 
-def make_model(spec: TrainingSpec, population: Population) -> BuiltModel:
-    """Return the model that the settings describe, with its initial weights."""
+def make_engine_setup(spec: TrainingSpec, module: nn.Module, population: Population) -> EngineSetup:
+    """Return what an engine needs to train a module, which is moved to its device."""
     device = choose_device(spec.config.engine.device)
-    module = build_model(spec.config, population).to(device)
-    return BuiltModel(module, FlatModel(with_seeded_dropout(module)), device)
+    return EngineSetup(FlatModel(with_seeded_dropout(module.to(device))), population, spec.preprocess, device)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from manyeyes.config.build import build_model
 from manyeyes.core.population import Population
 from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.server import serve
-from manyeyes.flower.training_spec import make_model, parse_settings
+from manyeyes.flower.training_spec import parse_settings
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.result import Result
 from manyeyes.training.train import train
@@ -47,7 +48,7 @@ def train_in_process(population: Population, settings: str) -> Result:
     spec = parse_settings(settings)
     return train(
         population,
-        make_model(spec, population).module,
+        build_model(spec.config, population),
         spec.algorithm,
         preprocess=spec.preprocess,
         rounds=spec.config.rounds,

@@ -16,8 +16,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.messages import CONFIG
 from manyeyes.flower.server import serve
-from manyeyes.flower.wire import CONFIG
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.result import Result
 

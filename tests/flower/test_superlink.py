@@ -18,8 +18,9 @@ import torch
 from safetensors.torch import load_file
 
 from manyeyes.cli.flower import main as flower
+from manyeyes.config.build import build_model
 from manyeyes.core.population import Ints, Population
-from manyeyes.flower.training_spec import make_model, parse_settings
+from manyeyes.flower.training_spec import parse_settings
 from manyeyes.training.train import train
 
 ROUNDS = 4
@@ -48,8 +49,8 @@ def assert_trained_as_in_process(run: Path, population: Population, rounds: Sequ
     """Compare the model in a run folder with one trained here, with these of the first three users in each round."""
     spec, train_split = parse_settings(SETTINGS), population.split("train")
     members = train_split.filter(train_split.owners(range(len(train_split))) < 3)
-    module = make_model(spec, members).module
-    options: dict[str, Any] = {"rounds": ROUNDS, "seed": spec.seed, "engine": "reference", "device": "cpu"}
+    module = build_model(spec.config, members)
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": spec.config.seed, "engine": "reference", "device": "cpu"}
     algorithm = replace(spec.algorithm, sampler=ListedCohorts(iter(rounds)))
     expected = train(members, module, algorithm, test=members, **options).model.state_dict()
     assert max((tensor - module.state_dict()[name]).abs().max() for name, tensor in expected.items()) > 1e-2

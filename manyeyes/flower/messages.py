@@ -1,27 +1,29 @@
-"""Messages: tensors as typed arrays of plain bytes, and values whose types are checked before they are used."""
+"""Messages: tensors as typed arrays of plain bytes, values whose types are checked before they are used, and replies.
 
-from collections.abc import Mapping
+A node that fails does not affect the others.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
 from numpy.lib import format as npy
 from torch import Tensor
 
 CONFIG = "config"  # the record of a message that holds its plain values
+POLL_SECONDS = 0.25
+MAX_REASON_CHARACTERS = 200  # of a client's error message that are printed
 NPY_FORMAT = "numpy.ndarray"  # Flower's name for .npy files, which are read without pickle
 TensorSpecs = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]  # type and shape of each tensor
 
 
 class InvalidReply(ValueError):
     """A reply that cannot be used; its text says what is wrong with it."""
-
-
-def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """Return the type and shape of each tensor."""
-    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -47,6 +49,52 @@ def parse_config(content: RecordDict, types: Mapping[str, type]) -> dict[str, An
         if type(value) is not expected:
             raise InvalidReply(f"it sent {name} as {type(value).__name__}, not {expected.__name__}")
     return {name: record[name] for name in types}
+
+
+def send_and_receive(
+    grid: Grid, tasks: Mapping[int, RecordDict], message_type: str, timeout: float, group: str = ""
+) -> Iterator[tuple[int, Message | str]]:
+    """Send each node its task and yield (node, reply) as replies arrive, or (node, reason) if there is none."""
+    messages = [Message(task, node, message_type, ttl=timeout, group_id=group) for node, task in tasks.items()]
+    message_ids: list[str | None] = [*grid.push_messages(messages)] or [None] * len(messages)
+    waiting = {id: node for id, node in zip(message_ids, tasks, strict=True) if id is not None}
+    sent = set(waiting.values())
+    yield from ((node, "its task could not be sent") for node in tasks if node not in sent)
+    deadline = time.monotonic() + timeout
+    while waiting:
+        yield from ((waiting.pop(id), reply) for id, reply in _pull(grid, list(waiting)) if id in waiting)
+        if time.monotonic() >= deadline:
+            break
+        if waiting:
+            time.sleep(POLL_SECONDS)
+    yield from ((node, f"no reply within {timeout:g} seconds") for node in waiting.values())
+
+
+def _pull(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | str]]:
+    """Yield the replies that have arrived; one that cannot be read does not block the others."""
+    try:
+        replies = list(grid.pull_messages(message_ids))
+    except Exception as error:
+        if len(message_ids) == 1:
+            yield message_ids[0], f"its reply could not be read: {_first_line(str(error) or type(error).__name__)}"
+            return
+        for id in message_ids:
+            yield from _pull(grid, [id])
+        return
+    for reply in replies:
+        id = reply.metadata.reply_to_message_id
+        if reply.has_error():
+            yield id, f"it failed: {_first_line(reply.error.reason or 'without a reason')}"
+        elif not reply.has_content():
+            yield id, "it sent an empty reply"
+        else:
+            yield id, reply
+
+
+def _first_line(text: str) -> str:
+    """Return the first line of a client's text, shortened and printable."""
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    return "".join(c if c.isprintable() else "?" for c in line)[:MAX_REASON_CHARACTERS]
 
 
 def _as_numpy_type(tensor: Tensor) -> Tensor:
