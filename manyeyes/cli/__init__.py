@@ -9,29 +9,39 @@ from typing import cast
 from manyeyes import __version__
 from manyeyes.core.registry import import_object, suggestion
 
-COMMANDS: dict[str, tuple[str, str]] = {  # name: module of this package, one line of help
-    "run": ("run", "train; settings and sweeps as in Hydra"),
-    "reproduce": ("reproduce", "run a table or figure of a paper and compare its numbers (reproduce --list)"),
-    "flair": ("flair", "FLAIR's federated benchmark, with the settings of its Flower baseline"),
-    "fedper": ("fedper", "FedPer against FedAvg, with the settings of its Flower baseline"),
-    "report": ("report", "runs on one page: curves, classes, users, data, privacy, speed"),
-    "users": ("users", "every user's own result in some runs: a table and a chart"),
-    "data": ("data", "prepare datasets, inspect them, write synthetic ones"),
-    "privacy": ("privacy", "plan differential privacy, or audit our own training (privacy plan, privacy audit)"),
-    "flower": ("flower", "the same training on separate clients, with Flower"),
-    "estimate": ("estimate", "what a run will take: seconds, bytes, memory"),
-    "dashboard": ("dashboard", "a live page that follows runs and compares them"),
-    "demo": ("demo", "compare four algorithms on synthetic images, in two minutes on a CPU"),
-    "doctor": ("doctor", "what this machine has, which engine it will use, what is missing and how to get it"),
+COMMANDS = {  # modules of this package, and one line of help for each
+    "run": "train; settings and sweeps as in Hydra",
+    "reproduce": "run a table or figure of a paper and compare its numbers (reproduce --list)",
+    "flair": "FLAIR's federated benchmark, with the settings of its Flower baseline",
+    "fedper": "FedPer against FedAvg, with the settings of its Flower baseline",
+    "report": "runs on one page: curves, classes, users, data, privacy, speed",
+    "users": "every user's own result in some runs: a table and a chart",
+    "data": "prepare datasets, inspect them, write synthetic ones",
+    "privacy": "plan differential privacy, or audit our own training (privacy plan, privacy audit)",
+    "flower": "the same training on separate clients, with Flower",
+    "estimate": "what a run will take: seconds, bytes, memory",
+    "dashboard": "a live page that follows runs and compares them",
+    "demo": "compare four algorithms on synthetic images, in two minutes on a CPU",
+    "doctor": "what this machine has, which engine it will use, what is missing and how to get it",
 }
 EXTRAS = {"flwr": "flower"}  # packages that an extra of ours installs
+USAGE = """usage: manyeyes COMMAND ...
+
+Federated visual classification: images train one model and stay with their owners.
+
+{commands}
+
+  manyeyes COMMAND --help
+  manyeyes package.module:function ...   a command of your own
+  manyeyes --version
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one sentence on standard error, without a traceback."""
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help", "help"):
-        print(usage())
+        print(USAGE.format(commands="\n".join(f"  {command:<11}{text}" for command, text in COMMANDS.items())))
         return 0
     if name == "--version":
         print(f"manyeyes {__version__}")
@@ -55,25 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_error(str(stopped) or "stopped", 130, once=True)
 
 
-def usage() -> str:
-    """Return the help of the command, a line for each subcommand."""
-    lines = [f"  {name:<11}{text}" for name, (_, text) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: manyeyes COMMAND ...\n",
-            "Federated visual classification: images train one model and stay with their owners.\n",
-            *lines,
-            "\n  manyeyes COMMAND --help\n  manyeyes package.module:function ...   a command of your own\n  manyeyes --version\n",
-        ]
-    )
-
-
 def command(name: str) -> Callable[[list[str]], int]:
     """Return the function of a command, or a user's own by import path; its module is imported when it is needed."""
     if name not in COMMANDS:
         return cast(Callable[[list[str]], int], import_object(name, "command"))
     try:
-        module = import_module(f"manyeyes.cli.{COMMANDS[name][0]}")
+        module = import_module(f"manyeyes.cli.{name}")
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             raise

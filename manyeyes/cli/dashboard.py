@@ -46,16 +46,10 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        "manyeyes dashboard", description="A live page that follows the runs below a folder. It only reads."
-    )
-    parser.add_argument(
-        "folder", metavar="DIR", type=Path, nargs="?", default=Path("runs"), help="folder of the runs (%(default)s)"
-    )
+    parser = Parser("manyeyes dashboard", description="A live page that follows runs below a folder. It only reads.")
+    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?", default="runs", help="of the runs (%(default)s)")
     parser.add_argument("--port", type=int, default=8765, help="0: any free port (%(default)s)")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; for other machines with a token (%(default)s)"
-    )
+    parser.add_argument("--host", default="127.0.0.1", help="to listen on; for others with a token (%(default)s)")
     parser.add_argument("--token", help="token that the URL must contain, instead of a random one")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     return parser
@@ -65,24 +59,16 @@ def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on the address."""
     if not 0 <= port < NUM_PORTS:
         raise ValueError(f"--port is {port}: it must be from 0 to {NUM_PORTS - 1}.")
-    wrong_host = ValueError(f"--host {host} is not an address of this machine: use 127.0.0.1 or 0.0.0.0.")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror:
-        raise wrong_host from None
-    sock = socket.socket(family, kind, protocol)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(128)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=family == socket.AF_INET6)
     except OSError as error:
-        sock.close()
         messages = {errno.EADDRINUSE: "is in use", errno.EACCES: "needs more permissions"}
-        if error.errno not in messages:
-            raise wrong_host from None
-        message = f"Port {port} {messages[error.errno]}: choose another with --port (0: any free port)."
-        raise ValueError(message) from None
-    return sock
+        if error.errno in messages:
+            problem = f"Port {port} {messages[error.errno]}: choose another with --port (0: any free port)."
+        else:
+            problem = f"--host {host} is not an address of this machine: use 127.0.0.1 or 0.0.0.0."
+        raise ValueError(problem) from None
 
 
 def _public_host(host: str) -> str:

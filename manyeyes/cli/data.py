@@ -126,9 +126,7 @@ def _synthesize(args: Namespace) -> int:
     if args.raw.exists() and any(args.raw.iterdir()):
         raise ValueError(f"{args.raw} is not empty: choose a new folder")
     size = 32 if args.name.startswith("cifar") else args.size
-    source.write_synthetic(
-        SyntheticImages(args.users, size, args.seed, args.coarse, args.fine, images_per_user=args.images_per_user),
-        args.raw,
-    )
+    counts = (args.users, size, args.seed, args.coarse, args.fine)
+    source.write_synthetic(SyntheticImages(*counts, images_per_user=args.images_per_user), args.raw)
     print(f"{args.raw}: synthetic images. Prepare them with: manyeyes data prepare {args.name} --raw {args.raw}")
     return 0

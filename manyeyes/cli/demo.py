@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn
 
 from manyeyes.algorithms import centralized, fedavg, fedavgm, fedvc
 from manyeyes.components import EpochBatching, ImportanceReweighting, Schedule
@@ -43,15 +43,13 @@ def algorithms() -> dict[str, tuple[Algorithm, int]]:
     Momentum multiplies a step by up to ten, so FedAvgM has a smaller learning rate.
     """
     batching = EpochBatching(1, BATCH_SIZE, max_examples=EXAMPLES)
+    schedule = Schedule("cosine", rounds=CENTRALIZED_EPOCHS, final=0.01)
     virtual_clients = fedvc(COHORT_SIZE, EXAMPLES, BATCH_SIZE, lr=0.1)
     return {
         "FedVC + FedIR": (replace(virtual_clients, example_weighting=ImportanceReweighting()), ROUNDS),
         "FedAvg": (replace(fedavg(cohort_size=COHORT_SIZE, lr=0.1), batching=batching), ROUNDS),
         "FedAvgM": (replace(fedavgm(cohort_size=COHORT_SIZE, lr=0.02), batching=batching), ROUNDS),
-        CENTRALIZED: (
-            centralized(lr=0.03, schedule=Schedule("cosine", rounds=CENTRALIZED_EPOCHS, final=0.01)),
-            CENTRALIZED_EPOCHS,
-        ),
+        CENTRALIZED: (centralized(lr=0.03, schedule=schedule), CENTRALIZED_EPOCHS),
     }
 
 
@@ -63,9 +61,8 @@ def main(argv: list[str]) -> int:
     root = unused_path(Path("runs", f"{datetime.now():%Y-%m-%d_%H-%M-%S}_demo"))
     population = make_synthetic(DATASET)
     size = f"{len(population.user_ids)} users, {len(population):,} images"
-    print(
-        f"{size}; the class mix of a user differs by {mean_emd(population.split('train').histograms()):.2f} of 2 (EMD)."
-    )
+    emd = mean_emd(population.split("train").histograms())
+    print(f"{size}; the class mix of a user differs by {emd:.2f} of 2 (EMD).")
     folders = {name: root / name.lower().replace(" ", "") for name in algorithms()}
     _train_all(folders)
     _report(root, folders, size)
@@ -75,9 +72,9 @@ def main(argv: list[str]) -> int:
 
 def _train_all(folders: dict[str, Path]) -> None:
     """Train every algorithm in its own process of one thread: on a CPU, faster than one process of several threads."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[status]}"))
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[status]}", TimeElapsedColumn())
     console = Console(file=sys.stderr)
-    progress = Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
     with progress, ProcessPoolExecutor(min(2, os.cpu_count() or 1), multiprocessing.get_context("spawn")) as pool:
         runs = [pool.submit(_train, name, folder) for name, folder in folders.items()]
         tasks = {name: progress.add_task(name, total=algorithms()[name][1], status="") for name in folders}

@@ -13,7 +13,6 @@ from manyeyes.flower.split import split
 from manyeyes.flower.template import write_app
 from manyeyes.flower.training_spec import parse_settings
 
-HELP = "federated training on separate clients, with Flower"
 DEFAULT_HOSTS = ("localhost", "127.0.0.1")
 OPTIONS = tuple(field for field in fields(FederationConfig) if field.name not in ("settings", "resume"))
 
@@ -28,24 +27,18 @@ def main(argv: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("manyeyes flower", description="Federated training on separate clients, with Flower.")
     actions = parser.add_subparsers(dest="action", required=True, parser_class=Parser)
-    init = actions.add_parser(
-        "init",
-        help="write a Flower app that trains with these settings",
-        usage="%(prog)s FOLDER [SETTING=VALUE ...] [options]",
-        description="Write a Flower app; its settings are those of manyeyes run: algorithm=fedvc rounds=20 ...",
-    )
+    init = actions.add_parser("init", help="write a Flower app that trains with these settings")
+    init.usage = "%(prog)s FOLDER [SETTING=VALUE ...] [options]"
+    init.description = "Write a Flower app; its settings are those of manyeyes run: algorithm=fedvc rounds=20 ..."
     init.add_argument("app", type=Path, help="the folder of the app")
     for field in OPTIONS:
         flag, help = "--" + field.name.replace("_", "-"), f"{field.metadata['help']} (%(default)s)"
         init.add_argument(flag, dest=field.name, type=type(field.default), default=field.default, help=help)
-    split_parser = actions.add_parser(
-        "split",
-        help="write a store for each user of a population, to try a federation",
-        usage="%(prog)s FOLDER [SETTING=VALUE ...] [--users N]",
-        description="Write a store for each user; the settings are those of manyeyes run: data=store data.path=...",
-    )
-    split_parser.add_argument("folder", type=Path, help="the folder of the stores")
-    split_parser.add_argument("--users", type=int, default=0, help="at most this many; 0: all (%(default)s)")
+    stores = actions.add_parser("split", help="write a store for each user of a population, to try a federation")
+    stores.usage = "%(prog)s FOLDER [SETTING=VALUE ...] [--users N]"
+    stores.description = "Write a store for each user; settings are those of manyeyes run: data=store data.path=..."
+    stores.add_argument("folder", type=Path, help="the folder of the stores")
+    stores.add_argument("--users", type=int, default=0, help="at most this many; 0: all (%(default)s)")
     keys = actions.add_parser("keys", help="make certificates for TLS, and a key for each client")
     keys.add_argument("folder", type=Path, help="the folder of the keys")
     keys.add_argument("--clients", type=int, default=3, help="number of client keys (%(default)s)")

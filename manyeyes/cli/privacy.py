@@ -27,17 +27,10 @@ def main(argv: list[str]) -> int:
     cohort_size = args.users if args.cohort_size is None and args.sampling == "none" else args.cohort_size
     if cohort_size is None:
         raise ValueError("--cohort-size is missing: give the users per round, or --sampling none for all users")
-    guarantee = calibrate(
-        args.users,
-        cohort_size if args.noise_cohort_size is None else args.noise_cohort_size,
-        args.rounds,
-        args.noise_multiplier,
-        args.epsilon,
-        delta,
-        args.sampling,
-        args.accountant,
-        PRECISE_INTERVAL if args.precise else INTERVAL,
-    )
+    noise_cohort_size = cohort_size if args.noise_cohort_size is None else args.noise_cohort_size
+    target = (args.rounds, args.noise_multiplier, args.epsilon, delta)
+    interval = PRECISE_INTERVAL if args.precise else INTERVAL
+    guarantee = calibrate(args.users, noise_cohort_size, *target, args.sampling, args.accountant, interval)
     print(show(plan(guarantee, cohort_size, args.clipping_norm, args.num_parameters), args.out))
     return 0
 
@@ -67,9 +60,7 @@ def _parser() -> Parser:
     audited.add_argument("--epsilon", type=float, default=2.0, help="of the guarantee (%(default)s)")
     audited.add_argument("--delta", type=float, default=1e-5, help="of the guarantee (%(default)s)")
     audited.add_argument("--users", type=int, default=200, help="users in addition to the canaries (%(default)s)")
-    audited.add_argument(
-        "--canaries", type=int, default=4000, help="users who take part or not, at random (%(default)s)"
-    )
+    audited.add_argument("--canaries", type=int, default=4000, help="users who may take part, or not (%(default)s)")
     audited.add_argument("--rounds", type=int, default=8, help="of training (%(default)s)")
     audited.add_argument("--seed", type=int, default=0, help="decides which canaries take part; not the noise")
     audited.add_argument("--engine", default="reference", help="an engine of manyeyes run (%(default)s)")

@@ -138,7 +138,7 @@ def _print_plan(exhibit: Exhibit, options: ReproduceOptions, runner_options: Run
         if dataset is not None:
             print(f"{'have' if Path(dataset.path).exists() else 'make'}  {dataset.prepare_command}")
     for run in planned_runs(exhibit, options):
-        print(f"{run.status:9}{run.folder}  {run.rounds}/{run.planned_rounds} rounds")
+        print(f"{run.status:9}{run.folder}  {run.rounds}/{run.run.count('rounds')} rounds")
         print(f"         {shlex.join(['manyeyes', 'run', *run.overrides(runner_options.extra)])}")
         for change in run.run.changes:
             print(f"         {change}")

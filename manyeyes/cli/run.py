@@ -42,7 +42,11 @@ def main(argv: list[str]) -> int:
         if is_config_error(error):
             raise ValueError(format_error(error, overrides)) from None
         raise
-    return _report(failures)
+    if len(failures) == 1:
+        raise failures[0]
+    for failure in failures:
+        print(f"manyeyes: {failure}", file=sys.stderr)
+    return 1 if failures else 0
 
 
 def _run_job(config: DictConfig, failures: list[Exception], process: int) -> float | None:
@@ -58,15 +62,6 @@ def _check_resume(chosen: dict[str, str]) -> None:
     """Refuse options of components that the run has and the command does not choose: Hydra does not know them."""
     groups = {name: name.partition(".")[0] for name in chosen}
     check_resume_overrides([name for name, group in groups.items() if group in GROUPS and group not in chosen], ())
-
-
-def _report(failures: Sequence[Exception]) -> int:
-    """Print why runs of a sweep have failed; the failure of a single run is raised."""
-    if len(failures) == 1:
-        raise failures[0]
-    for failure in failures:
-        print(f"manyeyes: {failure}", file=sys.stderr)
-    return 1 if failures else 0
 
 
 def split_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:

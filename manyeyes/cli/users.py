@@ -14,9 +14,7 @@ def main(argv: list[str]) -> int:
     """Print a row for each run, two if its clients personalize the model, and write the table and a chart."""
     parser = Parser("manyeyes users", description="The score of each user in one or more runs.")
     parser.add_argument("runs", type=Path, nargs="+", help="run folders; NAME=FOLDER gives one a name")
-    parser.add_argument(
-        "--out", type=Path, default=Path("users.svg"), help="the chart, .svg or .png; the table is next to it, as .md"
-    )
+    parser.add_argument("--out", type=Path, default="users.svg", help="chart, .svg or .png; its table is next to it")
     args = parser.parse_args(argv)
     all_scores: list[UserScores] = []
     names = set()
@@ -28,9 +26,7 @@ def main(argv: list[str]) -> int:
         names.add(name)
         all_scores += load(Path(folder), name, color)
     if len({scores.metric for scores in all_scores}) > 1:
-        raise ValueError(
-            "Some runs are scored by accuracy, others by average precision: give runs with the same metric."
-        )
+        raise ValueError("Some runs are scored by accuracy, others by precision: give runs with the same metric.")
     table = user_table(all_scores)
     print(table.terminal(TERMINAL_WIDTH))
     write_chart(user_chart(all_scores, ""), args.out)

@@ -44,8 +44,9 @@ def html(results: ExhibitResults, compared: list[ComparedNumber], charts: list[C
     notes = [f"The paper: {exhibit.claim}", options.disclaimer or RULE_TEXT, changes(exhibit, options), exhibit.note]
     table = comparison_table(compared, options.tag, "The paper's numbers and ours")
     comparison = Section("Paper and measured", [*filter(None, notes), ChartGrid(charts), table])
-    commands = [code_block(reproduce_command(exhibit, options)), code_block(run_commands(exhibit, options), "The runs")]
-    reproduction = Section("Reproduce this page", commands)
+    command = shlex.join(["manyeyes", "reproduce", exhibit.key, *options.arguments])
+    blocks = [code_block(command), code_block(run_commands(exhibit, options), "The runs")]
+    reproduction = Section("Reproduce this page", blocks)
     folders = [run.folder for run in planned_runs(exhibit, options) if (run.folder / METRICS_FILE).exists()]
     if 0 < len(folders) <= MAX_REPORTED_RUNS:
         runs = [read_run(folder, _run_name(folder, options)) for folder in folders]
@@ -61,18 +62,13 @@ def markdown(results: ExhibitResults, compared: list[ComparedNumber], images: li
         f"# {exhibit.key}: {exhibit.title}",
         f"The paper: {exhibit.claim}" if exhibit.claim else "",
         f"**{options.disclaimer}**" if options.disclaimer else RULE_TEXT,
-        f"    {reproduce_command(exhibit, options)}",
+        f"    {shlex.join(['manyeyes', 'reproduce', exhibit.key, *options.arguments])}",
         changes(exhibit, options),
         *(f"![{title}]({file})" for title, file in images),
         comparison_table(compared, options.tag).markdown().rstrip(),
         exhibit.note.strip(),
     ]
     return "\n\n".join(filter(None, paragraphs)) + "\n"
-
-
-def reproduce_command(exhibit: Exhibit, options: ReproduceOptions) -> str:
-    """Return the command that makes the files of the exhibit."""
-    return shlex.join(["manyeyes", "reproduce", exhibit.key, *options.arguments])
 
 
 def run_commands(exhibit: Exhibit, options: ReproduceOptions) -> str:
@@ -101,16 +97,16 @@ def changes(exhibit: Exhibit, options: ReproduceOptions) -> str:
 def _unfinished(exhibit: Exhibit, options: ReproduceOptions) -> list[str]:
     statuses = Counter(run.status for run in planned_runs(exhibit, options))
     num_runs, num_diverged = statuses.total(), statuses["diverged"]
-    num_done = statuses["finished"] + num_diverged
-    sentences = {
-        f"Done so far: {num_done:,} of {num_runs:,} runs; each row shows its best finished run.": num_done < num_runs,
-        f"Diverged: {num_diverged:,} of {num_runs:,} runs; each row shows the best of the others.": num_diverged > 0,
-    }
-    return [sentence for sentence, is_true in sentences.items() if is_true]
+    num_done, sentences = statuses["finished"] + num_diverged, []
+    if num_done < num_runs:
+        sentences += [f"Done so far: {num_done:,} of {num_runs:,} runs; each row shows its best finished run."]
+    if num_diverged:
+        sentences += [f"Diverged: {num_diverged:,} of {num_runs:,} runs; each row shows the best of the others."]
+    return sentences
 
 
 def _run_name(folder: Path, options: ReproduceOptions) -> str:
     """Return the name and seed of a run for a legend, with a word or two on how it differs from the paper's."""
     tags = {"scaled": options.scale != 1, "cut": options.rounds > 0, "synthetic": options.synthetic}
     text = ", ".join(tag for tag, applies in tags.items() if applies)
-    return f"{f'{text}: ' if text else ''}{folder.parent.name}/{folder.name}"
+    return f"{text}{': ' if text else ''}{folder.parent.name}/{folder.name}"

@@ -30,7 +30,7 @@ def estimate(runs: Iterable[PlannedRun], parallel: int = 1) -> str:
     known = [run for run in remaining if _kind(run) in speeds]
     text = f"{len(remaining)} of {len(runs)} runs remain"
     if known:
-        total = sum(max(0, run.planned_rounds - run.rounds) * fmean(speeds[_kind(run)]) for run in known)
+        total = sum(max(0, run.run.count("rounds") - run.rounds) * fmean(speeds[_kind(run)]) for run in known)
         text += f": about {format_duration(total / max(1, parallel))} of training for {len(known)} of them"
         text += (f", {parallel} at a time" if parallel > 1 else "") + ", plus evaluation"
     num_unknown = len(remaining) - len(known)

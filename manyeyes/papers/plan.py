@@ -24,7 +24,7 @@ USER_SETTINGS = (  # of `manyeyes run`: how a run is computed, evaluated and rec
     "engine", "trackers", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds",
     "client_state_cache_mib",
 )  # fmt: skip
-SYNTHETIC_TAG = "on synthetic data"
+SCALE_HELP = "smaller runs: rounds and clients times this; images, pixels and centralized epochs times its root"
 FOLDER_TAG = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(on_synthetic_data)?")
 
 
@@ -32,19 +32,12 @@ FOLDER_TAG = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(
 class ReproduceOptions:
     """How an exhibit is reproduced; the defaults are the paper's."""
 
-    scale: float = option(
-        1.0,
-        "smaller runs: rounds and clients times this; images, pixels and centralized epochs times its root",
-        above=0,
-        maximum=1,
-    )
+    scale: float = option(1.0, SCALE_HELP, above=0, maximum=1)
     synthetic: bool = option(False, "train on synthetic images instead of the datasets")
     rounds: int = option(0, "maximum number of rounds; 0: as in the paper", minimum=0)
     seeds: int = option(0, "number of seeds; 0: as in the paper", minimum=0)
     rows: tuple[str, ...] = option((), "only this row, or the rows with this text in their names; can be repeated")
-    grid_filter: tuple[str, ...] = option(
-        (), "of a row that is the best of a grid, only the runs whose names end like this pattern; can be repeated"
-    )
+    grid_filter: tuple[str, ...] = option((), "of grids, only runs whose names end like this pattern; can be repeated")
     folder: Path = option(Path("runs"), "where runs are saved")
     data: Path | None = option(None, "the folder with the prepared datasets, or the only dataset that is needed")
     extra: tuple[str, ...] = field(default=(), repr=False)  # USER_SETTINGS for each run
@@ -57,7 +50,7 @@ class ReproduceOptions:
         """How the runs differ from the paper's; empty if they do not."""
         scaled = f"scaled by {self.scale:g}" if self.scale != 1 else ""
         shorter = f"cut at {self.rounds} rounds" if self.rounds else ""
-        return ", ".join(filter(None, [scaled, shorter, SYNTHETIC_TAG if self.synthetic else ""]))
+        return ", ".join(filter(None, [scaled, shorter, "on synthetic data" if self.synthetic else ""]))
 
     @property
     def folder_tag(self) -> str:
@@ -79,11 +72,13 @@ class ReproduceOptions:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The arguments of `manyeyes reproduce` that give these options."""
-        options: dict[str, object] = {"scale": f"{self.scale:g}" if self.scale != 1 else ""}
-        options |= {"synthetic": "true" if self.synthetic else "", "rounds": self.rounds, "seeds": self.seeds}
-        options["data"] = self.data
         filters = [*(f"rows={row}" for row in self.rows), *(f"grid_filter={name}" for name in self.grid_filter)]
-        return (*filters, *(f"{name}={value}" for name, value in options.items() if value), *self.extra)
+        options = {"scale": f"{self.scale:g}" if self.scale != 1 else "", "synthetic": "true" if self.synthetic else ""}
+        options |= {name: str(getattr(self, name) or "") for name in ("rounds", "seeds", "data")}
+        return (*filters, *(f"{name}={text}" for name, text in options.items() if text), *self.extra)
+
+    def seeds_of(self, exhibit: Exhibit) -> range:
+        return range(self.seeds or exhibit.num_seeds)
 
     def apply(self, run: RunRecipe) -> RunRecipe:
         """Return the run that is trained with these options."""
@@ -133,15 +128,11 @@ class PlannedRun:
     @property
     def status(self) -> Status | Literal["other"]:
         """The status of the run in the folder; "other" if that run has other settings."""
-        return "other" if self.mismatch else read_status(self.folder, planned_rounds=self.planned_rounds)[0]
+        return "other" if self.mismatch else read_status(self.folder, planned_rounds=self.run.count("rounds"))[0]
 
     @property
     def can_resume(self) -> bool:
         return (self.folder / run_files.CHECKPOINT_FILE).exists()
-
-    @property
-    def planned_rounds(self) -> int:
-        return self.run.count("rounds")
 
     @property
     def rounds(self) -> int:
@@ -157,9 +148,10 @@ class PlannedRun:
 def select_rows(exhibit: Exhibit, options: ReproduceOptions) -> Exhibit:
     """Return the exhibit with the selected rows, and of their grids the selected runs."""
     names = [row.name for row in exhibit.rows]
-    selected = {name for part in options.rows for name in _matching(part, names)} if options.rows else set(names)
-    if unknown := [part for part in options.rows if not _matching(part, names)]:
+    matches = {part: [part] if part in names else [name for name in names if part in name] for part in options.rows}
+    if unknown := [part for part in options.rows if not matches[part]]:
         raise ValueError(f"{exhibit.key} has no row like {' or '.join(unknown)}: it has {'; '.join(names[:8])}; ...")
+    selected = set(chain.from_iterable(matches.values())) or names
     exhibit = replace(exhibit, rows=tuple(row for row in exhibit.rows if row.name in selected))
     if options.grid_filter:
         exhibit = _filter_grids(exhibit, options.grid_filter)
@@ -170,10 +162,6 @@ def select_rows(exhibit: Exhibit, options: ReproduceOptions) -> Exhibit:
     return exhibit
 
 
-def _matching(part: str, names: list[str]) -> list[str]:
-    return [part] if part in names else [name for name in names if part in name]
-
-
 def _filter_grids(exhibit: Exhibit, patterns: tuple[str, ...]) -> Exhibit:
     """Return the exhibit with the runs of grids whose names end like a pattern, and without rows that have none."""
     names = [run.name for row in exhibit.rows if len(row.runs) > 1 for run in row.runs]
@@ -182,20 +170,14 @@ def _filter_grids(exhibit: Exhibit, patterns: tuple[str, ...]) -> Exhibit:
         known = f"it has {', '.join(names[:3])}, ..." if names else "its rows have one run each"
         raise ValueError(f"{exhibit.key} has no run like {' or '.join(unknown)}: {known}.")
     selected = set(chain.from_iterable(matches.values()))
-    rows = (
-        replace(row, runs=tuple(run for run in row.runs if len(row.runs) == 1 or run.name in selected))
-        for row in exhibit.rows
-    )
-    return replace(exhibit, rows=tuple(row for row in rows if row.runs or row.datasets))
+    runs = [tuple(run for run in row.runs if len(row.runs) == 1 or run.name in selected) for row in exhibit.rows]
+    rows = (replace(row, runs=left) for row, left in zip(exhibit.rows, runs, strict=True) if left or row.datasets)
+    return replace(exhibit, rows=tuple(rows))
 
 
 def is_dataset(path: Path) -> bool:
     """Return whether a path is one prepared dataset, and not a folder of several."""
     return path.is_file() or (path / "meta.json").exists()
-
-
-def seeds(exhibit: Exhibit, options: ReproduceOptions) -> range:
-    return range(options.seeds or exhibit.num_seeds)
 
 
 def planned_run(exhibit: Exhibit, options: ReproduceOptions, run: RunRecipe, seed: int) -> PlannedRun:
@@ -206,7 +188,7 @@ def planned_run(exhibit: Exhibit, options: ReproduceOptions, run: RunRecipe, see
 
 def planned_runs(exhibit: Exhibit, options: ReproduceOptions) -> Iterator[PlannedRun]:
     """Yield every run that the exhibit needs, centralized baselines first, one seed after the other."""
-    for seed in seeds(exhibit, options):
+    for seed in options.seeds_of(exhibit):
         for run in exhibit.runs:
             yield planned_run(exhibit, options, run, seed)
 

@@ -36,15 +36,15 @@ def paper_sections(runs: list[RunRecord], key: str | None = None) -> list[Sectio
 
 def _group_runs(runs: list[RunRecord]) -> dict[tuple[str, ReproduceOptions], set[str]]:
     """Return the names of the runs that `manyeyes reproduce` made, by paper and options."""
-    names: dict[tuple[str, ReproduceOptions], set[str]] = {}
-    num_seeds: dict[tuple[str, ReproduceOptions], int] = {}
-    for run in runs:
-        folder = run.folder.resolve()
+    folders: dict[tuple[str, ReproduceOptions], list[Path]] = {}
+    for folder in (run.folder.resolve() for run in runs):
         if (origin := _origin(folder)) is not None:
-            names.setdefault(origin, set()).add(folder.parent.name)
-            num_seeds[origin] = max(num_seeds.get(origin, 0), int(folder.name) + 1)
-    origins = {origin: (origin[0], replace(origin[1], seeds=count)) for origin, count in num_seeds.items()}
-    return {origins[origin]: run_names for origin, run_names in names.items()}
+            folders.setdefault(origin, []).append(folder)
+    num_seeds = {origin: 1 + max(int(path.name) for path in paths) for origin, paths in folders.items()}
+    return {
+        (paper, replace(options, seeds=num_seeds[paper, options])): {path.parent.name for path in paths}
+        for (paper, options), paths in folders.items()
+    }
 
 
 def _origin(folder: Path) -> tuple[str, ReproduceOptions] | None:
@@ -75,12 +75,8 @@ def _next_to_printed(exhibit: Exhibit, runs: list[RunRecord]) -> Section:
     """Return what the paper prints, and the same metrics of the user's own runs."""
     expected = [(row.name, metric, printed) for row in exhibit.rows for metric, printed in row.expected.items()]
     printed_rows = [[row, str(metric), str(printed)] for row, metric, printed in expected if printed is not None]
-    title = f"{exhibit.key}: {exhibit.title}, as printed"
-    content: list[str | Block] = [
-        exhibit.claim,
-        NOT_REPRODUCED,
-        Table(title, PRINTED_COLUMNS, printed_rows, is_prose=True),
-    ]
+    printed_table = Table(f"{exhibit.key}: {exhibit.title}, as printed", PRINTED_COLUMNS, printed_rows, is_prose=True)
+    content: list[str | Block] = [exhibit.claim, NOT_REPRODUCED, printed_table]
     metrics = dict.fromkeys(metric for _, metric, _ in expected if not isinstance(metric, Statistic))
     measured_rows = [[str(metric), *(_measure(metric, run) for run in runs)] for metric in metrics]
     if measured_rows := [row for row in measured_rows if any(row[1:])]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from manyeyes.core.population import Population
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
 from manyeyes.papers.metric import AfterRounds, Metric, RunOutcome
-from manyeyes.papers.plan import PlannedRun, ReproduceOptions, planned_run, seeds
+from manyeyes.papers.plan import ReproduceOptions, planned_run, planned_runs
 from manyeyes.papers.timing import EvaluationGap, evaluation_gap
 from manyeyes.training.run_record import read_run
 
@@ -34,7 +34,7 @@ class ExhibitResults:
 
     def outcome(self, run: RunRecipe, seed: int) -> RunOutcome | None:
         """Return the outcome of a finished run; None if it is not finished, or damaged."""
-        planned = self._planned_run(run, seed)
+        planned = planned_run(self.exhibit, self.options, run, seed)
         if planned.folder not in self._outcomes:
             self._outcomes[planned.folder] = None
             try:
@@ -52,19 +52,13 @@ class ExhibitResults:
 
     def best_runs(self, row: ExhibitRow, metric: Metric) -> list[BestRun]:
         """Return the row's best run for each seed that has one."""
-        best = (self._best_run(row, self.options.scale_metric(metric), seed) for seed in self.seeds)
-        return [run for run in best if run is not None]
-
-    @property
-    def seeds(self) -> range:
-        return seeds(self.exhibit, self.options)
+        scaled, seeds = self.options.scale_metric(metric), self.options.seeds_of(self.exhibit)
+        return [run for seed in seeds if (run := self._best_run(row, scaled, seed)) is not None]
 
     def has_diverged(self, row: ExhibitRow) -> bool:
         """Return whether every run of a row has diverged."""
-        return {self._planned_run(run, seed).status for run in row.runs for seed in self.seeds} == {"diverged"}
-
-    def _planned_run(self, run: RunRecipe, seed: int) -> PlannedRun:
-        return planned_run(self.exhibit, self.options, run, seed)
+        runs = planned_runs(replace(self.exhibit, rows=(replace(row, centralized_baseline=None),)), self.options)
+        return {run.status for run in runs} == {"diverged"}
 
     def _best_run(self, row: ExhibitRow, metric: Metric, seed: int) -> BestRun | None:
         baseline, candidates = self.centralized_baseline(row, seed), []
@@ -80,6 +74,6 @@ class ExhibitResults:
         try:
             return metric.compute(outcome)
         except ValueError as error:
-            folder = self._planned_run(run, seed).folder
+            folder = planned_run(self.exhibit, self.options, run, seed).folder
             self.errors[folder] = f"{folder}: {error}"
             return None

@@ -49,24 +49,18 @@ class RunnerOptions:
 
 def run_all(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> list[str]:
     """Train the runs that have not finished; return a sentence for each failed one, and log which have diverged."""
-    if options.retry_diverged:
-        for run in filter(_has_diverged, runs):
+    for run in runs if options.retry_diverged else ():
+        if run.status == "diverged":
             run.reset()
     remaining = [run for run in runs if run.status not in DONE]
     failures = {run.folder: missing_dataset(run.run.dataset) for run in remaining}
     if trainable := [run for run in remaining if not failures[run.folder]]:
         failures |= _train_runs(runs, trainable, options, log)
-    for run in filter(_has_diverged, runs):
-        log(f"{run.folder} has diverged; to train it again, set retry_diverged=true")
-    return [
-        reason if reason.startswith(f"{folder} ") else f"{folder}: {reason}"
-        for folder, reason in failures.items()
-        if reason
-    ]
-
-
-def _has_diverged(run: PlannedRun) -> bool:
-    return run.status == "diverged"
+    for run in runs:
+        if run.status == "diverged":
+            log(f"{run.folder} has diverged; to train it again, set retry_diverged=true")
+    reasons = [(f"{folder}", reason) for folder, reason in failures.items() if reason]
+    return [reason if reason.startswith(f"{folder} ") else f"{folder}: {reason}" for folder, reason in reasons]
 
 
 def missing_dataset(dataset: DatasetRecipe | None) -> str:
