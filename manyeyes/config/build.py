@@ -24,26 +24,15 @@ LISTS = tuple(group.name for group in GROUPS.values() if group.is_list)
 def build_algorithm(config: Config) -> Algorithm:
     """Return the named algorithm with every chosen slot in place of its own."""
     settings = plain(config)
-    rounds = settings["rounds"]
-    components: dict[str, Any] = {
-        slot: build_optional(slot, settings[slot], rounds) for slot in SLOTS if settings.get(slot) is not None
-    }
+    components: dict[str, Any] = {slot: _build_optional(slot, settings[slot]) for slot in SLOTS if settings.get(slot)}
     if "sources" in settings:  # in a run's folder, every slot is described in full
         return Algorithm(**{**dict.fromkeys(SLOTS), **components})
-    return replace(build("algorithm", with_rounds(settings["algorithm"], rounds)), **components)
+    return replace(build("algorithm", settings["algorithm"]), **components)
 
 
-def build_optional(slot: str, description: dict[str, Any], rounds: int) -> Any:
+def _build_optional(slot: str, description: dict[str, Any]) -> Any:
     """Return the component of a slot, or None if it is switched off."""
-    return None if description["name"] == NO_COMPONENT else build(slot, with_rounds(description, rounds))
-
-
-def with_rounds(description: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-    """Return a component's description in which a schedule without a length spans all rounds of the run."""
-    schedule = description.get("schedule")
-    if not isinstance(schedule, Mapping) or schedule.get("kind") == "constant" or schedule.get("rounds"):
-        return dict(description)
-    return {**description, "schedule": {**schedule, "rounds": rounds}}
+    return None if description["name"] == NO_COMPONENT else build(slot, description)
 
 
 def build_population(config: Config) -> Population:
@@ -53,7 +42,7 @@ def build_population(config: Config) -> Population:
     if not isinstance(population, Population):
         raise ValueError(f"data={settings['data']['name']} returned {type(population).__name__}: return a Population.")
     chosen = settings.get("partitioner")
-    partitioner = build_optional("partitioner", chosen, settings["rounds"]) if chosen else None
+    partitioner = _build_optional("partitioner", chosen) if chosen else None
     return population if partitioner is None else repartition(population, partitioner, settings["seed"])
 
 
@@ -93,6 +82,14 @@ def train_options(config: Config) -> dict[str, Any]:
         "engine": settings["engine"]["name"],
         **{name: listed(settings.get(name)) for name in LISTS},  # descriptions, from which `train` builds components
     }
+
+
+def describe_settings(config: Config) -> dict[str, Any]:
+    """Return the part of the settings that cannot be read off the arguments of `train`: how components were chosen."""
+    settings = plain(config)
+    chosen = {slot: settings[slot] for slot in SLOTS if settings.get(slot) and settings[slot]["name"] != NO_COMPONENT}
+    described = {name: settings.get(name) for name in ("data", "partitioner", "model", "algorithm")}
+    return described | chosen | {name: listed(settings.get(name)) for name in LISTS}
 
 
 def listed(items: Any) -> list[dict[str, Any]]:

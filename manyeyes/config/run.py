@@ -15,11 +15,11 @@ from manyeyes.config.build import (
     build_model,
     build_population,
     build_preprocess,
+    describe_settings,
     plain,
     train_options,
 )
 from manyeyes.config.compose import resume_command
-from manyeyes.config.describe import describe_run
 from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
 from manyeyes.config.groups import list_key
 from manyeyes.core.registry import UNKNOWN
@@ -67,16 +67,16 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:
     """Train the run that settings describe, in `folder`."""
     settings = plain(config)
-    algorithm, population = build_algorithm(settings), build_population(settings)
+    population = build_population(settings)
     try:
         return train(
             population,
             build_model(settings, population),
-            algorithm,
+            build_algorithm(settings),
             preprocess=build_preprocess(settings),
             folder=folder,
             resume=resume,
-            metadata=describe_run(settings, algorithm),
+            metadata=describe_settings(settings),
             title=(settings["algorithm"] or {}).get("name", "training"),
             **train_options(settings),
         )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from itertools import chain
 from typing import Any
@@ -13,7 +13,14 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import DESCRIPTION_ATTRIBUTE, SETTINGS, describe, import_path, source_hash
+from manyeyes.core.registry import (
+    DESCRIPTION_ATTRIBUTE,
+    SETTINGS,
+    describe,
+    import_object,
+    import_path,
+    source_hash,
+)
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models.flat import FlatModel
@@ -29,8 +36,9 @@ def describe_training(
     trackers: Iterable[Any] = (),
     callbacks: Iterable[Any] = (),
     metrics: Iterable[Any] = (),
+    metadata: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the settings of a run that began in Python, in the format of `manyeyes run`."""
+    """Return the settings of a run in the format of `manyeyes run`; `metadata` says what the objects do not show."""
     components = {slot: getattr(algorithm, slot) for slot in SLOTS}
     lists = {"tracker": tuple(trackers), "callback": tuple(callbacks), "metric": tuple(metrics)}
     engine_options = asdict(engine)
@@ -43,16 +51,26 @@ def describe_training(
         "engine": {"name": engine_options.pop("engine"), **engine_options},
         **{SETTINGS[slot]: [describe(slot, item) for item in items] for slot, items in lists.items()},
         **asdict(config),
-        "sources": source_hashes([*components.values(), *chain(*lists.values())]),
+        **(metadata or {}),
     }
+    description["sources"] = source_hashes([*components.values(), *chain(*lists.values())], description)
     return {name: as_plain(value) for name, value in description.items()}
 
 
-def source_hashes(components: Iterable[Any]) -> dict[str, str]:
+def source_hashes(components: Iterable[Any], description: Mapping[str, Any]) -> dict[str, str]:
     """Return the hash of the source file of each component that does not come with manyeyes, by import path."""
     paths = {import_path(component): component for component in components if component is not None}
-    hashes = {path: source_hash(part) for path, part in paths.items() if not path.startswith(("manyeyes.", "torch."))}
-    return {path: digest for path, digest in hashes.items() if digest is not None}
+    paths |= {path: import_object(path) for path in _import_paths(description) if path not in paths}
+    own = {path: part for path, part in sorted(paths.items()) if not path.startswith(("manyeyes.", "torch."))}
+    return {path: digest for path, part in own.items() if (digest := source_hash(part)) is not None}
+
+
+def _import_paths(description: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the import paths in a description."""
+    for value in description.values():
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Mapping) and ":" in str(item.get("name", "")):
+                yield str(item["name"])
 
 
 def warn_of_changed_sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

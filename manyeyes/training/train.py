@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from manyeyes.components.client_optimizers import resolve_schedules
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.core.state import DivergenceError
@@ -103,6 +104,10 @@ def train(
     if trackers and folder is None:
         raise ValueError("Trackers write to the run folder and this run has none: set folder.")
     metric_set = MetricSet(build_all("metric", metrics))
+    description = describe_training(
+        algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics, metadata
+    )
+    algorithm = resolve_schedules(algorithm, config.rounds)
     splits = make_splits(population, test, algorithm, config)
     check_algorithm(algorithm, splits)
     metric_set.validate(splits.test or splits.train)
@@ -111,10 +116,7 @@ def train(
     module, flat_model = prepare_model(model, splits, preprocess, config.seed, device)
     check_model(algorithm, flat_model, splits, preprocess)
     setup = make_setup(algorithm, splits, module, flat_model, preprocess, config, engine_options, device, metric_set)
-    description = describe_training(
-        algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics
-    )
-    target = RunTarget(folder, resume, description | dict(metadata or {}), splits.by_users)
+    target = RunTarget(folder, resume, description, splits.by_users)
     with setup.engine:
         return run_training(setup, target, callbacks, (*trackers, *progress_bar(title, progress)))
 

@@ -43,17 +43,18 @@ from manyeyes.config.build import (
     build_population,
     build_preprocess,
     build_run_config,
-    plain,
+    describe_settings,
     train_options,
 )
 from manyeyes.config.compose import compose_config
-from manyeyes.config.describe import describe_run
+from manyeyes.core import registry
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import describe
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import EngineOptions
 from manyeyes.training.callbacks import build_all
 from manyeyes.training.config import RunConfig
+from manyeyes.training.description import describe_training
 
 COUNTS, RATES, FRACTIONS = st.integers(1, 500), st.floats(1e-6, 10), st.floats(0, 0.999)
 SCHEDULES = st.one_of(
@@ -105,6 +106,13 @@ ALGORITHMS = st.builds(
     adaptation=st.one_of(st.none(), st.builds(FineTune, COUNTS)),
 )
 
+
+def describe(config: Any) -> dict[str, Any]:
+    """Return the content of config.yaml of a run with these settings."""
+    arguments = "lenet", build_preprocess(config), build_run_config(config), EngineOptions()
+    return describe_training(build_algorithm(config), *arguments, metadata=describe_settings(config))
+
+
 FAST = ("fedavg", "fedvc", "scaffold", "fedper")
 ALGORITHM_NAMES = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in NAMED_ALGORITHMS]
 
@@ -121,22 +129,25 @@ def test_the_description_in_a_run_folder_builds_the_same_algorithm(name: str) ->
         overrides.append("client_optimizer=adam")
     config = compose_config(overrides)
     algorithm = build_algorithm(config)
-    assert build_algorithm(describe_run(plain(config), algorithm)) == algorithm
+    assert build_algorithm(describe(config)) == algorithm
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(ALGORITHMS)
 def test_any_algorithm_is_built_from_the_description_of_its_components(algorithm: Algorithm) -> None:
     components = {slot: getattr(algorithm, slot) for slot in SLOTS}
-    description = {slot: None if value is None else describe(slot, value) for slot, value in components.items()}
+    description = {
+        slot: None if value is None else registry.describe(slot, value) for slot, value in components.items()
+    }
     assert build_algorithm({**description, "rounds": 100, "sources": {}}) == algorithm
 
 
-def test_a_schedule_without_a_length_spans_the_run() -> None:
+def test_a_schedule_without_a_length_is_described_without_one() -> None:
     config = compose_config(["algorithm.schedule.kind=cosine", "rounds=70"])
-    assert build_algorithm(config).client_optimizer == SGD(0.01, schedule=Schedule("cosine", 70))
+    assert build_algorithm(config).client_optimizer == SGD(0.01, schedule=Schedule("cosine"))
+    assert describe(config)["client_optimizer"]["schedule"]["rounds"] == 0
     server = compose_config(["server_optimizer=adam", "server_optimizer.schedule.kind=polynomial", "rounds=30"])
-    assert build_algorithm(server).server_optimizer == AdaptiveServer(schedule=Schedule("polynomial", 30))
+    assert build_algorithm(server).server_optimizer == AdaptiveServer(schedule=Schedule("polynomial"))
 
 
 def test_a_slot_replaces_the_component_of_the_algorithm() -> None:
@@ -151,9 +162,8 @@ def test_none_removes_the_component_of_the_algorithm() -> None:
 
 
 def test_one_changed_component_changes_one_slot_of_the_description() -> None:
-    config = plain(compose_config([]))
-    before = describe_run(config, fedavg())
-    after = describe_run(config, replace(fedavg(), sampler=UniformSampler(33)))
+    before = describe(compose_config([]))
+    after = describe(compose_config(["sampler=uniform", "sampler.cohort_size=33"]))
     changed = {name: value for name, value in after.items() if value != before[name]}
     assert changed == {"sampler": {"name": "uniform", "cohort_size": 33}}
 
