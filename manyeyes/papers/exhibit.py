@@ -44,6 +44,11 @@ class DatasetRecipe:
     task: str = ""  # which of its label sets; empty: the first
 
     @property
+    def settings(self) -> str:
+        """The settings of `manyeyes run` for this dataset, separated by spaces."""
+        return f"data={self.arguments[0]} data.path={self.path}" + (f" data.task={self.task}" if self.task else "")
+
+    @property
     def prepare_command(self) -> str:
         return shlex.join(["manyeyes", "data", "prepare", *self.arguments, "--out", self.path])
 
@@ -70,9 +75,9 @@ class RunRecipe:
         return int(self.setting(name) or 0)
 
 
-def make_run(name: str, settings: str, dataset: DatasetRecipe) -> RunRecipe:
-    """Return a run whose settings are separated by spaces, as on the command line."""
-    return RunRecipe(name, tuple(settings.split()), dataset)
+def make_run(name: str, dataset: DatasetRecipe, settings: str = "") -> RunRecipe:
+    """Return a run on a dataset, whose other settings are separated by spaces, as on the command line."""
+    return RunRecipe(name, (*dataset.settings.split(), *settings.split()), dataset)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def run(setting: str, noise_cohort_size: int = 5000, split: str = "test") -> Run
     method, start, classes = setting.split("-")
     is_tuned, dataset = start == "F", COARSE if classes == "17" else FINE
     settings = f"""
-        data=flair data.path={dataset.path} data.task={"coarse" if classes == "17" else "fine"} model=resnet18
+        {"" if dataset.task else "data.task=coarse"} model=resnet18
         {"model.norm=frozen_batch model.pretrained=imagenet" if is_tuned else "model.norm=group"}
         preprocess.crop=224 preprocess.flip_horizontal=true preprocess.flip_vertical=true {IMAGENET}
         {"select_best_on=val" if split == "test" else ""} eval_split={split}
@@ -42,7 +42,7 @@ def run(setting: str, noise_cohort_size: int = 5000, split: str = "test") -> Run
             privacy.target_quantile=0.1 privacy.noise_cohort_size={noise_cohort_size}
         """
     noise = f"-noise_of_{noise_cohort_size}" if noise_cohort_size != 5000 else ""
-    return make_run(f"{setting}{noise}{'' if split == 'test' else '-val'}", settings, dataset)
+    return make_run(f"{setting}{noise}{'' if split == 'test' else '-val'}", dataset, settings)
 
 
 def _centralized(is_tuned: bool) -> str:

@@ -3,8 +3,8 @@
 from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe, make_run
 
 IMAGENET = "preprocess.mean=[0.485,0.456,0.406] preprocess.std=[0.229,0.224,0.225]"
-MOBILENET = "model=mobilenet_v2 model.norm=group"
-CENTRALIZED = "algorithm=centralized algorithm.lr=0.01 algorithm.momentum=0.9"
+MOBILENET = f"model=mobilenet_v2 model.norm=group preprocess.scale=[0.08,1] {IMAGENET} algorithm.weight_decay=4e-5"
+CENTRALIZED = "algorithm=centralized algorithm.lr=0.01 algorithm.momentum=0.9 rounds=100 evaluate_every=5"
 LANDMARKS = DatasetRecipe("data/landmarks", ("landmarks", "--raw", "raw/landmarks", "--size", "224"))
 ALPHAS = {10: (100, 10, 1, 0.5, 0.2, 0.1, 0.05, 0), 100: (1000, 0.5, 0)}  # of the released partitions
 INATURALIST_ROUNDS = {("user_120k", False): 50_000, ("user_120k", True): 12_500, ("geo_3k", True): 12_500}  # by FedVC
@@ -32,82 +32,75 @@ def inaturalist_run(
     """
     in_table2 = split in ("user_120k", "geo_3k") and cohort_size == 10 and not ir
     rounds = rounds or (INATURALIST_ROUNDS.get((split, vc), 5000) if in_table2 else 5000)
-    settings = f"{_inaturalist_settings(split)} {_method_settings(method, cohort_size, vc, ir)}"
-    settings += f"{'' if vc else ' algorithm.epochs=1'} rounds={rounds}"
-    settings += f"{' max_local_batches=50000' if rounds == 50_000 else ''} evaluate_every=50"
-    settings += " evaluate_every_fraction=0.05" if in_table2 and not vc else ""
-    name = _join(split, method, "FedVC" if vc else "", "FedIR" if ir else "", f"K{cohort_size}")
-    return make_run(name, settings, inaturalist(split))
+    settings = f"""
+        {_method_settings(method, cohort_size, vc, ir)} {"" if vc else "algorithm.epochs=1"} rounds={rounds}
+        {"max_local_batches=50000" if rounds == 50_000 else ""} evaluate_every=50
+        {"evaluate_every_fraction=0.05" if in_table2 and not vc else ""}
+    """
+    return _inaturalist((split, method, "FedVC" * vc, "FedIR" * ir, f"K{cohort_size}"), split, settings)
 
 
 def geo_3k_run(start: str, method: str, cohort_size: int) -> RunRecipe:
     """Return a run of table 5, evaluated often enough to count rounds; by table 2's accuracies they use FedVC."""
     rounds, interval = (5000, 10) if start == "pretrained" else (50_000 if cohort_size == 10 else 20_000, 100)
-    settings = f"{_inaturalist_settings('geo_3k', start)} {_method_settings(method, cohort_size, vc=True)}"
-    settings += f" rounds={rounds} evaluate_every={interval} evaluate_every_fraction=0.05"
-    name = _join("geo_3k", method, "FedVC", f"K{cohort_size}", start)
-    return make_run(name, settings, inaturalist("geo_3k"))
+    schedule = f"rounds={rounds} evaluate_every={interval} evaluate_every_fraction=0.05"
+    settings = f"{_method_settings(method, cohort_size, vc=True)} {schedule}"
+    return _inaturalist(("geo_3k", method, "FedVC", f"K{cohort_size}", start), "geo_3k", settings, start)
 
 
 def inaturalist_baseline(start: str = "pretrained") -> RunRecipe:
     """Return the centralized run, which does not depend on the partition."""
-    settings = f"{_inaturalist_settings('user_120k', start)} {CENTRALIZED} rounds=100 evaluate_every=5"
-    name = _join("inaturalist-centralized", "scratch" if start == "scratch" else "")
-    return make_run(name, settings, inaturalist("user_120k"))
+    name = ("inaturalist-centralized", "" if start == "pretrained" else start)
+    return _inaturalist(name, "user_120k", CENTRALIZED, start)
 
 
 def landmarks_run(layers: str, method: str, ir: bool, cohort_size: int) -> RunRecipe:
-    settings = f"{_landmarks_settings(layers)} {_method_settings(method, cohort_size, ir=ir)}"
-    settings += " algorithm.epochs=5 rounds=5000 evaluate_every=50"
-    name = _join("landmarks", layers, method, "FedIR" if ir else "", f"K{cohort_size}")
-    return make_run(name, settings, LANDMARKS)
+    settings = f"{_method_settings(method, cohort_size, ir=ir)} algorithm.epochs=5 rounds=5000 evaluate_every=50"
+    return _landmarks((layers, method, "FedIR" * ir, f"K{cohort_size}"), layers, settings)
 
 
 def landmarks_baseline(layers: str) -> RunRecipe:
-    settings = f"{_landmarks_settings(layers)} {CENTRALIZED} rounds=100 evaluate_every=5"
-    return make_run(f"landmarks-{layers}-centralized", settings, LANDMARKS)
+    return _landmarks((layers, "centralized"), layers, CENTRALIZED)
 
 
 def cifar_run(classes: int, alpha: float, cohort_size: int, epochs: int, rate: float, momentum: float) -> RunRecipe:
     """Return one point of the grid: eta_eff = 10^rate and 1 - beta = 10^momentum (appendix A.1)."""
     undamped = 10**momentum
-    method = _method_settings(
-        "FedAvgM" if undamped < 1 else "FedAvg", cohort_size, lr=10**rate * undamped, beta=1 - undamped
-    )
-    rounds = 10_000 if classes == 10 else 20_000
-    settings = (
-        f"{_cifar_settings(classes, alpha)} {method} algorithm.epochs={epochs} rounds={rounds} evaluate_every=100"
-    )
-    name = f"cifar{classes}-alpha_{alpha:.2f}-K{cohort_size}-E{epochs}-eta_eff_1e{rate:g}-left_1e{momentum:g}"
-    return make_run(name, settings, cifar(classes, alpha))
+    method, lr = "FedAvgM" if undamped < 1 else "FedAvg", 10**rate * undamped
+    settings = f"""
+        {_method_settings(method, cohort_size, lr=lr, beta=1 - undamped)} algorithm.epochs={epochs}
+        rounds={10_000 if classes == 10 else 20_000} evaluate_every=100
+    """
+    grid_point = f"eta_eff_1e{rate:g}-left_1e{momentum:g}"
+    return _cifar(f"cifar{classes}-alpha_{alpha:.2f}-K{cohort_size}-E{epochs}-{grid_point}", classes, alpha, settings)
 
 
 def cifar_baseline(classes: int) -> RunRecipe:
     """Return the centralized run, which does not depend on the partition."""
-    alpha = ALPHAS[classes][0]
-    settings = f"{_cifar_settings(classes, alpha)} algorithm=centralized algorithm.lr=0.02 algorithm.momentum=0.9"
-    settings += " algorithm.schedule.kind=cosine rounds=100 evaluate_every=5"
-    return make_run(f"cifar{classes}-centralized", settings, cifar(classes, alpha))
+    settings = """
+        algorithm=centralized algorithm.lr=0.02 algorithm.momentum=0.9 algorithm.schedule.kind=cosine
+        rounds=100 evaluate_every=5
+    """
+    return _cifar(f"cifar{classes}-centralized", classes, ALPHAS[classes][0], settings)
 
 
-def _inaturalist_settings(split: str, start: str = "pretrained") -> str:
-    pretrained = "model.pretrained=imagenet" if start == "pretrained" else ""
-    data = f"data=inaturalist data.path={inaturalist(split).path} {MOBILENET} {pretrained}"
-    crop = f"preprocess.crop=299 preprocess.scale=[0.08,1] {IMAGENET}"
-    return f"{data} {crop} algorithm.batch_size=64 algorithm.weight_decay=4e-5"
+def _inaturalist(name: tuple[str, ...], split: str, settings: str, start: str = "pretrained") -> RunRecipe:
+    model = f"{MOBILENET} {'model.pretrained=imagenet' if start == 'pretrained' else ''}"
+    common = f"{model} preprocess.crop=299 algorithm.batch_size=64"
+    return make_run("-".join(filter(None, name)), inaturalist(split), f"{common} {settings}")
 
 
-def _landmarks_settings(layers: str) -> str:
-    trainable = "last:2" if layers == "two" else "all"
-    data = f"data=landmarks data.path={LANDMARKS.path} {MOBILENET} model.pretrained=imagenet model.bottleneck=64"
-    crop = f"model.trainable={trainable} preprocess.crop=224 preprocess.scale=[0.08,1] {IMAGENET}"
-    return f"{data} {crop} algorithm.batch_size=32 algorithm.weight_decay=4e-5"
+def _landmarks(name: tuple[str, ...], layers: str, settings: str) -> RunRecipe:
+    trainable = f"model.trainable={'last:2' if layers == 'two' else 'all'}"
+    model = f"{MOBILENET} model.pretrained=imagenet model.bottleneck=64 {trainable}"
+    common = f"{model} preprocess.crop=224 algorithm.batch_size=32"
+    return make_run("-".join(["landmarks", *filter(None, name)]), LANDMARKS, f"{common} {settings}")
 
 
-def _cifar_settings(classes: int, alpha: float) -> str:
-    data = f"data=cifar{classes} data.path={cifar(classes, alpha).path} model=lenet"
-    crop = "preprocess.crop=32 preprocess.pad=4 preprocess.flip_horizontal=true"
-    return f"{data} {crop} algorithm.batch_size=64 algorithm.weight_decay=4e-4"
+def _cifar(name: str, classes: int, alpha: float, settings: str) -> RunRecipe:
+    preprocess = "preprocess.crop=32 preprocess.pad=4 preprocess.flip_horizontal=true"
+    common = f"model=lenet {preprocess} algorithm.batch_size=64 algorithm.weight_decay=4e-4"
+    return make_run(name, cifar(classes, alpha), f"{common} {settings}")
 
 
 def _method_settings(
@@ -118,8 +111,3 @@ def _method_settings(
     settings += f" algorithm.cohort_size={cohort_size} algorithm.lr={lr:g}"
     settings += f" server_optimizer=sgd server_optimizer.momentum={beta:g}" if method == "FedAvgM" else ""
     return settings + (" example_weighting=importance" if ir else "")
-
-
-def _join(*parts: str) -> str:
-    """Return a run's name from the parts that are not empty."""
-    return "-".join(filter(None, parts))

@@ -14,7 +14,7 @@ import yaml
 
 from manyeyes.config.compose import quote_override
 from manyeyes.core.registry import check_options, option
-from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
+from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe, make_run
 from manyeyes.papers.metric import AfterRounds, Metric, scale_budget
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale, with_settings
 from manyeyes.training import run_files
@@ -195,9 +195,7 @@ def planned_runs(exhibit: Exhibit, options: ReproduceOptions) -> Iterator[Planne
 
 def dataset_run(row: ExhibitRow, dataset: DatasetRecipe, options: ReproduceOptions) -> RunRecipe:
     """Return a dataset that a row describes, as a run that would train on it."""
-    task = (f"data.task={dataset.task}",) if dataset.task else ()
-    settings = (f"data={dataset.arguments[0]}", f"data.path={dataset.path}", *task)
-    return options.apply(RunRecipe(row.name, settings, dataset))
+    return options.apply(make_run(row.name, dataset))
 
 
 @lru_cache(maxsize=4096)
