@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
@@ -47,12 +47,11 @@ class ClientContext:
 
     def read_tensors(self, message: Message) -> dict[str, Tensor]:
         """Return what the server sent: weights [W], and the correction's server state [P] if it is sent."""
-        model, correction = self.setup.model, self.spec.algorithm.correction
+        model, arrays = self.setup.model, message.content["arrays"]
         specs = {"weights": (torch.float32, (model.num_shared,))}
-        is_sent = message.metadata.message_type == "train" and correction is not None and correction.downloads
-        if is_sent and correction is not None and correction.init(torch.zeros(0)) is not None:
+        if isinstance(arrays, ArrayRecord) and "correction" in arrays:
             specs["correction"] = (torch.float32, (model.num_trainable,))
-        return from_record(message.content["arrays"], specs, self.setup.device)
+        return from_record(arrays, specs, self.setup.device)
 
 
 def build_client() -> ClientApp:
@@ -98,9 +97,8 @@ def train(message: Message, context: Context) -> Message:
     engine = ReferenceEngine(replace(client.setup, population=population))
     state = load_state(context, task, device)
     training = replace(spec.algorithm, privacy=None, compressor=None, aggregator=None)  # which come after it
-    round_context = make_context(
-        training, ServerState(round, tensors["weights"], {}, tensors.get("correction")), engine
-    )
+    server_state = ServerState(round, tensors["weights"], {}, tensors.get("correction"))
+    round_context = make_context(training, server_state, engine)
     with retained_memory(device):
         result = engine.train(tensors["weights"], plan, round_context, {client_id: state})
     if not result.accepted_K[0]:

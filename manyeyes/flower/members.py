@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -82,15 +82,9 @@ class Members:
         """The members by client id."""
         return {member.client_id: member for member in self.all}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for the run folder."""
-        data = asdict(self.data) | {"classes": list(self.data.classes)}
-        target = list(self.target_distribution)
-        return {"all": [asdict(m) for m in self.all], "data": data, "target_distribution": target}
-
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Members:
-        """Return the members that `to_dict` described."""
+        """Return the members that a run folder describes, by `asdict`."""
         data = content["data"] | {"classes": tuple(content["data"]["classes"])}
         members = tuple(Member(**member) for member in content["all"])
         return Members(members, DataFormat(**data), tuple(content["target_distribution"]))

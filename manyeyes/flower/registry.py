@@ -25,22 +25,12 @@ class ClientRegistry:
     grid: Grid
     config: FederationConfig
     needs_class_counts: bool  # whether clients report how many images of each class they hold
-    _members: Members | None = None
+    members: Members = field(init=False)  # set when the clients have joined, or by a run that is resumed
     _nodes: dict[int, int] = field(default_factory=dict)  # by client id
     _queries: Counter[int] = field(default_factory=Counter)  # by node
     _printed: set[str] = field(default_factory=set)
 
-    @property
-    def members(self) -> Members:
-        assert self._members is not None, "wait_for_clients or restore comes before anything that needs the members"
-        return self._members
-
-    def restore(self, members: Members) -> Members:
-        """Set the members of a run that is resumed."""
-        self._members = members
-        return members
-
-    def wait_for_clients(self, min_clients: int) -> Members:
+    def wait_for_clients(self, min_clients: int) -> None:
         """Wait until this many clients are connected; all connected clients become members."""
         infos: dict[int, ClientInfo] = {}
         deadline = time.monotonic() + self.config.join_timeout
@@ -60,8 +50,7 @@ class ClientRegistry:
             time.sleep(1)
         for reason in rejections.values():
             self._print_rejection(reason)
-        self._nodes = nodes
-        return self.restore(members)
+        self.members, self._nodes = members, nodes
 
     def connected(self) -> dict[int, int]:
         """Return the node of each connected member by client id; a member that returns may have a new node."""

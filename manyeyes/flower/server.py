@@ -1,6 +1,6 @@
 """The server app: waits for its clients, then runs the rounds of `manyeyes run` with the grid as its engine."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,8 +46,8 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
     spec = parse_settings(config.settings)
     folder = Path(config.resume or config.folder)
     registry = ClientRegistry(grid, config, spec.needs_class_counts)
-    members = _gather_members(registry, config, spec, folder)
-    population = members.population()
+    _gather_members(registry, spec, folder)
+    members, population = registry.members, registry.members.population()
     algorithm, target_distribution = _with_target_distribution(spec.algorithm, members)
     algorithm.validate(population)
     spec.preprocess.check(*population.image_shape[:2])
@@ -72,20 +72,24 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
         plan_source=ConnectedPlanSource(algorithm, population, registry, spec.config.seed),
     )
     settings = cast(dict[str, Any], OmegaConf.to_container(spec.config, resolve=True))
-    metadata = settings | {"federation": vars(config) | {"members": members.to_dict()}}
+    metadata = settings | {"federation": vars(config) | {"members": asdict(members)}}
     return run_training(setup, RunTarget(folder, bool(config.resume), metadata))
 
 
-def _gather_members(registry: ClientRegistry, config: FederationConfig, spec: TrainingSpec, folder: Path) -> Members:
-    """Return the members of a run that is resumed, or else wait for clients to join."""
+def _gather_members(registry: ClientRegistry, spec: TrainingSpec, folder: Path) -> None:
+    """Read the members of a run that is resumed, or else wait for clients to join."""
     if spec.needs_class_counts and spec.algorithm.privacy is not None:
         raise ValueError(
             "example_weighting=importance would compute p(y) from the labels of all users, which privacy forbids: set "
             "example_weighting.target_distribution."
         )
-    if config.resume:
-        return registry.restore(_read_members(folder))
-    return registry.wait_for_clients(config.num_clients or getattr(spec.algorithm.sampler, "cohort_size", 1))
+    if not registry.config.resume:
+        cohort_size = getattr(spec.algorithm.sampler, "cohort_size", 1)
+        return registry.wait_for_clients(registry.config.num_clients or cohort_size)
+    try:
+        registry.members = Members.from_dict(read_config(folder)["federation"]["members"])
+    except (KeyError, TypeError):
+        raise ValueError(f"{folder} has no federated run of this version: set resume to the folder of one.") from None
 
 
 def _with_target_distribution(algorithm: Algorithm, members: Members) -> tuple[Algorithm, tuple[float, ...]]:
@@ -115,11 +119,3 @@ def _make_evaluator(
     if members.data.multi or spec.algorithm.privacy is not None or not has_tests:
         return None
     return GridEvaluator(engine, members.population(test=True))
-
-
-def _read_members(folder: Path) -> Members:
-    """Return the members of the run in a folder."""
-    try:
-        return Members.from_dict(read_config(folder)["federation"]["members"])
-    except (KeyError, TypeError):
-        raise ValueError(f"{folder} has no federated run of this version: set resume to the folder of one.") from None

@@ -3,7 +3,6 @@
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from manyeyes.flower.config import FederationConfig
 from manyeyes.io.files import write_text
@@ -31,8 +30,11 @@ clientapp = "federated.client_app:app"
 
 [tool.flwr.app.config]
 {config}"""
-SERVER_APP = '"""The server."""\n\nfrom manyeyes.flower.server import build_server\n\napp = build_server()\n'
-CLIENT_APP = '"""A client."""\n\nfrom manyeyes.flower.client import build_client\n\napp = build_client()\n'
+MODULES = {
+    "__init__.py": "",
+    "server_app.py": '"""The server."""\n\nfrom manyeyes.flower.server import build_server\n\napp = build_server()\n',
+    "client_app.py": '"""A client."""\n\nfrom manyeyes.flower.client import build_client\n\napp = build_client()\n',
+}
 
 
 def write_app(folder: Path, config: FederationConfig) -> None:
@@ -40,12 +42,7 @@ def write_app(folder: Path, config: FederationConfig) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty: choose a new folder.")
     (folder / "federated").mkdir(parents=True)
-    settings = [f"# {f.metadata['help']}\n{f.name} = {_toml(getattr(config, f.name))}\n" for f in fields(config)]
-    write_text(folder / "federated" / "__init__.py", "")
-    write_text(folder / "federated" / "server_app.py", SERVER_APP)
-    write_text(folder / "federated" / "client_app.py", CLIENT_APP)
+    settings = [f"# {f.metadata['help']}\n{f.name} = {json.dumps(getattr(config, f.name))}\n" for f in fields(config)]
+    for name, text in MODULES.items():
+        write_text(folder / "federated" / name, text)
     write_text(folder / "pyproject.toml", PYPROJECT.format(config="".join(settings)))
-
-
-def _toml(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)

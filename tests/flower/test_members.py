@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,9 @@ def test_a_client_that_reports_impossible_values_is_rejected(
 ) -> None:
     grid = make_grid(config)
     grid.nodes[12].change = report(**values)
-    members = ClientRegistry(grid, config, needs_class_counts=False).wait_for_clients(3)
-    assert [m.name for m in members.all] == ["0", "1", "3"]
+    registry = ClientRegistry(grid, config, needs_class_counts=False)
+    registry.wait_for_clients(3)
+    assert [m.name for m in registry.members.all] == ["0", "1", "3"]
     assert reason in capsys.readouterr().err
 
 
@@ -137,6 +138,6 @@ def test_client_ids_are_the_user_ids_of_the_whole_population_or_else_follow_the_
     )
     assert [(m.name, m.client_id) for m in members.all] == [("user9", 0), ("user10", 1)]
     assert nodes == {0: 8, 1: 7}
-    assert Members.from_dict(members.to_dict()) == members
+    assert Members.from_dict(asdict(members)) == members
     assert members.population().num_examples.tolist() == [5, 3]
     assert members.population(test=True).num_examples.tolist() == [1]
