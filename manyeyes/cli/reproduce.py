@@ -17,7 +17,7 @@ from manyeyes.papers.comparison import compare, comparison_table
 from manyeyes.papers.document import write
 from manyeyes.papers.estimate import estimate
 from manyeyes.papers.figures import figures
-from manyeyes.papers.plan import USER_SETTINGS, ReproduceOptions, dataset_run, planned_runs, select_rows
+from manyeyes.papers.plan import USER_SETTINGS, ReproduceOptions, described_datasets, planned_runs, select_rows
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.runner import RunnerOptions, error_message, missing_dataset, run_all
 from manyeyes.papers.tolerance import RULE_TEXT
@@ -90,13 +90,11 @@ def _parse_options(arguments: list[str]) -> tuple[ReproduceOptions, RunnerOption
 
 def _parse_value(kind: Any, text: str) -> Any:
     """Return the value of an option, or the text if it is not of its kind, which the options then reject."""
-    if kind is bool:
-        return BOOLEANS.get(text, text)
-    if kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-        return text
-    return text if kind is str else Path(text)
+    if kind in (bool, str):
+        return BOOLEANS.get(text, text) if kind is bool else text
+    with suppress(ValueError):
+        return kind(text) if kind in (int, float) else Path(text)
+    return text
 
 
 def _reproduce(exhibit: Exhibit, options: ReproduceOptions, runner_options: RunnerOptions | None) -> int:
@@ -133,8 +131,8 @@ def _log(text: str) -> None:
 
 
 def _print_plan(exhibit: Exhibit, options: ReproduceOptions, runner_options: RunnerOptions) -> None:
-    described = [dataset_run(row, dataset, options).dataset for row in exhibit.rows for dataset in row.datasets]
-    for dataset in dict.fromkeys([*described, *(options.apply(run).dataset for run in exhibit.runs)]):
+    runs = (*(run for _, run in described_datasets(exhibit, options)), *map(options.apply, exhibit.runs))
+    for dataset in dict.fromkeys(run.dataset for run in runs):
         if dataset is not None:
             print(f"{'have' if Path(dataset.path).exists() else 'make'}  {dataset.prepare_command}")
     for run in planned_runs(exhibit, options):
@@ -151,15 +149,13 @@ def _build_populations(
 ) -> dict[DatasetRecipe, Population]:
     """Return the datasets that rows describe; an exhibit without runs also gets the page of `manyeyes data inspect`."""
     populations: dict[DatasetRecipe, Population] = {}
-    described = [(row, dataset) for row in exhibit.rows for dataset in row.datasets]
-    for row, dataset in described:
-        run = dataset_run(row, dataset, options)
+    for dataset, run in described_datasets(exhibit, options):
         try:
             if reason := missing_dataset(run.dataset):
                 raise ValueError(reason)
             populations[dataset] = build_population(compose_config(run.settings))
         except Exception as error:
-            failures.append(f"{row.name}: {error_message(error)}")
+            failures.append(f"{run.name}: {error_message(error)}")
     if not exhibit.runs:
         tag = f"({options.tag})" if options.tag else ""
         for dataset, population in populations.items():

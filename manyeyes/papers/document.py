@@ -7,7 +7,7 @@ from pathlib import Path
 from manyeyes.io.files import write_text
 from manyeyes.papers.comparison import ComparedNumber, comparison_table, to_csv
 from manyeyes.papers.exhibit import Exhibit
-from manyeyes.papers.plan import ReproduceOptions, dataset_run, planned_runs
+from manyeyes.papers.plan import ReproduceOptions, described_datasets, planned_runs
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.scaling import SYNTHETIC_SENTENCE
 from manyeyes.papers.tolerance import RULE_TEXT
@@ -81,8 +81,7 @@ def run_commands(exhibit: Exhibit, options: ReproduceOptions) -> str:
 
 def changes(exhibit: Exhibit, options: ReproduceOptions) -> str:
     """Return how runs and datasets differ from the paper's, and which runs are left out or have not finished."""
-    datasets = (dataset_run(row, dataset, options) for row in exhibit.rows for dataset in row.datasets)
-    runs = (*map(options.apply, exhibit.runs), *datasets)
+    runs = (*map(options.apply, exhibit.runs), *(run for _, run in described_datasets(exhibit, options)))
     sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.changes))
     synthetic = [sentence for sentence in sentences if sentence.startswith(SYNTHETIC_SENTENCE)]
     if len(synthetic) > 1:  # one for each dataset

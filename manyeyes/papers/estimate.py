@@ -31,10 +31,11 @@ def estimate(runs: Iterable[PlannedRun], parallel: int = 1) -> str:
     text = f"{len(remaining)} of {len(runs)} runs remain"
     if known:
         total = sum(max(0, run.run.count("rounds") - run.rounds) * fmean(speeds[_kind(run)]) for run in known)
-        text += f": about {format_duration(total / max(1, parallel))} of training for {len(known)} of them"
+        text += f": about {format_duration(total / parallel)} of training for {len(known)} of them"
         text += (f", {parallel} at a time" if parallel > 1 else "") + ", plus evaluation"
-    num_unknown = len(remaining) - len(known)
-    return text + (f"; the time of {num_unknown} is unknown until similar runs have trained" if num_unknown else "")
+    if num_unknown := len(remaining) - len(known):
+        text += f"; the time of {num_unknown} is unknown until similar runs have trained"
+    return text
 
 
 def seconds_per_round(folder: Path) -> float | None:

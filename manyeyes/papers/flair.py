@@ -6,7 +6,7 @@ from itertools import product
 from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, RunRecipe, make_run
 from manyeyes.papers.hsu2020_runs import IMAGENET, LANDMARKS, cifar, inaturalist
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Frequency, UserQuantile
-from manyeyes.papers.printed import make_exhibits, percentages, printed_table, quoted_numbers
+from manyeyes.papers.printed import dataset_rows, make_exhibits, percentages, printed_table
 
 COARSE = DatasetRecipe("data/flair", ("flair", "--raw", "raw/flair", "--size", "256"))
 FINE = DatasetRecipe(COARSE.path, COARSE.arguments, "fine")
@@ -89,11 +89,6 @@ def _noise_cohorts() -> Iterator[ExhibitRow]:
         yield ExhibitRow(f"PFL-{start}, cohort of {cohort_size}", (noisy_run,), expected)
 
 
-def _datasets(figure: str, datasets: dict[str, DatasetRecipe]) -> Iterator[ExhibitRow]:
-    for row, dataset in datasets.items():
-        yield ExhibitRow(row, expected=quoted_numbers("flair", figure, row), datasets=(dataset,))
-
-
 SKEWED = {
     "FLAIR": COARSE,
     "iNaturalist-User-120k": inaturalist("user_120k"),
@@ -104,8 +99,8 @@ EXHIBITS = make_exhibits(
     "flair",
     {
         "table1": _table1(),
-        "figure2": _datasets("figure2", SKEWED),
-        "figure3": _datasets("figure3", {"coarse": COARSE, "fine": FINE}),
+        "figure2": dataset_rows("flair", "figure2", SKEWED),
+        "figure3": dataset_rows("flair", "figure3", {"coarse": COARSE, "fine": FINE}),
         "figure4": _class_scores(),
         "figure5": _user_scores(),
         "figure6": _noise_cohorts(),

@@ -5,10 +5,10 @@ from dataclasses import replace
 from itertools import product
 
 from manyeyes.papers import hsu2020_runs as runs
-from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, PrintedValue, RunRecipe
+from manyeyes.papers.exhibit import ExhibitRow, Expected, PrintedValue, RunRecipe
 from manyeyes.papers.hsu2020_runs import ALPHAS, LANDMARKS, cifar, inaturalist
 from manyeyes.papers.metric import AfterRounds, Multiple, RoundsTo, WithinBatches, relative_after
-from manyeyes.papers.printed import make_exhibits, percentages, printed_table, quoted_numbers
+from manyeyes.papers.printed import dataset_rows, make_exhibits, percentages, printed_table
 from manyeyes.papers.statistics import Statistic
 
 SPLITS = {"User-120k": "user_120k", "Geo-100": "geo_100", "Geo-1k": "geo_1k", "Geo-3k": "geo_3k", "Geo-30k": "geo_30k"}
@@ -109,13 +109,6 @@ def partitions() -> Iterator[ExhibitRow]:
         yield ExhibitRow(row, (run,), {relative_after(2500): None}, runs.inaturalist_baseline())
 
 
-def datasets(figure: str, described: dict[str, DatasetRecipe]) -> Iterator[ExhibitRow]:
-    """Yield a row for each dataset, with the numbers that the text states about it."""
-    for row, dataset in described.items():
-        expected: Expected = {Statistic("train users"): None, **quoted_numbers("hsu2020", figure, row)}
-        yield ExhibitRow(row, expected=expected, datasets=(dataset,))
-
-
 def figure4() -> Iterator[ExhibitRow]:
     """Yield a row for each partition, with the grid whose best run counts."""
     methods = {"FedAvg": MOMENTA[-1:], "FedAvgM": MOMENTA[:-1]}
@@ -146,6 +139,7 @@ def _centralized(run: RunRecipe, row: str, value: float, source: str) -> Exhibit
 
 
 INATURALIST = {data: inaturalist(split) for data, split in SPLITS.items()}
+USERS = [Statistic("train users")]
 CIFAR = {f"CIFAR-{n}, alpha={alpha:g}": cifar(n, alpha) for n, alphas in ALPHAS.items() for alpha in alphas}
 EXHIBITS = make_exhibits(
     "hsu2020",
@@ -155,14 +149,14 @@ EXHIBITS = make_exhibits(
         "table3": table3(),
         "table4": table4(),
         "table5": table5(),
-        "figure2": datasets("figure2", INATURALIST),
-        "figure3": datasets("figure3", {"Landmarks-User-160k": LANDMARKS}),
+        "figure2": dataset_rows("hsu2020", "figure2", INATURALIST, USERS),
+        "figure3": dataset_rows("hsu2020", "figure3", {"Landmarks-User-160k": LANDMARKS}, USERS),
         "figure4": figure4(),
         "figure5": at_rounds((*table3(), *table4()), 2500),
         "figure6": (*table2(), *partitions()),
         "figure7": table4(("two",)),
         "figure8": figure8(),
         "figure9": table5(),
-        "figure10": datasets("figure10", CIFAR),
+        "figure10": dataset_rows("hsu2020", "figure10", CIFAR, USERS),
     },
 )

@@ -37,7 +37,9 @@ def inaturalist_run(
         {"max_local_batches=50000" if rounds == 50_000 else ""} evaluate_every=50
         {"evaluate_every_fraction=0.05" if in_table2 and not vc else ""}
     """
-    return _inaturalist((split, method, "FedVC" * vc, "FedIR" * ir, f"K{cohort_size}"), split, settings)
+    return _inaturalist(
+        (split, method, "FedVC" if vc else "", "FedIR" if ir else "", f"K{cohort_size}"), split, settings
+    )
 
 
 def geo_3k_run(start: str, method: str, cohort_size: int) -> RunRecipe:
@@ -56,7 +58,7 @@ def inaturalist_baseline(start: str = "pretrained") -> RunRecipe:
 
 def landmarks_run(layers: str, method: str, ir: bool, cohort_size: int) -> RunRecipe:
     settings = f"{_method_settings(method, cohort_size, ir=ir)} algorithm.epochs=5 rounds=5000 evaluate_every=50"
-    return _landmarks((layers, method, "FedIR" * ir, f"K{cohort_size}"), layers, settings)
+    return _landmarks((layers, method, "FedIR" if ir else "", f"K{cohort_size}"), layers, settings)
 
 
 def landmarks_baseline(layers: str) -> RunRecipe:

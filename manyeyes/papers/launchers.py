@@ -38,7 +38,7 @@ def launch(launcher: str, options: list[str], jobs: list[list[str]], log_dir: Pa
                 results = plugin.launch(jobs, initial_job_idx=0)
         except Exception as error:
             raise LauncherError(f"{launcher}: {error}".partition("\n")[0]) from error
-    return [_error_message(result) for result in results]
+    return list(map(_error_message, results))
 
 
 def run_job(config: DictConfig) -> str:

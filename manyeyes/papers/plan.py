@@ -14,7 +14,7 @@ import yaml
 
 from manyeyes.config.compose import quote_override
 from manyeyes.core.registry import check_options, option
-from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe, make_run
+from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, RunRecipe, make_run
 from manyeyes.papers.metric import AfterRounds, Metric, scale_budget
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale, with_settings
 from manyeyes.training import run_files
@@ -193,9 +193,11 @@ def planned_runs(exhibit: Exhibit, options: ReproduceOptions) -> Iterator[Planne
             yield planned_run(exhibit, options, run, seed)
 
 
-def dataset_run(row: ExhibitRow, dataset: DatasetRecipe, options: ReproduceOptions) -> RunRecipe:
-    """Return a dataset that a row describes, as a run that would train on it."""
-    return options.apply(make_run(row.name, dataset))
+def described_datasets(exhibit: Exhibit, options: ReproduceOptions) -> Iterator[tuple[DatasetRecipe, RunRecipe]]:
+    """Yield each dataset that a row describes, and a run with the row's name that would train on it."""
+    for row in exhibit.rows:
+        for dataset in row.datasets:
+            yield dataset, options.apply(make_run(row.name, dataset))
 
 
 @lru_cache(maxsize=4096)

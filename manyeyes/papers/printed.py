@@ -1,12 +1,12 @@
 """What a paper prints, read from its TOML file: titles, claims, tables and sentences with numbers."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from manyeyes.papers.exhibit import Exhibit, ExhibitRow, Expected, PrintedValue
+from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, Expected, PrintedValue
 from manyeyes.papers.metric import Metric
 from manyeyes.papers.statistics import Statistic
 
@@ -31,15 +31,18 @@ def percentages(metrics: Mapping[str, Metric | Statistic], cells: Iterable[str],
     return expected
 
 
-def quoted_numbers(paper: str, exhibit: str, row: str) -> Expected:
-    """Return the numbers that sentences of a paper state about the dataset of a row."""
-    return {
-        Statistic(number["count"], number.get("label", "")): PrintedValue(
-            number["value"], number["unit"], f'{number["section"]}: "{number["quote"]}"'
-        )
-        for number in read_paper(paper)[exhibit].get("quoted", ())
-        if number.get("row", row) == row
-    }
+def dataset_rows(
+    paper: str, exhibit: str, datasets: Mapping[str, DatasetRecipe], counted: Iterable[Statistic] = ()
+) -> Iterator[ExhibitRow]:
+    """Yield a row for each dataset: what is counted, and the numbers that sentences of the paper state about it."""
+    for row, dataset in datasets.items():
+        expected: Expected = dict.fromkeys(counted)
+        for number in read_paper(paper)[exhibit].get("quoted", ()):
+            if number.get("row", row) == row:
+                source = f'{number["section"]}: "{number["quote"]}"'
+                printed = PrintedValue(number["value"], number["unit"], source)
+                expected[Statistic(number["count"], number.get("label", ""))] = printed
+        yield ExhibitRow(row, expected=expected, datasets=(dataset,))
 
 
 def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple[Exhibit, ...]:

@@ -93,7 +93,7 @@ def _train_runs(runs: list[PlannedRun], trainable: list[PlannedRun], options: Ru
         errors = train(trainable, options, log)
     # Only the folder tells what has finished: the launcher may have failed, or another command trained a run.
     unfinished = [run.folder for run in trainable if run.status not in DONE]
-    return {folder: errors.get(folder, "the run did not finish") for folder in unfinished}
+    return {folder: errors.get(folder) or "the run did not finish" for folder in unfinished}
 
 
 def _run_here(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
@@ -121,14 +121,13 @@ def _run_in_processes(runs: list[PlannedRun], options: RunnerOptions, log: Log) 
         return train(run_overrides(run, extra))
 
     errors = run_parallel([partial(train_one, number, run) for number, run in enumerate(runs, 1)], options.parallel)
-    return _failures(runs, errors)
+    return dict(zip([run.folder for run in runs], errors, strict=True))
 
 
 def _launch(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
     settings = [f"hydra.{setting}" for setting in options.launcher_settings]
     settings += [f"hydra.launcher.n_jobs={options.parallel}"] if options.parallel > 1 else []
-    failures: Failures = {}
-    batches = [runs]
+    failures, batches = Failures(), [runs]
     while batches:
         batch = batches.pop(0)
         log(f"{options.launcher} gets {len(batch)} of {len(runs)} runs")
@@ -139,7 +138,7 @@ def _launch(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failure
             errors = [str(error)] * len(batch)
             others, started = _split_after_crash(batch, options.launcher)
             batches = [*others, *batches, *started]
-        failures |= _failures(batch, errors)
+        failures |= zip([run.folder for run in batch], errors, strict=True)
     return failures
 
 
@@ -150,10 +149,6 @@ def _split_after_crash(batch: list[PlannedRun], launcher: str) -> tuple[list[lis
         return [], []
     others = [run for run in batch if run not in started]
     return [others] if others else [], [[run] for run in started if run.status not in DONE]
-
-
-def _failures(runs: list[PlannedRun], errors: list[str]) -> Failures:
-    return {run.folder: error for run, error in zip(runs, errors, strict=True) if error}
 
 
 @contextmanager
