@@ -90,21 +90,16 @@ def _decode_jpeg(data: bytes, size: int | None) -> OpenedImage | None:
         pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=min_side, min_width=min_side)
     except ValueError as error:
         if "Premature end of JPEG file" in str(error):
-            pixels = _add_end_marker(data)
             notes.append("no end marker")
+            try:
+                pixels = simplejpeg.decode_jpeg(data + b"\xff\xd9", "RGB")
+            except ValueError:
+                raise UnreadableImage("truncated") from None
         elif "Corrupt JPEG data" in str(error) and "extraneous" not in str(error):
             raise UnreadableImage("corrupt") from None
         else:
             return None  # a warning about something that costs no pixels
     return Image.fromarray(pixels), "JPEG", notes
-
-
-def _add_end_marker(data: bytes) -> NDArray[np.uint8]:
-    """Return the pixels of a JPEG that only lacks its end marker."""
-    try:
-        return simplejpeg.decode_jpeg(data + b"\xff\xd9", "RGB")
-    except ValueError:
-        raise UnreadableImage("truncated") from None
 
 
 def _decode_any(data: bytes) -> OpenedImage:

@@ -121,6 +121,5 @@ def files_by_name(folder: Path) -> dict[str, str]:
 
 
 def check_choice(setting: str, value: object, choices: Iterable[object]) -> None:
-    """Raise ValueError if a setting has none of its values."""
     if value not in choices:
         raise ValueError(f"Unknown {setting} {value!r}: choose {', '.join(map(str, choices))}")

@@ -200,9 +200,9 @@ def _released_csv(path: Path, name: str) -> tuple[str, str]:
         return path.name, path.read_text()
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                if Path(member).name == name:
-                    return name, archive.read(member).decode()
-    elif matches := sorted(path.rglob(name)):
-        return name, matches[0].read_text()
-    raise ValueError(f"{path} has no {name}: set an alpha that was released, or give the CSV itself")
+            texts = [archive.read(member).decode() for member in archive.namelist() if Path(member).name == name]
+    else:
+        texts = [match.read_text() for match in sorted(path.rglob(name))]
+    if not texts:
+        raise ValueError(f"{path} has no {name}: set an alpha that was released, or give the CSV itself")
+    return name, texts[0]

@@ -4,16 +4,9 @@ A partitioner is called with the class of each example and a seed, and returns t
 the number of clients minus 1; an example with -1 is left out.
 """
 
-from typing import Protocol
-
 from manyeyes.core.population import Ints
 from manyeyes.core.registry import component, option
 from manyeyes.data import partition
-
-
-class Partitioner(Protocol):
-    def __call__(self, labels: Ints, seed: int) -> Ints:
-        """Return the client of each example."""
 
 
 @component("partitioner", "dirichlet")

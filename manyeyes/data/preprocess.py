@@ -130,7 +130,6 @@ def _flip(points_BL: Tensor, uniforms_B: Tensor) -> Tensor:
 
 
 def _pixels(images_BHWC: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return each image's pixels at its own rows and columns."""
     index = torch.arange(len(images_BHWC), device=images_BHWC.device)
     return images_BHWC[index[:, None, None], rows[:, :, None], columns[:, None, :]]
 

@@ -36,7 +36,6 @@ class Dataset:
 
 
 def dataset(name: str) -> Dataset:
-    """Return a dataset by its name."""
     check_choice("dataset", name, DATASETS)
     return DATASETS[name]
 

@@ -18,8 +18,8 @@ def check_columns(
     if unknown := [column for column in header if column not in known]:
         raise ValueError(f"{name} has a column {unknown[0]!r}: it may have {', '.join(known)}")
     if missing := [column for column in required if column not in header]:
-        known = ", ".join(header) or "none"
-        raise ValueError(f"{name} has no column {missing[0]!r}, only {known}: give the right file")
+        columns = ", ".join(header) or "none"
+        raise ValueError(f"{name} has no column {missing[0]!r}, only {columns}: give the right file")
 
 
 def csv_rows(

@@ -132,9 +132,7 @@ def test_a_truncated_archive_raises_and_leaves_nothing(
     archive = make(tmp_path / f"data{suffix}", FILES)
     content = archive.read_bytes()
     archive.write_bytes(content[: int(fraction * len(content))])
-    with pytest.raises(
-        ValueError, match=r"Archive .* is truncated or damaged \(.*\): download it again"
-    ):
+    with pytest.raises(ValueError, match=r"Archive .* is truncated or damaged \(.*\): download it again"):
         extract(archive, into)
     assert contents(into) == {}
 

@@ -224,7 +224,9 @@ def test_a_missing_file_raises_at_once(site: Site, path: Path) -> None:
 
 
 def test_a_wrong_checksum_leaves_no_file(site: Site, path: Path) -> None:
-    with pytest.raises(ValueError, match=r"not the published file \(its md5 is [0-9a-f]+ instead of 00\): check the address"):
+    with pytest.raises(
+        ValueError, match=r"not the published file \(its md5 is [0-9a-f]+ instead of 00\): check the address"
+    ):
         download(site.url, path, md5="00")
     assert files_next_to(path) == []
 
@@ -252,9 +254,7 @@ def test_space_is_compared_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_unreachable_server_is_reported_with_the_reason(path: Path, site: Site) -> None:
-    with pytest.raises(
-        ValueError, match=r"failed 3 times in a row .*refused.*: check the connection"
-    ):
+    with pytest.raises(ValueError, match=r"failed 3 times in a row .*refused.*: check the connection"):
         download("http://127.0.0.1:9/file.zip", path)
 
 

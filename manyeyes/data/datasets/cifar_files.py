@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -150,13 +149,10 @@ def _parse_pickle(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
     batch = _unpickle(raw, name)
     data = batch.get("data")
     pixels = data if isinstance(data, np.ndarray) and data.dtype == np.uint8 else np.empty(0, np.uint8)
-    labels = [batch.get(_pickle_key(task, "labels")) for task in raw.edition.class_files]
+    labels: list[Any] = [batch.get(_pickle_key(task, "labels")) for task in raw.edition.class_files]
     is_complete = all(isinstance(ids, list) and len(ids) == len(pixels) for ids in labels)
-    if (
-        pixels.shape[1:] != (PIXEL_BYTES,)
-        or not is_complete
-        or any(type(i) is not int or i < 0 for i in chain(*labels))
-    ):
+    is_valid = is_complete and all(type(i) is int and i >= 0 for ids in labels for i in ids)
+    if pixels.shape[1:] != (PIXEL_BYTES,) or not is_valid:
         raise raw.damaged(name, "is not a batch of CIFAR")
     return pixels, np.array(labels, np.int64).T
 

@@ -152,7 +152,6 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
 
 
 def _label_names(population: Population, task: str) -> list[list[str]]:
-    """Return the names of each example's labels."""
     labels = population.task(task).labels
     assert isinstance(labels, MultiLabels), f"synthetic images have several {task} labels"
     return [[labels.classes[i] for i in labels.indices[start:stop]] for start, stop in pairwise(labels.indptr)]

@@ -48,7 +48,13 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     """
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
     check_choice("split", split, SPLITS)
-    rows, num_skipped = _read_rows(raw)
+    if not raw.exists():
+        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
+    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
+    if not rows:
+        raise ValueError(
+            f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with a row for each"
+        )
     users = np.array([row.user for row in rows])
     is_given = bool(rows[0].split)
     splits = np.array([row.split for row in rows]) if is_given else SPLITS[split](users, seed)
@@ -67,17 +73,6 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
         columns=columns,
         notes=notes,
     )
-
-
-def _read_rows(raw: Path) -> tuple[list[Row], int]:
-    """Return the images of a folder or table, and the number of other files."""
-    if not raw.exists():
-        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
-    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
-    if not rows:
-        fix = "put them in <user>/<class>/ folders, or give a table with a row for each"
-        raise ValueError(f"{raw} has no images: {fix}")
-    return rows, num_skipped
 
 
 def _read_folder(root: Path) -> tuple[list[Row], int]:
@@ -144,9 +139,10 @@ def _read_parquet(path: Path) -> list[Row]:
 
 
 def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bool) -> Row:
-    """Return one row of a table; raise ValueError if it is not valid."""
-    path, user, split = (_text(cells.get(name)) for name in ("path", "user", "split"))
-    labels = [_text(label) for label in labels]
+    texts = [
+        "" if cell is None else str(cell).strip() for cell in (*map(cells.get, ("path", "user", "split")), *labels)
+    ]
+    path, user, split, *labels = texts
     if ("lat" in cells) != ("lon" in cells):
         raise ValueError(f"{origin}: there is no {'lon' if 'lat' in cells else 'lat'}: give both columns, or none")
     for name, is_empty in (("path", not path), ("user", not user), ("label", not labels or "" in labels)):
@@ -156,10 +152,6 @@ def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bo
         raise ValueError(f"{origin}: the split is {split!r}: give train, val or test")
     lat, lon = (_degrees(origin, name, cells.get(name)) for name in ("lat", "lon"))
     return Row(origin, path, user, labels, multi, split, lat, lon)
-
-
-def _text(cell: object) -> str:
-    return "" if cell is None else str(cell).strip()
 
 
 def _degrees(origin: str, name: str, cell: object) -> float:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,9 @@ def read_manifest(
     if not (raw / IMAGES).is_dir():
         raise ValueError(f"{raw / IMAGES} does not exist: extract {IMAGES}.tar.gz into {raw}")
     paths = {Path(name).stem: f"{IMAGES}/{path}" for name, path in files_by_name(raw / IMAGES).items()}
-    notes = {**NOTES, "split": split, "constructed": construct} | ({"seed": seed} if construct else {})
-    manifest = replace(manifest, notes={**notes, **manifest.notes})
-    return released.locate_images(
-        manifest, raw, [paths.get(name, "") for name in manifest.columns["image_id"].tolist()]
-    )
+    notes = {"split": split, "constructed": construct} | ({"seed": seed} if construct else {})
+    located = [paths.get(name, "") for name in manifest.columns["image_id"].tolist()]
+    return released.locate_images(manifest, raw, located, **NOTES, **notes)
 
 
 def make_split(raw: Path, rng: np.random.Generator, per_class: int, max_per_cell: int) -> Manifest:

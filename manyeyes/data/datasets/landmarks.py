@@ -64,9 +64,9 @@ def read_manifest(
         train, test = SPLITS[split]
         path = find_file(splits or raw, train)
         manifest = released.read_released("landmarks", path, path.with_name(test))
-    notes = {**NOTES, "split": split, "constructed": construct} | ({"seed": seed} if construct else {})
+    notes = {"split": split, "constructed": construct} | ({"seed": seed} if construct else {})
     paths = [_path(raw, image_id) for image_id in manifest.columns["image_id"].tolist()]
-    return released.locate_images(replace(manifest, notes=notes), raw, paths)
+    return released.locate_images(manifest, raw, paths, **NOTES, **notes)
 
 
 def make_split(raw: Path, seed: int, filters: Filters = PAPER) -> Manifest:

@@ -71,11 +71,12 @@ def sample_per_class(classes: Ints, max_count: int, rng: np.random.Generator, mi
     return np.sort(order[(rank < max_count) & (np.repeat(counts, counts) >= min_count)])
 
 
-def locate_images(manifest: Manifest, raw: Path, paths: Sequence[str]) -> Manifest:
+def locate_images(manifest: Manifest, raw: Path, paths: Sequence[str], **notes: Any) -> Manifest:
     """Return the examples whose image exists, each once; the notes say how many of the listed ones that is.
 
     `paths` are below `raw`, one per example, and empty if the image does not exist.
     """
+    manifest = replace(manifest, notes={**notes, **manifest.notes})
     name = f"{manifest.dataset} {manifest.notes['split']}"
     if not (manifest.split == "train").any():
         raise ValueError(f"No training example of {name} has a client: choose another split")

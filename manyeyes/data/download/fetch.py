@@ -147,7 +147,6 @@ def _request_rest(url: str, part: Path, progress: Progress) -> bool:
 
 
 def _append(response: Any, file: IO[bytes], num_bytes: int, total: int | None, progress: Progress) -> int:
-    """Write the response to the file and return the size of the file."""
     while True:
         progress(num_bytes, total)
         try:

@@ -92,7 +92,6 @@ class StoreBuilder:
 
 
 def crc32(path: Path) -> int:
-    """Return the checksum of a file."""
     crc = 0
     with path.open("rb") as file:
         while block := file.read(2**24):

@@ -128,6 +128,5 @@ def _convert_chunk(path: str, number: int) -> Chunk:
 
 @cache
 def _load_job(path: str) -> ConversionJob:
-    """Read the job of a process, once."""
     job: ConversionJob = pickle.loads(Path(path).read_bytes())
     return job

@@ -31,15 +31,24 @@ class SortedExamples:
     def filter(self, mask: NDArray[np.bool_]) -> SortedExamples:
         return replace(self, manifest=self.manifest.take(np.flatnonzero(mask)), rows=self.rows[mask])
 
+    def write(self, path: Path) -> None:
+        pq.write_table(self._to_table(), path, compression="zstd", row_group_size=len(self.rows))
+
     def fingerprint(self) -> str:
         """Return a hash of the manifest without its pixels."""
         buffer = pa.BufferOutputStream()
-        pq.write_table(_to_table(self), buffer)
+        pq.write_table(self._to_table(), buffer)
         names = [self.manifest.source.name(index) for index in self.images.tolist()]
         classes = {task: labels.classes for task, labels in self.manifest.labels.items()}
         digest = hashlib.blake2b(buffer.getvalue(), digest_size=16)
         digest.update(repr((names, classes)).encode())
         return digest.hexdigest()
+
+    def _to_table(self) -> pa.Table:
+        manifest = self.manifest
+        columns = {"user": manifest.users.astype(str), "split": manifest.split.astype(str), "row": self.rows}
+        labels = {task: _from_labels(labels) for task, labels in manifest.labels.items()}
+        return pa.table({name: pa.array(column) for name, column in columns.items()} | labels | dict(manifest.columns))
 
 
 def sort_examples(manifest: Manifest) -> SortedExamples:
@@ -60,10 +69,6 @@ def sort_examples(manifest: Manifest) -> SortedExamples:
     return SortedExamples(manifest, np.argsort(np.argsort(first))[inverse], manifest.image[np.sort(first)])
 
 
-def write(examples: SortedExamples, path: Path) -> None:
-    pq.write_table(_to_table(examples), path, compression="zstd", row_group_size=len(examples.rows))
-
-
 def read(
     path: Path, tasks: Mapping[str, tuple[str, ...]]
 ) -> tuple[NDArray[np.str_], Ints, Ints, dict[str, NDArray[Any] | Labels]]:
@@ -77,13 +82,6 @@ def read(
         name: _to_labels(array, tasks[name]) if name in tasks else _to_numpy(array) for name, array in arrays.items()
     }
     return _to_numpy(runs.values), offsets, rows, columns
-
-
-def _to_table(examples: SortedExamples) -> pa.Table:
-    manifest = examples.manifest
-    columns = {"user": manifest.users.astype(str), "split": manifest.split.astype(str), "row": examples.rows}
-    labels = {task: _from_labels(labels) for task, labels in manifest.labels.items()}
-    return pa.table({name: pa.array(column) for name, column in columns.items()} | labels | dict(manifest.columns))
 
 
 def _from_labels(labels: Labels) -> pa.Array:

@@ -184,7 +184,6 @@ def _from_names(images: Hdf5Images, classes: tuple[str, ...], texts: Values) -> 
 
 
 def _decode_texts(images: Hdf5Images, values: Values) -> list[str]:
-    """Return one text for each image."""
     for group, texts, count in zip(images.groups, values, np.diff(images.starts), strict=True):
         if len(texts) != count:
             counts = f"{count} images but {len(texts)} ids or labels"

@@ -102,7 +102,6 @@ def row_indices(rows: Any, count: int) -> Ints:
 
 
 def encode(pixels_HWC: NDArray[np.uint8]) -> bytes:
-    """Return an image as a JPEG."""
     return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels_HWC), JPEG_QUALITY, colorsubsampling="444"))
 
 

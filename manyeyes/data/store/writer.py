@@ -19,7 +19,6 @@ from manyeyes.core.registry import Bounds, check_value
 from manyeyes.data.decode import UnreadableImage
 from manyeyes.data.download.fetch import check_space
 from manyeyes.data.manifest import Files, Manifest
-from manyeyes.data.store import examples
 from manyeyes.data.store.builder import IMAGE_FILES, VERSION, StoreBuilder, crc32
 from manyeyes.data.store.chunks import CHUNK_SIZE, ConversionJob, convert, read_image
 from manyeyes.data.store.examples import RESERVED_COLUMNS, SortedExamples, sort_examples
@@ -105,7 +104,6 @@ def _check_options(manifest: Manifest, size: int | None, encoding: str, processe
 
 
 def _first_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
-    """Return the height and width of the first readable image."""
     source = sorted_examples.manifest.source
     for index in sorted_examples.images.tolist():
         try:
@@ -166,14 +164,11 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
         np.save(offsets, np.cumsum([0, *sizes]).astype("<i8"))
         write_bytes(store / "offsets.npy", offsets.getvalue())
         files.insert(1, "offsets.npy")
-    atomic_write(store / "examples.parquet", lambda path: examples.write(readable, path))
+    atomic_write(store / "examples.parquet", readable.write)
     problems = _problems(builder, sorted_examples, unreadable)
     write_text(store / "prepare.log", "".join(f"{kind}\t{_printable(name)}\n" for kind, name in problems))
     meta = {
-        "version": VERSION,
-        "dataset": manifest.dataset,
-        "encoding": builder.metadata["encoding"],
-        "shape": builder.metadata["shape"],
+        **{key: builder.metadata[key] for key in ("version", "dataset", "encoding", "shape")},
         "users": len(np.unique(readable.manifest.users)),
         "examples": len(readable.manifest),
         "images": len(sorted_examples.images) - len(unreadable),

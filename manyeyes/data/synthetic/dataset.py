@@ -59,34 +59,32 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
             users += range_users
             ratings.append(range_ratings)
     classes = taxonomy(description.coarse, description.fine, description.class_imbalance)
-    single = SingleLabels(np.concatenate([user.main_class for user in users]), classes.coarse)
-    image = np.concatenate([user.image + start for user, start in zip(users, offsets[:-1], strict=True)])
-    fine_class = np.concatenate([user.fine_class for user in users])
-    coordinates = np.concatenate([user.coordinates for user in users])
+    contents = concatenate(
+        [replace(user, image=user.image + start) for user, start in zip(users, offsets[:-1], strict=True)]
+    )
+    single = SingleLabels(contents.main_class, classes.coarse)
     return Population.from_arrays(
         images,
         single,
         np.repeat(np.arange(description.users), counts),
         single=single,
-        coarse=MultiLabels.from_pairs(image, classes.parent[fine_class], len(images), classes.coarse),
-        fine=MultiLabels.from_pairs(image, fine_class, len(images), classes.fine),
+        coarse=MultiLabels.from_pairs(contents.image, classes.parent[contents.fine_class], len(images), classes.coarse),
+        fine=MultiLabels.from_pairs(contents.image, contents.fine_class, len(images), classes.fine),
         rating=SingleLabels(np.concatenate(ratings), ("1", "2", "3", "4", "5")),
-        latitude=coordinates[:, 0],
-        longitude=coordinates[:, 1],
+        latitude=contents.coordinates[:, 0],
+        longitude=contents.coordinates[:, 1],
         image_id=np.array([f"{user:06d}_{k:05d}" for user, count in enumerate(counts) for k in range(count)]),
         split=splits(description, counts),
     )
 
 
 def user_sizes(description: SyntheticImages) -> Ints:
-    """Return how many images each user has."""
     if description.images_per_user:
         return np.full(description.users, description.images_per_user)
     return sizes(description.users, description.seed)
 
 
 def splits(description: SyntheticImages, counts: Ints) -> NDArray[np.str_]:
-    """Return the split of each image."""
     g = make_rng(description.seed, "splits")
     if description.split == "per_user":
         # Of a user's images in random order the 2nd, 8th, 14th, ... are for testing: one in six, never a single one.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
 from manyeyes.data.synthetic.shapes import Array, silhouette_depth, texture, to_local
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +49,14 @@ class RenderedObjects:
     texture_color: Array  # [O, 3]
 
 
-Rows = TypeVar("Rows", Scene, RenderedObjects)
+Rows = TypeVar("Rows", bound="DataclassInstance")
 
 
 def select(table: Rows, rows: NDArray[Any] | slice) -> Rows:
-    """Return some rows of scenes or objects."""
     return type(table)(*(getattr(table, column.name)[rows] for column in fields(table)))
 
 
 def concatenate(tables: Sequence[Rows]) -> Rows:
-    """Return the rows of several tables in one."""
     columns = (np.concatenate([getattr(table, column.name) for table in tables]) for column in fields(tables[0]))
     return type(tables[0])(*columns)
 
