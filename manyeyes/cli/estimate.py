@@ -33,7 +33,6 @@ USAGE = """manyeyes estimate [setting=value ...] [--cohorts K,K] [--ranks R,R] [
 
 What a run will take, with the settings of `manyeyes run`; nothing is trained or written. A few clients are timed on
 this machine, on one thread or on the GPU, unless --images-per-second gives the speed."""
-COLUMNS = ("cohort", "ranks", "images", "s per round", "idle", "up", "down", "server", "clients", "whole run")
 BOTTLENECK = 0.5  # of the rounds, from which a single client is named as what limits the speed
 
 
@@ -94,7 +93,7 @@ def report(estimate: Estimate, ranks: list[int]) -> Iterator[str]:
     config, population, model = estimate.config, estimate.population, estimate.model
     algorithm = next(iter(estimate.algorithms.values()))[0]
     up, down = communication_cost(algorithm, model.num_shared, model.num_trainable)
-    disk, num_users, throughput = client_disk(algorithm, model), len(population.user_ids), estimate.cluster.throughput
+    disk, num_users, speed = client_disk(algorithm, model), len(population.user_ids), estimate.cluster.throughput
     yield (
         f"{config.model.name}: {model.num_parameters:,} parameters, {model.num_shared:,} of them shared; "
         f"{num_users:,} users with {len(population):,} images, {population.num_examples.mean():.1f} on average and "
@@ -105,34 +104,28 @@ def report(estimate: Estimate, ranks: list[int]) -> Iterator[str]:
         f"{format_bytes(client_memory(algorithm, model))} of memory, and keeps {format_bytes(disk)} between rounds "
         f"({format_bytes(disk * num_users)} for all users)"
     )
-    yield (
-        f"A rank takes {throughput.per_client * 1e3:.3g} ms per client, {throughput.per_step * 1e3:.3g} ms per step, "
-        f"{throughput.per_image * 1e3:.3g} ms per image"
-    )
-    yield ""
-    yield from (f"| {' | '.join(COLUMNS)} |", f"|{'---:|' * len(COLUMNS)}")
-    has_bottleneck = False
-    for cohort_size, num_ranks in product(estimate.algorithms, ranks):
-        sized, rounds = estimate.algorithms[cohort_size]
+    times = (f"{1e3 * getattr(speed, f'per_{unit}'):.3g} ms per {unit}" for unit in ("client", "step", "image"))
+    yield f"A rank takes {', '.join(times)}"
+    rows = []
+    for (cohort_size, (sized, rounds)), num_ranks in product(estimate.algorithms.items(), ranks):
         cost = mean_round(sized, population, model, estimate.cluster, num_ranks, config.seed)
-        is_bottleneck = cost.single_client >= BOTTLENECK
-        has_bottleneck |= is_bottleneck
-        row = (
-            f"{cohort_size:,}",
-            f"{num_ranks}",
-            f"{cost.images:,.0f}",
-            f"{cost.seconds:.3g}" if cost.seconds < 1000 else f"{cost.seconds:,.0f}",
-            f"{cost.idle_fraction:.0%}" + (" *" if is_bottleneck else ""),
-            format_bytes(int(cost.clients * up)),
-            format_bytes(int(cost.clients * down)),
-            format_bytes(server_memory(sized, model, cohort_size)),
-            format_bytes(min(num_ranks, cohort_size) * client_memory(sized, model)),
-            format_duration(cost.seconds * rounds),
-        )
-        yield f"| {' | '.join(row)} |"
-    yield ""
-    yield "Means over the first 50 rounds, without evaluation. Clients: memory of those that train at the same time."
-    if has_bottleneck:
+        row = {
+            "cohort": f"{cohort_size:,}",
+            "ranks": f"{num_ranks}",
+            "images": f"{cost.images:,.0f}",
+            "s per round": f"{cost.seconds:.3g}" if cost.seconds < 1000 else f"{cost.seconds:,.0f}",
+            "idle": f"{cost.idle_fraction:.0%}" + (" *" if cost.single_client >= BOTTLENECK else ""),
+            "up": format_bytes(int(cost.clients * up)),
+            "down": format_bytes(int(cost.clients * down)),
+            "server": format_bytes(server_memory(sized, model, cohort_size)),
+            "clients": format_bytes(min(num_ranks, cohort_size) * client_memory(sized, model)),
+            "whole run": format_duration(cost.seconds * rounds),
+        }
+        rows.append(row)
+    yield from ("", f"| {' | '.join(rows[0])} |", f"|{'---:|' * len(rows[0])}")
+    yield from (f"| {' | '.join(row.values())} |" for row in rows)
+    yield "\nMeans over the first 50 rounds, without evaluation. Clients: memory of those that train at the same time."
+    if any(row["idle"].endswith("*") for row in rows):
         yield "* In half of the rounds or more the slowest rank has a single client: more ranks bring little."
     yield from _limits(estimate)
 
@@ -159,9 +152,8 @@ def training_population(config: Any) -> Population:
     num_classes = {"single": dataset.coarse, "coarse": dataset.coarse, "fine": dataset.fine, "rating": 5}
     if config.data.task not in num_classes:
         raise ValueError(f"data.task is {config.data.task!r}: choose {', '.join(num_classes)}")
-    counts_U, image_shape = user_sizes(dataset), (dataset.size, dataset.size, 3)
-    split = splits(dataset, counts_U)
-    return blank_population(counts_U, image_shape, num_classes[config.data.task], split).split("train")
+    counts_U, shape = user_sizes(dataset), (dataset.size, dataset.size, 3)
+    return blank_population(counts_U, shape, num_classes[config.data.task], splits(dataset, counts_U)).split("train")
 
 
 def _with_cohorts(

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from manyeyes.cli.parser import Parser
 from manyeyes.config.build import build_population
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig, write_app
 from manyeyes.flower.keys import make_keys
 from manyeyes.flower.split import split
-from manyeyes.flower.template import write_app
 from manyeyes.flower.training_spec import parse_settings
 
 DEFAULT_HOSTS = ("localhost", "127.0.0.1")

@@ -132,13 +132,10 @@ def mean_round(
 def server_memory(algorithm: Algorithm, model: ModelSize, num_clients: int) -> int:
     """Return the bytes of weights, their sum and the server's state; a robust rule needs every client's update too."""
     theta = torch.empty(model.num_trainable, device="meta")
-    num_floats = 2 * model.num_parameters
-    num_floats += sum(tensor.numel() for tensor in algorithm.server_optimizer.init(theta).values())
-    if algorithm.correction is not None and (state := algorithm.correction.init(theta)) is not None:
-        num_floats += state.numel()
-    if algorithm.aggregator is not None:
-        num_floats += num_clients * model.num_parameters
-    return BYTES_PER_FLOAT * num_floats
+    correction = None if algorithm.correction is None else algorithm.correction.init(theta)
+    states = [*algorithm.server_optimizer.init(theta).values(), *([] if correction is None else [correction])]
+    num_updates = 0 if algorithm.aggregator is None else num_clients
+    return BYTES_PER_FLOAT * ((2 + num_updates) * model.num_parameters + sum(state.numel() for state in states))
 
 
 def client_memory(algorithm: Algorithm, model: ModelSize) -> int:

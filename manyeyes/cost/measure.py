@@ -74,21 +74,16 @@ def measure_throughput(
 ) -> Throughput:
     """Time three kinds of clients, and solve seconds = client + steps * (step + batch size * image)."""
     batch_size, num_clients = algorithm.batching.batch_size, CLIENTS_ON_GPU if device.type == "cuda" else 1
+    uniform = replace(algorithm, sampler=AllClients(), client_weighting=WeightUniformly(), example_weighting=None)
 
     def client_seconds(num_steps: int, num_examples: int) -> float:
         clients = blank_population(np.full(num_clients, num_examples), population.image_shape, len(population.classes))
-        timed = replace(
-            algorithm,
-            sampler=AllClients(),
-            batching=EpochBatching(num_steps, batch_size),
-            client_weighting=WeightUniformly(),
-            example_weighting=None,
-        )
+        timed = replace(uniform, batching=EpochBatching(num_steps, batch_size))
         plan = plan_round(timed, clients, 0, 0, preprocess.num_uniforms)
         setup = EngineSetup(model, clients, preprocess, device, cohort_size=num_clients, dist=RANK_OF_TWO)
         context = RoundContext(algorithm.client_optimizer, 1e-6, None, None, None)
         with choose_engine(timed, setup) as engine:
-            return _round_seconds(engine, model.read(), plan, context, device) / num_clients
+            return _round_seconds(engine, model.read(), plan, context, device.type == "cuda") / num_clients
 
     with _as_rank(device):
         client_seconds(1, 1)  # compilation and first allocations
@@ -118,17 +113,15 @@ def cached_throughput(key: str, measure: Callable[[], Throughput], refresh: bool
     return throughput
 
 
-def _round_seconds(
-    engine: Engine, weights: Tensor, plan: RoundPlan, context: RoundContext, device: torch.device
-) -> float:
+def _round_seconds(engine: Engine, weights: Tensor, plan: RoundPlan, context: RoundContext, is_on_gpu: bool) -> float:
     """Return the shortest time of a round; on a CPU that of this process, since others may use the machine."""
-    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    clock = time.perf_counter if is_on_gpu else time.process_time
     seconds = []
     engine.train(weights, plan, context, {})
     for _ in range(NUM_REPEATS):
         start = clock()
         engine.train(weights, plan, context, {})
-        if device.type == "cuda":
+        if is_on_gpu:
             torch.cuda.synchronize()
         seconds.append(clock() - start)
     return min(seconds)

@@ -46,9 +46,9 @@ class ExhibitResults:
 
     def centralized_baseline(self, row: ExhibitRow, seed: int) -> float | None:
         """Return the centralized accuracy that the row's relative accuracies refer to."""
-        run = row.centralized_baseline
-        outcome = None if run is None else self.outcome(run, seed)
-        return None if run is None or outcome is None else self._value(AfterRounds("accuracy"), outcome, run, seed)
+        if (run := row.centralized_baseline) is None or (outcome := self.outcome(run, seed)) is None:
+            return None
+        return self._value(AfterRounds("accuracy"), outcome, run, seed)
 
     def best_runs(self, row: ExhibitRow, metric: Metric) -> list[BestRun]:
         """Return the row's best run for each seed that has one."""

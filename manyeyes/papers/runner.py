@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -164,10 +163,9 @@ def _estimate_after_first_rounds(
                 log(estimate(runs, options.parallel))
                 return
 
-    with ThreadPoolExecutor(1) as threads:
-        if all(seconds_per_round(run.folder) is None for run in runs):
-            threads.submit(watch)
-        try:
-            yield
-        finally:
-            ended.set()
+    if all(seconds_per_round(run.folder) is None for run in runs):
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

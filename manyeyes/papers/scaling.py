@@ -73,8 +73,12 @@ def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     settings = {key: value for key, value in settings.items() if key.partition(".")[0] != "partitioner"}
     arguments = run.dataset.arguments if run.dataset is not None else ()
     options = {option.removeprefix("--"): value for option, value in pairwise(arguments) if option.startswith("--")}
+    header, *rows = printed_table("synthetic", "datasets")
+    sizes = {(row[0], row[1]): dict(zip(header[2:], row[2:], strict=True)) for row in rows}
+    kind = "classes" if classes_per_client else options.get("split", "-")
     data = {"data": "synthetic", "data.task": task or ("rating" if name == "flickr_aes" else "single")}
-    data |= _synthetic_options(name, "classes" if classes_per_client else options.get("split", "-"))
+    row = sizes.get((name, kind)) or sizes[name, "-"]
+    data |= {f"data.{option}": value for option, value in row.items() if value != "-"}
     if classes_per_client:
         data["data.alpha"] = str(int(classes_per_client) / 10)
     elif "alpha" in options:
@@ -89,10 +93,9 @@ def on_synthetic_data(run: RunRecipe) -> RunRecipe:
 
 def cut(run: RunRecipe, max_rounds: int) -> RunRecipe:
     """Return the run with at most this many rounds (epochs of a centralized run); 0: with all of its rounds."""
-    rounds = run.count("rounds")
-    if not max_rounds or rounds <= max_rounds:
+    if not 0 < max_rounds < run.count("rounds"):
         return run
-    changes = (*run.changes, f"Cut at {max_rounds} rounds of {rounds}.")
+    changes = (*run.changes, f"Cut at {max_rounds} rounds of {run.count('rounds')}.")
     return replace(with_settings(run, {"rounds": max_rounds}), changes=changes)
 
 
@@ -111,10 +114,3 @@ def _scale_dataset(dataset: DatasetRecipe, root: float) -> DatasetRecipe:
     arguments = (*dataset.arguments[:index], size, *dataset.arguments[index + 1 :])
     path = dataset.path if arguments == dataset.arguments else f"{dataset.path}_{size}px"
     return replace(dataset, path=path, arguments=arguments)
-
-
-def _synthetic_options(name: str, kind: str) -> dict[str, str]:
-    header, *rows = printed_table("synthetic", "datasets")
-    values = {(row[0], row[1]): row for row in rows}
-    row = values.get((name, kind)) or values[name, "-"]
-    return {f"data.{key}": value for key, value in zip(header[2:], row[2:], strict=True) if value != "-"}
