@@ -80,21 +80,17 @@ class Krum:
     num_malicious: int = option(1, "clients of a round that may be malicious (f)", minimum=0)
     num_selected: int = option(1, "updates that are averaged; above 1: multi-Krum", minimum=1)
 
-    @property
-    def min_clients(self) -> int:
-        """The clients that a round needs: Krum's guarantee holds from 2 f + 3 on."""
-        return max(2 * self.num_malicious + 3, self.num_selected)
+    init = no_state
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         cohort_size = getattr(algorithm.sampler, "cohort_size", len(population.user_ids))
-        if cohort_size < self.min_clients:
+        min_clients = max(2 * self.num_malicious + 3, self.num_selected)  # Krum's guarantee holds from 2 f + 3 on
+        if cohort_size < min_clients:
             return (
                 f"aggregator=krum with num_malicious={self.num_malicious} and num_selected={self.num_selected} needs "
-                f"{self.min_clients} clients per round, and the cohort has {cohort_size}: choose a larger cohort"
+                f"{min_clients} clients per round, and the cohort has {cohort_size}: choose a larger cohort"
             )
         return counts_uniformly(self, algorithm, population)
-
-    init = no_state
 
     def aggregate(self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors) -> Aggregate:
         best = self.scores(updates_KW).argsort(stable=True)[: self.num_selected]

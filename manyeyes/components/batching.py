@@ -42,11 +42,10 @@ class EpochBatching:
 
     def batches(self, num_held: int, rng: np.random.Generator) -> Ints:
         selected = rng.choice(num_held, self.num_examples(num_held), replace=False)
-        epochs_EN = padded_epochs(self.head_epochs + self.epochs, len(selected), self.batch_size)
-        for order_N in epochs_EN[:, : len(selected)]:
-            order_N[:] = selected
+        epochs_EN = np.tile(selected, (self.head_epochs + self.epochs, 1))
+        for order_N in epochs_EN:
             rng.shuffle(order_N)
-        return epochs_EN.reshape(-1, self.batch_size)
+        return in_batches(epochs_EN, self.batch_size)
 
     def phases(self, num_steps: int) -> Ints | None:
         if not self.head_epochs:
@@ -69,16 +68,15 @@ class VirtualClientBatching:
         return self.virtual_client_size
 
     def batches(self, num_held: int, rng: np.random.Generator) -> Ints:
-        positions_EN = padded_epochs(1, self.virtual_client_size, self.batch_size)
         with_replacement = num_held < self.virtual_client_size
         selected = rng.choice(num_held, self.virtual_client_size, replace=with_replacement)
-        positions_EN[0, : self.virtual_client_size] = selected
-        return positions_EN.reshape(-1, self.batch_size)
+        return in_batches(selected[None], self.batch_size)
 
     def phases(self, num_steps: int) -> None:
         return None
 
 
-def padded_epochs(num_epochs: int, num_examples: int, batch_size: int) -> Ints:
-    """Return an array of -1 with whole batches for each epoch."""
-    return np.full((num_epochs, -(-num_examples // batch_size) * batch_size), -1, np.int64)
+def in_batches(epochs_EN: Ints, batch_size: int) -> Ints:
+    """Return the batches of all epochs; -1 pads the last one of each epoch."""
+    padding = (0, -epochs_EN.shape[1] % batch_size)
+    return np.pad(epochs_EN, ((0, 0), padding), constant_values=-1).reshape(-1, batch_size)

@@ -53,13 +53,13 @@ class Schedule:
 
 def resolve_schedules(algorithm: Algorithm, rounds: int) -> Algorithm:
     """Return the algorithm with every schedule of length 0 as long as the run."""
-    resolved: dict[str, Any] = {}
     for slot in SLOTS:
         component: Any = getattr(algorithm, slot)
         schedule = getattr(component, "schedule", None)
         if isinstance(schedule, Schedule) and schedule.kind != "constant" and not schedule.rounds:
-            resolved[slot] = replace(component, schedule=replace(schedule, rounds=rounds))
-    return replace(algorithm, **resolved)
+            component = replace(component, schedule=replace(schedule, rounds=rounds))
+            algorithm = replace(algorithm, **{slot: component})
+    return algorithm
 
 
 LR_HELP = "local learning rate"

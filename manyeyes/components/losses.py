@@ -66,13 +66,11 @@ class Focal:
     gamma: float = option(2.0, "focus on hard examples; 0 is cross-entropy", minimum=0)
 
     def __call__(self, outputs_BC: Tensor, targets: Tensor) -> Tensor:
-        if targets.dim() == 1:
-            return self._focus(F.cross_entropy(outputs_BC, targets, reduction="none"))
-        return self._focus(F.binary_cross_entropy_with_logits(outputs_BC, targets, reduction="none")).mean(1)
-
-    def _focus(self, losses: Tensor) -> Tensor:
-        """Return the losses -log(p) times (1 - p)^gamma."""
-        return (-torch.expm1(-losses)).clamp_min(EPS) ** self.gamma * losses
+        is_single = targets.dim() == 1
+        cross_entropy = F.cross_entropy if is_single else F.binary_cross_entropy_with_logits
+        losses = cross_entropy(outputs_BC, targets, reduction="none")  # -log(p)
+        focused = (-torch.expm1(-losses)).clamp_min(EPS) ** self.gamma * losses
+        return focused if is_single else focused.mean(1)
 
 
 def default_loss(multi: bool) -> Loss:

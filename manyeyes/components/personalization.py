@@ -9,7 +9,6 @@ from torch import nn
 
 from manyeyes.components.batching import EpochBatching
 from manyeyes.components.corrections import ProximalTerm
-from manyeyes.components.samplers import Centralized
 from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
@@ -89,9 +88,8 @@ def _is_norm(layer: nn.Module) -> bool:
 
 def _tensors_below(module: nn.Module, layers: Iterable[str]) -> set[str]:
     """Return the names of the tensors of the given layers; a tensor may be given by its own name too."""
-    layers = tuple(layers)
     prefixes = tuple(f"{layer}." for layer in layers)
-    return {name for name in _tensor_names(module) if name in layers or name.startswith(prefixes)}
+    return {name for name in _tensor_names(module) if f"{name}.".startswith(prefixes)}
 
 
 def _tensor_names(module: nn.Module) -> list[str]:
@@ -115,8 +113,6 @@ class Ditto:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if algorithm.personal_layers is not None:
             return "personal_model=ditto gives each client a whole model: set personal_layers=none"
-        if isinstance(algorithm.sampler, Centralized):
-            return "personal_model=ditto needs several clients: choose a sampler other than centralized"
         if algorithm.adaptation is not None:
             return "personal_model=ditto is evaluated with the personal models: set adaptation=none"
         return None
@@ -127,11 +123,6 @@ class FineTune:
     """Epochs over the client's own training examples, with its local optimizer, before each evaluation."""
 
     epochs: int = option(1, "epochs of fine-tuning before the model is evaluated", minimum=1)
-
-    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        if isinstance(algorithm.sampler, Centralized):
-            return "adaptation=finetune needs several clients: choose a sampler other than centralized"
-        return None
 
     def local_algorithm(self, algorithm: Algorithm) -> Algorithm:
         return replace(

@@ -6,10 +6,11 @@ import numpy as np
 
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import component, option
+from manyeyes.core.registry import component, describe, option
 
 MAX_PASSES = 64  # of random images before the rest of a size-weighted cohort is drawn exactly
 COHORT_SIZE_HELP = "clients per round"
+SLOTS_OF_SEVERAL_CLIENTS = ("correction", "personal_layers", "compressor", "aggregator", "personal_model", "adaptation")
 
 
 def exceeds_population(self: Any, algorithm: Algorithm, population: Population) -> str | None:
@@ -81,11 +82,11 @@ class Centralized:
     """One client that holds all examples: centralized training."""
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
-        for other in (algorithm.correction, algorithm.personal_layers, algorithm.compressor, algorithm.aggregator):
-            if other is not None:
+        for slot in SLOTS_OF_SEVERAL_CLIENTS:
+            if (other := getattr(algorithm, slot)) is not None:
                 return (
-                    f"{type(other).__name__} needs several clients, and sampler=centralized has one: "
-                    "choose another sampler or leave it out"
+                    f"{slot}={describe(slot, other)['name']} needs several clients, and sampler=centralized has one: "
+                    f"choose another sampler or set {slot}=none"
                 )
         return None
 

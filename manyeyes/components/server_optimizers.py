@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import Schedule
+from manyeyes.core.algorithm import Tensors
 from manyeyes.core.registry import check_options, component, option, register
 
-OptState = dict[str, Tensor]
 LR_HELP = "server learning rate"
 SCHEDULE_HELP = "server learning rate over rounds"
 
@@ -19,10 +19,10 @@ class ServerSGD:
     momentum: float = option(0.0, "server momentum (FedAvgM)", minimum=0, below=1)
     schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
 
-    def init(self, theta: Tensor) -> OptState:
+    def init(self, theta: Tensor) -> Tensors:
         return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
 
-    def step(self, theta: Tensor, update: Tensor, state: OptState, round: int) -> tuple[Tensor, OptState]:
+    def step(self, theta: Tensor, update: Tensor, state: Tensors, round: int) -> tuple[Tensor, Tensors]:
         lr = self.lr * self.schedule.factor(round)
         if not self.momentum:
             return theta - lr * update, state
@@ -53,11 +53,11 @@ class AdaptiveServer:
         if self.bias_correction and self.variant == "adagrad":
             raise ValueError("server_optimizer=adagrad keeps a sum, which has no bias: set bias_correction=false")
 
-    def init(self, theta: Tensor) -> OptState:
+    def init(self, theta: Tensor) -> Tensors:
         initial_square = 0.0 if self.bias_correction else self.tau**2
         return {"mean": torch.zeros_like(theta), "square": torch.full_like(theta, initial_square)}
 
-    def step(self, theta: Tensor, update: Tensor, state: OptState, round: int) -> tuple[Tensor, OptState]:
+    def step(self, theta: Tensor, update: Tensor, state: Tensors, round: int) -> tuple[Tensor, Tensors]:
         mean = self.beta1 * state["mean"] + (1 - self.beta1) * update
         square = self._second_moment(state["square"], update**2)
         direction, scale = mean, square

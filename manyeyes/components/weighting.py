@@ -1,14 +1,11 @@
 """How much a client counts in the update of a round, and how much an example counts in the loss."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from manyeyes.components.client_optimizers import SGD
-from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.algorithm import Algorithm, Doubles
 from manyeyes.core.population import Floats, Ints, Population
 from manyeyes.core.registry import component, option
-
-Doubles = NDArray[np.float64]
 
 
 @component("client_weighting", "examples")

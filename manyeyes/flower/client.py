@@ -24,8 +24,8 @@ from manyeyes.engines.client_step import compress
 from manyeyes.engines.evaluation import LocalEvaluator, with_personal_weights
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.reference import ReferenceEngine
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.client_state import load_state, save_state
-from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.messages import CONFIG, from_record, parse_config, to_record
 from manyeyes.flower.training_spec import TrainingSpec, make_engine_setup, parse_settings
 from manyeyes.metrics import Accuracy
@@ -54,15 +54,10 @@ class ClientContext:
         return from_record(arrays, specs, self.setup.device)
 
 
-def build_client() -> ClientApp:
-    """Return the Flower app of a client."""
-    app = ClientApp()
-    app.query()(query)
-    app.train()(train)
-    app.evaluate()(evaluate)
-    return app
+app = ClientApp()
 
 
+@app.query()
 def query(message: Message, context: Context) -> Message:
     """Report the client's name and number of images; class counts only if the algorithm needs them (FedIR)."""
     client = _open_client(context)
@@ -83,6 +78,7 @@ def query(message: Message, context: Context) -> Message:
     return _reply(message, info)
 
 
+@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the client's part of a round; the reply has its compressed update, and its new state stays here."""
     client, task = _open_client(context), parse_config(message.content, TRAIN_TASK_TYPES)
@@ -115,6 +111,7 @@ def train(message: Message, context: Context) -> Message:
     return _reply(message, values | {"loss": float(result.loss_K[0]), "norm": norm}, records)
 
 
+@app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Count the correct predictions of the shared model, with this client's own layers, on its test images."""
     client, task = _open_client(context), parse_config(message.content, TASK_TYPES)

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from manyeyes.core.population import Labels, MultiLabels, Population, SingleLabels
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.messages import InvalidReply, parse_config
 
 INFO_TYPES = {"name": str, "user_id": int, "num_examples": int, "num_test_examples": int}

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from manyeyes.core.algorithm import Algorithm, Sampler
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Ints, Population
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.members import ClientInfo, Members, read_client_info, resolve_members
 from manyeyes.flower.messages import CONFIG, InvalidReply, send_and_receive
 

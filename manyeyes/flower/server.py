@@ -10,11 +10,10 @@ from omegaconf import OmegaConf
 
 from manyeyes.components.weighting import ImportanceReweighting
 from manyeyes.config.build import build_model, build_run_config
-from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
 from manyeyes.data.store.reader import open_population
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.engine import GridEngine
 from manyeyes.flower.evaluation import GridEvaluator
 from manyeyes.flower.members import Members
@@ -26,19 +25,15 @@ from manyeyes.training.setup import TrainingSetup, limit_to_budget
 from manyeyes.training.train import RunTarget, run_training
 
 PRINTED_METRICS = ("accuracy", "loss")
+app = ServerApp()
 
 
-def build_server() -> ServerApp:
-    """Return the Flower app of the server."""
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        result = serve(grid, FederationConfig.from_config(context.run_config))
-        metrics = [f"{name} {value:.4f}" for name, value in result.final.items() if name in PRINTED_METRICS]
-        print(f"{result.folder}: {', '.join(metrics) or 'finished'}", flush=True)
-
-    return app
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Serve a run, and print its final metrics."""
+    result = serve(grid, FederationConfig.from_config(context.run_config))
+    metrics = [f"{name} {value:.4f}" for name, value in result.final.items() if name in PRINTED_METRICS]
+    print(f"{result.folder}: {', '.join(metrics) or 'finished'}", flush=True)
 
 
 def serve(grid: Grid, config: FederationConfig) -> Result:
@@ -48,7 +43,12 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
     registry = ClientRegistry(grid, config, spec.needs_class_counts)
     _gather_members(registry, spec, folder)
     members, population = registry.members, registry.members.population()
-    algorithm, target_distribution = _with_target_distribution(spec.algorithm, members)
+    weighting = spec.algorithm.example_weighting
+    target_distribution: tuple[float, ...] = ()
+    if isinstance(weighting, ImportanceReweighting):
+        target_distribution = weighting.target_distribution or members.target_distribution
+        weighting = replace(weighting, target_distribution=target_distribution)
+    algorithm = replace(spec.algorithm, example_weighting=weighting)
     algorithm.validate(population)
     spec.preprocess.check(*population.image_shape[:2])
     algorithm, run_config = limit_to_budget(algorithm, population, build_run_config(spec.config))
@@ -78,11 +78,6 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
 
 def _gather_members(registry: ClientRegistry, spec: TrainingSpec, folder: Path) -> None:
     """Read the members of a run that is resumed, or else wait for clients to join."""
-    if spec.needs_class_counts and spec.algorithm.privacy is not None:
-        raise ValueError(
-            "example_weighting=importance would compute p(y) from the labels of all users, which privacy forbids: set "
-            "example_weighting.target_distribution."
-        )
     if not registry.config.resume:
         cohort_size = getattr(spec.algorithm.sampler, "cohort_size", 1)
         return registry.wait_for_clients(registry.config.num_clients or cohort_size)
@@ -90,15 +85,6 @@ def _gather_members(registry: ClientRegistry, spec: TrainingSpec, folder: Path) 
         registry.members = Members.from_dict(read_config(folder)["federation"]["members"])
     except (KeyError, TypeError):
         raise ValueError(f"{folder} has no federated run of this version: set resume to the folder of one.") from None
-
-
-def _with_target_distribution(algorithm: Algorithm, members: Members) -> tuple[Algorithm, tuple[float, ...]]:
-    """Return the algorithm with p(y) of all members where FedIR has none of its own, and p(y)."""
-    weighting = algorithm.example_weighting
-    if not isinstance(weighting, ImportanceReweighting):
-        return algorithm, ()
-    target = weighting.target_distribution or members.target_distribution
-    return replace(algorithm, example_weighting=replace(weighting, target_distribution=target)), target
 
 
 def _make_evaluator(

@@ -41,17 +41,22 @@ def parse_settings(settings: str) -> TrainingSpec:
     """Return what the settings describe; settings that make no sense between separate clients are refused."""
     config = compose_config(shlex.split(settings))
     algorithm = resolve_schedules(build_algorithm(config), config.rounds)
-    if config.select_best_on:
-        raise ValueError(
-            "select_best_on chooses a model on images of the whole population, which no one has here: leave it out."
-        )
-    if (reason := unsupported_reason(algorithm)) is not None:
+    spec = TrainingSpec(config, algorithm, build_preprocess(config))
+    if (reason := unsupported_reason(spec)) is not None:
         raise ValueError(reason)
-    return TrainingSpec(config, algorithm, build_preprocess(config))
+    return spec
 
 
-def unsupported_reason(algorithm: Algorithm) -> str | None:
-    """Return why an algorithm cannot run on separate clients, or None."""
+def unsupported_reason(spec: TrainingSpec) -> str | None:
+    """Return why a run is impossible on separate clients, or None."""
+    algorithm = spec.algorithm
+    if spec.config.select_best_on:
+        return "select_best_on chooses a model on images of the whole population, which no one has here: leave it out."
+    if spec.needs_class_counts and algorithm.privacy is not None:
+        return (
+            "example_weighting=importance would compute p(y) from the labels of all users, which privacy forbids: set "
+            "example_weighting.target_distribution."
+        )
     if isinstance(algorithm.sampler, Centralized):
         return "sampler=centralized needs all images in one place: choose a federated algorithm."
     if isinstance(algorithm.privacy, LocalDP):

@@ -221,6 +221,6 @@ def test_incompatible_components_are_refused(population: Population) -> None:
     private = replace(FEDAVG, compressor=Int8(), privacy=LocalDP())
     with pytest.raises(ValueError, match="privacy=local adds the clients' noise to the sum, after compression"):
         private.validate(population)
-    with pytest.raises(ValueError, match="Int8 needs several clients, and sampler=centralized has one"):
+    with pytest.raises(ValueError, match="compressor=int8 needs several clients, and sampler=centralized has one"):
         replace(FEDAVG, sampler=Centralized(), compressor=Int8()).validate(population)
     replace(FEDAVG, compressor=Int8(), privacy=CentralDP(noise_multiplier=1.0, clipping_norm=0.1)).validate(population)

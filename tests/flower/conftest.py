@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from manyeyes.core.population import Population, SingleLabels
-from manyeyes.flower.client import build_client
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig
+from manyeyes.flower.client import app as client_app
 from manyeyes.flower.split import split
 
 BIN = Path(sys.executable).parent
@@ -61,7 +61,7 @@ class Node:
     """A client in this process; its replies go through `change` before they are sent."""
 
     context: Context
-    app: ClientApp = field(default_factory=build_client)
+    app: ClientApp = client_app
     change: Change = lambda task, reply: reply
 
 

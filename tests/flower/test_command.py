@@ -12,8 +12,8 @@ from flwr.app import Context, RecordDict
 
 from manyeyes.core.population import Population
 from manyeyes.data.store.reader import open_population
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.client import USER_ID_COLUMN, store_path
-from manyeyes.flower.config import FederationConfig
 from manyeyes.flower.keys import make_keys
 from manyeyes.flower.split import split
 from manyeyes.flower.training_spec import parse_settings

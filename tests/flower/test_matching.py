@@ -11,7 +11,7 @@ import torch
 
 from manyeyes.config.build import build_model
 from manyeyes.core.population import Population
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.server import serve
 from manyeyes.flower.training_spec import parse_settings
 from manyeyes.models.flat import FlatModel

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.members import ClientInfo, DataFormat, Member, Members, resolve_members
 from manyeyes.flower.messages import CONFIG
 from manyeyes.flower.registry import ClientRegistry

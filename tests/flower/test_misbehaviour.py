@@ -15,7 +15,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.messages import CONFIG
 from manyeyes.flower.server import serve
 from manyeyes.models.flat import FlatModel

@@ -14,7 +14,7 @@ from flwr.app import Array, Message
 
 from manyeyes.components import HeadLayers
 from manyeyes.engines.distributed.process_group import PeerLostError
-from manyeyes.flower.config import FederationConfig
+from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.server import serve
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.result import Result

@@ -1,12 +1,44 @@
-"""The configuration of the Flower app: what is trained, and the limits that clients must respect."""
+"""The Flower app: its configuration, and a folder for `flwr run` with it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from manyeyes.core.registry import check_options, option, suggestion
+from manyeyes.io.files import write_text
+
+PYPROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "federated"
+version = "1.0.0"
+description = "A model trained on images of many users, which stay where they are"
+license = "Apache-2.0"
+dependencies = ["manyeyes[flower]"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "manyeyes"
+
+[tool.flwr.app.components]
+serverapp = "federated.server_app:app"
+clientapp = "federated.client_app:app"
+
+[tool.flwr.app.config]
+{config}"""
+MODULES = {
+    "__init__.py": "",
+    "server_app.py": '"""The server."""\n\nfrom manyeyes.flower.server import app as app\n',
+    "client_app.py": '"""A client."""\n\nfrom manyeyes.flower.client import app as app\n',
+}
 
 
 @dataclass(frozen=True)
@@ -40,3 +72,14 @@ class FederationConfig:
                     f"Unknown setting {name!r} of the app{suggestion(name, names)}: choose {', '.join(names)}"
                 )
         return FederationConfig(**run_config)
+
+
+def write_app(folder: Path, config: FederationConfig) -> None:
+    """Write the app to an empty or new folder."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: choose a new folder.")
+    (folder / "federated").mkdir(parents=True)
+    settings = [f"# {f.metadata['help']}\n{f.name} = {json.dumps(getattr(config, f.name))}\n" for f in fields(config)]
+    for name, text in MODULES.items():
+        write_text(folder / "federated" / name, text)
+    write_text(folder / "pyproject.toml", PYPROJECT.format(config="".join(settings)))
