@@ -4,7 +4,6 @@ import os
 import shlex
 import sys
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from manyeyes.papers.estimate import estimate
 from manyeyes.papers.figures import figures
 from manyeyes.papers.plan import USER_SETTINGS, ReproduceOptions, described_datasets, planned_runs, select_rows
 from manyeyes.papers.results import ExhibitResults
-from manyeyes.papers.runner import RunnerOptions, error_message, missing_dataset, run_all
+from manyeyes.papers.runner import error_message, missing_dataset, run_all
 from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report.population import show
 from manyeyes.report.table import Table
@@ -36,7 +35,7 @@ tables and figures of a paper share their runs.
   --show                compare the finished runs; train nothing
 """
 FLAGS = ("--list", "--plan", "--show")
-OPTIONS = {declared.name: declared for kind in (ReproduceOptions, RunnerOptions) for declared in options_of(kind)}
+OPTIONS = {declared.name: declared for declared in options_of(ReproduceOptions)}
 REPEATABLE = ("rows", "grid_filter")
 BOOLEANS = {"true": True, "false": False}
 
@@ -56,15 +55,15 @@ def main(arguments: list[str]) -> int:
         raise ValueError(f"Unknown option {unknown[0]}: choose {', '.join(FLAGS)} or --help.")
     if len(keys) != 1 or "--list" in flags:
         raise ValueError(f"Name one table or figure, such as hsu2020.table2, not {len(keys)}; --list stands alone.")
-    options, runner_options = _parse_options(settings)
+    options = _parse_options(settings)
     exhibit = select_rows(get_exhibit(keys[0]), options)
     if "--plan" in flags:
-        _print_plan(exhibit, options, runner_options)
+        _print_plan(exhibit, options)
         return 0
-    return _reproduce(exhibit, options, None if "--show" in flags else runner_options)
+    return _reproduce(exhibit, options, is_trained="--show" not in flags)
 
 
-def _parse_options(arguments: list[str]) -> tuple[ReproduceOptions, RunnerOptions]:
+def _parse_options(arguments: list[str]) -> ReproduceOptions:
     values: dict[str, Any] = {}
     lists: dict[str, list[str]] = {name: [] for name in (*REPEATABLE, "extra", "launcher_settings")}
     for argument in arguments:
@@ -82,10 +81,7 @@ def _parse_options(arguments: list[str]) -> tuple[ReproduceOptions, RunnerOption
         else:
             known = ", ".join((*OPTIONS, *USER_SETTINGS))
             raise ValueError(f"{name} cannot be set, because the paper decides it: choose from {known}.")
-    values |= {name: tuple(items) for name, items in lists.items()}
-    names = [{field.name for field in fields(kind)} & values.keys() for kind in (ReproduceOptions, RunnerOptions)]
-    options, runner_options = ({name: values[name] for name in group} for group in names)
-    return ReproduceOptions(**options), RunnerOptions(**runner_options)
+    return ReproduceOptions(**values, **{name: tuple(items) for name, items in lists.items()})
 
 
 def _parse_value(kind: Any, text: str) -> Any:
@@ -97,11 +93,11 @@ def _parse_value(kind: Any, text: str) -> Any:
     return text
 
 
-def _reproduce(exhibit: Exhibit, options: ReproduceOptions, runner_options: RunnerOptions | None) -> int:
-    """Train the runs, unless there are no options for it, and compare them; return the exit code."""
+def _reproduce(exhibit: Exhibit, options: ReproduceOptions, is_trained: bool) -> int:
+    """Train the runs, or only use those that have finished, and compare them; return the exit code."""
     _check_writable(Path(options.folder, exhibit.paper))
     runs = list(planned_runs(exhibit, options))
-    failures = run_all(runs, runner_options, _log) if runner_options else []
+    failures = run_all(runs, options, _log) if is_trained else []
     failures += [f"{run.folder}: {run.mismatch}" for run in runs if run.mismatch]
     populations = _build_populations(exhibit, options, failures)
     results = ExhibitResults(exhibit, options, populations)
@@ -130,18 +126,18 @@ def _log(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def _print_plan(exhibit: Exhibit, options: ReproduceOptions, runner_options: RunnerOptions) -> None:
+def _print_plan(exhibit: Exhibit, options: ReproduceOptions) -> None:
     runs = (*(run for _, run in described_datasets(exhibit, options)), *map(options.apply, exhibit.runs))
     for dataset in dict.fromkeys(run.dataset for run in runs):
         if dataset is not None:
             print(f"{'have' if Path(dataset.path).exists() else 'make'}  {dataset.prepare_command}")
     for run in planned_runs(exhibit, options):
         print(f"{run.status:9}{run.folder}  {run.rounds}/{run.run.count('rounds')} rounds")
-        print(f"         {shlex.join(['manyeyes', 'run', *run.overrides(runner_options.extra)])}")
+        print(f"         {shlex.join(['manyeyes', 'run', *run.overrides(options.extra)])}")
         for change in run.run.changes:
             print(f"         {change}")
     if exhibit.runs:
-        print(estimate(planned_runs(exhibit, options), runner_options.parallel))
+        print(estimate(planned_runs(exhibit, options), options.parallel))
 
 
 def _build_populations(

@@ -42,18 +42,13 @@ class ComparedNumber:
     gaps: tuple[EvaluationGap | None, ...] = ()  # one for each seed
 
     @property
-    def unit_factor(self) -> int:
-        """The factor from fractions of 1 to the paper's unit."""
-        return 100 if self.printed is not None and self.printed.unit == "%" else 1
-
-    @property
     def is_comparable(self) -> bool:
         return self.is_paper_run and self.printed is not None and bool(self.measured) and all_close(self.gaps)
 
     @property
     def values(self) -> list[float]:
         """The measured values in the paper's unit."""
-        return [self.unit_factor * value for value in self.measured]
+        return [100 * value if self.printed and self.printed.unit == "%" else value for value in self.measured]
 
     @property
     def difference(self) -> float | None:

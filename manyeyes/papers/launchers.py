@@ -14,8 +14,7 @@ from omegaconf import DictConfig
 from manyeyes.config.compose import hydra_context
 from manyeyes.config.launchers import wait_for_all_jobs
 from manyeyes.config.run import run_one
-
-LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")
+from manyeyes.papers.plan import LAUNCHERS
 
 
 class LauncherError(Exception):

@@ -24,13 +24,14 @@ USER_SETTINGS = (  # of `manyeyes run`: how a run is computed, evaluated and rec
     "engine", "trackers", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds",
     "client_state_cache_mib",
 )  # fmt: skip
+LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")
 SCALE_HELP = "smaller runs: rounds and clients times this; images, pixels and centralized epochs times its root"
 FOLDER_TAG = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(on_synthetic_data)?")
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """How an exhibit is reproduced; the defaults are the paper's."""
+    """How an exhibit is reproduced and its runs are trained; the defaults are the paper's."""
 
     scale: float = option(1.0, SCALE_HELP, above=0, maximum=1)
     synthetic: bool = option(False, "train on synthetic images instead of the datasets")
@@ -40,10 +41,18 @@ class ReproduceOptions:
     grid_filter: tuple[str, ...] = option((), "of grids, only runs whose names end like this pattern; can be repeated")
     folder: Path = option(Path("runs"), "where runs are saved")
     data: Path | None = option(None, "the folder with the prepared datasets, or the only dataset that is needed")
+    parallel: int = option(1, "runs at a time, each in its own process with an equal number of cores", minimum=1)
+    launcher: str = option("", f"one of Hydra's launchers: {', '.join(LAUNCHERS)}; its settings are launcher.NAME=...")
+    retry_diverged: bool = option(False, "train runs that have diverged again, from their beginning")
+    launcher_settings: tuple[str, ...] = field(default=(), repr=False)  # launcher.NAME=VALUE
     extra: tuple[str, ...] = field(default=(), repr=False)  # USER_SETTINGS for each run
 
     def __post_init__(self) -> None:
         check_options(self, "")
+        if self.parallel > 1 and self.launcher not in ("", "joblib"):
+            raise ValueError(f"parallel={self.parallel} is for this machine: set launcher.* for {self.launcher}.")
+        if self.launcher_settings and not self.launcher:
+            raise ValueError("launcher.* needs a launcher: choose one with launcher=joblib or another.")
 
     @property
     def tag(self) -> str:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +10,12 @@ from manyeyes.config.build import build_run_config
 from manyeyes.config.compose import compose_config, quote_override
 from manyeyes.config.errors import format_error, is_config_error, is_out_of_memory
 from manyeyes.config.run import RESUME_OVERRIDES, train_from
-from manyeyes.core.registry import check_options, option
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.papers.estimate import DONE, estimate, seconds_per_round
 from manyeyes.papers.exhibit import DatasetRecipe
-from manyeyes.papers.launchers import LAUNCHERS, LauncherError, launch
-from manyeyes.papers.plan import PlannedRun
+from manyeyes.papers.launchers import LauncherError, launch
+from manyeyes.papers.plan import PlannedRun, ReproduceOptions
 from manyeyes.training.processes import Train, run_parallel
 
 EXPECTED_ERRORS = (ValueError, DivergenceError, OSError)  # whose messages say what to do
@@ -28,25 +26,7 @@ Log = Callable[[str], None]
 Failures = dict[Path, str]  # a sentence for each run folder
 
 
-@dataclass(frozen=True)
-class RunnerOptions:
-    """How runs are trained on this machine, or on a cluster."""
-
-    parallel: int = option(1, "runs at a time, each in its own process with an equal number of cores", minimum=1)
-    launcher: str = option("", f"one of Hydra's launchers: {', '.join(LAUNCHERS)}; its settings are launcher.NAME=...")
-    retry_diverged: bool = option(False, "train runs that have diverged again, from their beginning")
-    extra: tuple[str, ...] = field(default=(), repr=False)  # settings for each run
-    launcher_settings: tuple[str, ...] = field(default=(), repr=False)  # launcher.NAME=VALUE
-
-    def __post_init__(self) -> None:
-        check_options(self, "")
-        if self.parallel > 1 and self.launcher not in ("", "joblib"):
-            raise ValueError(f"parallel={self.parallel} is for this machine: set launcher.* for {self.launcher}.")
-        if self.launcher_settings and not self.launcher:
-            raise ValueError("launcher.* needs a launcher: choose one with launcher=joblib or another.")
-
-
-def run_all(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> list[str]:
+def run_all(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> list[str]:
     """Train the runs that have not finished; return a sentence for each failed one, and log which have diverged."""
     for run in runs if options.retry_diverged else ():
         if run.status == "diverged":
@@ -84,7 +64,7 @@ def run_overrides(run: PlannedRun, extra: Sequence[str]) -> list[str]:
     return [quote_override(f"resume={run.folder}"), *changes]
 
 
-def _train_runs(runs: list[PlannedRun], trainable: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
+def _train_runs(runs: list[PlannedRun], trainable: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
     build_run_config(compose_config([*map(quote_override, trainable[0].settings), *options.extra]))  # or ValueError
     log(estimate(runs, options.parallel))
     train = _launch if options.launcher else _run_in_processes if options.parallel > 1 else _run_here
@@ -95,7 +75,7 @@ def _train_runs(runs: list[PlannedRun], trainable: list[PlannedRun], options: Ru
     return {folder: errors.get(folder) or "the run did not finish" for folder in unfinished}
 
 
-def _run_here(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
+def _run_here(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
     failures = {}
     for number, run in enumerate(runs, 1):
         if run.status in DONE:
@@ -109,7 +89,7 @@ def _run_here(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failu
     return failures
 
 
-def _run_in_processes(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
+def _run_in_processes(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
     """Train each run in its own process, with an equal number of cores."""
     extra = (f"engine.workers={max(1, cores() // options.parallel)}", *options.extra)
 
@@ -123,7 +103,7 @@ def _run_in_processes(runs: list[PlannedRun], options: RunnerOptions, log: Log) 
     return dict(zip([run.folder for run in runs], errors, strict=True))
 
 
-def _launch(runs: list[PlannedRun], options: RunnerOptions, log: Log) -> Failures:
+def _launch(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
     settings = [f"hydra.{setting}" for setting in options.launcher_settings]
     settings += [f"hydra.launcher.n_jobs={options.parallel}"] if options.parallel > 1 else []
     failures, batches = Failures(), [runs]
@@ -152,7 +132,7 @@ def _split_after_crash(batch: list[PlannedRun], launcher: str) -> tuple[list[lis
 
 @contextmanager
 def _estimate_after_first_rounds(
-    runs: list[PlannedRun], trainable: list[PlannedRun], options: RunnerOptions, log: Log
+    runs: list[PlannedRun], trainable: list[PlannedRun], options: ReproduceOptions, log: Log
 ) -> Iterator[None]:
     """Log the time that all runs need after the first rounds of the first run, unless it was known before."""
     ended = threading.Event()

@@ -10,7 +10,7 @@ import pytest
 from manyeyes.cli import reproduce
 from manyeyes.papers.launchers import LauncherError
 from manyeyes.papers.plan import ReproduceOptions, planned_runs
-from manyeyes.papers.runner import RunnerOptions, error_message, run_all
+from manyeyes.papers.runner import error_message, run_all
 from tests.small_exhibits import ENGINE, FIGURE, TABLE, read_accuracy
 
 pytestmark = pytest.mark.usefixtures("papers")
@@ -105,7 +105,7 @@ def test_a_run_that_another_command_trained_in_the_meantime_is_not_a_failure(par
             run.folder.mkdir(parents=True, exist_ok=True)
             (run.folder / "model.safetensors").touch()
 
-    assert run_all(runs, RunnerOptions(parallel=parallel), finish_all) == []
+    assert run_all(runs, ReproduceOptions(parallel=parallel), finish_all) == []
     assert sorted(Path("runs").rglob("metrics.jsonl")) == []
 
 
@@ -143,7 +143,7 @@ def test_a_killed_process_of_joblib_does_not_stop_the_other_runs(monkeypatch: py
         return [""]
 
     monkeypatch.setattr("manyeyes.papers.runner.launch", launch)
-    failures = run_all(runs, RunnerOptions(launcher="joblib"), lambda text: None)
+    failures = run_all(runs, ReproduceOptions(launcher="joblib"), lambda text: None)
     assert failures == [f"{runs[1].folder}: joblib: a worker process was terminated"]
     assert batches == [[0, 1, 2, 3, 4, 5, 6, 7], [3, 4, 5, 6, 7], [6, 7], [1], [2], [4], [5], [7]]
 
