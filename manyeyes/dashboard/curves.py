@@ -64,7 +64,8 @@ class Columns:
         if event is None:
             return
         row = bisect_left(self._rounds, event["round"])
-        for column in (self._rounds, *self._columns.values()):
+        del self._rounds[row:]
+        for column in self._columns.values():
             del column[row:]
         self._rounds.append(event["round"])
         for name, value in finite_numbers(event):

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from manyeyes.dashboard.live_run import LiveRun, RunRow
+from manyeyes.dashboard.live_run import LiveRun
 from manyeyes.dashboard.settings import compact_settings
 from manyeyes.training.run_files import locked_inodes
 from manyeyes.training.run_record import RUN_FILES
@@ -54,7 +54,6 @@ class RunIndex:
             changes: dict[str, Any] = {
                 "version": f"{self._epoch}.{self.version}",
                 "now": time.time(),
-                "fields": RunRow._fields,
                 "is_full": not is_known,
                 "runs": [run.row for run in self.runs.values() if run.version > known],
                 "removed": [run_id for run_id, version in self._removed.items() if is_known and version > known],
@@ -73,7 +72,7 @@ class RunIndex:
             paths.add(path)
             run = self._runs_by_path.get(path) or self._add(path)
             old_row = run.row
-            if run.refresh(has_changed_files or old_row is None, inodes):
+            if run.refresh(has_changed_files or not old_row, inodes):
                 self._settings_version, is_changed = next_version, True
             if run.row != old_row:
                 run.version, is_changed = next_version, True

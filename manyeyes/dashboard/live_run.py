@@ -1,11 +1,12 @@
 """A run as the dashboard shows it, updated from what is added to its folder."""
 
+import math
 import os
 import time
 from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from manyeyes.dashboard.settings import Settings, read_settings, safe_text
 from manyeyes.io.tail import TailReader
@@ -17,26 +18,6 @@ NUM_OBSERVATIONS = 60  # of when the run was at which round
 MIN_OBSERVED_ROUNDS, MIN_OBSERVED_SECONDS = 3, 5  # before they replace the seconds that the run recorded
 GROWING_SECONDS = 10.0  # since the last line, in which a run without a lock is taken for one of another machine
 OVER_SECONDS = 60.0  # without a change, after which a run that has ended is not looked at again
-
-
-class RunRow(NamedTuple):
-    """What the list of runs shows of one run."""
-
-    id: str
-    name: str
-    status: Status
-    note: str  # explains the status
-    round: int
-    rounds: int | None  # planned
-    metric: str | None  # that the score is of
-    score: float | None
-    loss: float | None
-    images_per_second: float | None
-    seconds_left: float | None
-    epsilon: float | None
-    epsilon_budget: float | None
-    num_rejected: int  # clients of the recent rounds
-    updated: int  # seconds since the epoch
 
 
 class RecentEvents:
@@ -89,7 +70,7 @@ class LiveRun:
         self.id = blake2b(os.fsencode(path), digest_size=8).hexdigest()
         self.name = safe_text(os.fsencode(name).decode(errors="replace"))
         self.settings: Settings = {}
-        self.row: RunRow | None = None
+        self.row: dict[str, Any] = {}
         self.version = 0  # of the index, when the row last changed
         self._recent = RecentEvents(self.metrics_path)
         self._metrics_stamp = self._config_stamp = (0, 0)
@@ -137,8 +118,10 @@ class LiveRun:
             self._observations.append((stamp[1] / run_files.NANOSECONDS, self._recent.round))
         return True
 
-    def _make_row(self) -> RunRow:
+    def _make_row(self) -> dict[str, Any]:
+        """Return what the list of runs shows of this one; numbers of clients and speeds are those of recent rounds."""
         recent = [dict(run_files.finite_numbers(event)) for event in self._recent.events]
+        rejected = [event.get("rejected_clients") for event in self._recent.events]
         last = recent[-1] if recent else {}
         num_images, seconds = (sum(event.get(name, 0) for event in recent) for name in ("num_images", "seconds"))
         seconds_per_round = self._seconds_per_round(seconds / max(1, sum("seconds" in event for event in recent)))
@@ -146,23 +129,23 @@ class LiveRun:
         updated = self._metrics_stamp[1] or self._config_stamp[1]
         status, note = self._status(updated, rounds, seconds_per_round)
         metric = next((name for name in run_files.HEADLINE_METRICS if name in self._recent.scores), None)
-        return RunRow(
-            id=self.id,
-            name=self.name,
-            status=status,
-            note=safe_text(note),
-            round=round,
-            rounds=rounds,
-            metric=metric,
-            score=self._recent.scores[metric] if metric else None,
-            loss=last.get("train_loss"),
-            images_per_second=num_images / seconds if seconds else None,
-            seconds_left=seconds_per_round * (rounds - round) or None if status == "running" and rounds else None,
-            epsilon=last.get("epsilon"),
-            epsilon_budget=_number(self.settings.get("privacy.epsilon")),
-            num_rejected=sum(map(_num_rejected, self._recent.events)),
-            updated=int(updated / run_files.NANOSECONDS),
-        )
+        return {
+            "id": self.id,
+            "name": self.name,
+            "status": status,
+            "note": safe_text(note),
+            "round": round,
+            "rounds": rounds,
+            "metric": metric,  # that the score is of
+            "score": self._recent.scores[metric] if metric else None,
+            "loss": last.get("train_loss"),
+            "images_per_second": num_images / seconds if seconds else None,
+            "seconds_left": seconds_per_round * (rounds - round) or None if status == "running" and rounds else None,
+            "epsilon": last.get("epsilon"),
+            "epsilon_budget": _number(self.settings.get("privacy.epsilon")),
+            "num_rejected": sum(len(clients) for clients in rejected if isinstance(clients, list)),
+            "updated": int(updated / run_files.NANOSECONDS),
+        }
 
     def _status(self, updated: int, rounds: int | None, seconds_per_round: float) -> tuple[Status, str]:
         events, silent_seconds = self._recent.events, time.time() - updated / run_files.NANOSECONDS
@@ -200,16 +183,12 @@ def _stamp(path: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _num_rejected(event: Event) -> int:
-    clients: Any = event.get("rejected_clients")
-    return len(clients) if isinstance(clients, list) else 0
-
-
 def _number(text: str | None) -> float | None:
     try:
-        return float(text or "") or None
+        number = float(text or "")
     except ValueError:
         return None
+    return number if number and math.isfinite(number) else None
 
 
 def _integer(text: str | None) -> int | None:

@@ -1,7 +1,7 @@
 """The settings of runs as flat names and texts, read safely: a configuration file may be of unknown origin."""
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ def read_settings(path: Path | str) -> Settings:
     """Return every setting by its full name; empty if the file cannot be read."""
     try:
         events = yaml.parse(read_small_file(str(path)), LOADER)
-        settings = dict(islice(_flat(events, "", _first_content(events)), MAX_SETTINGS))
+        content = dropwhile(lambda event: isinstance(event, yaml.StreamStartEvent | yaml.DocumentStartEvent), events)
+        settings = dict(islice(_flat(events, "", next(content)), MAX_SETTINGS))
     except (OSError, ValueError, RuntimeError, yaml.YAMLError):  # such as nesting that is too deep
         return {}
     # JavaScript would sort names that are numbers before all others, and no run of manyeyes has one.
@@ -47,12 +48,6 @@ def compact_settings(runs: dict[str, Settings]) -> dict[str, Any]:
     indices = {name: {value: i for i, value in enumerate(column)} for name, column in values.items()}
     rows = {run: [index[settings.get(name)] for name, index in indices.items()] for run, settings in runs.items()}
     return {"common": common, "values": values, "rows": rows}
-
-
-def _first_content(events: Iterator[yaml.Event]) -> yaml.Event:
-    """Return the first event of the document's content."""
-    outside = (yaml.StreamStartEvent, yaml.DocumentStartEvent)
-    return next((event for event in events if not isinstance(event, outside)), yaml.StreamEndEvent())
 
 
 def _flat(events: Iterator[yaml.Event], name: str, event: yaml.Event) -> Iterator[tuple[str, str]]:

@@ -15,8 +15,7 @@ export const view = {
 export function applyChanges(changes) {
   const changedIds = new Set();
   if (changes.is_full) view.runs.clear();
-  for (const row of changes.runs) {
-    const run = Object.fromEntries(changes.fields.map((name, i) => [name, row[i]]));
+  for (const run of changes.runs) {
     view.runs.set(run.id, run);
     changedIds.add(run.id);
   }

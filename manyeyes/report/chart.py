@@ -37,8 +37,9 @@ class Axis:
     names: tuple[str, ...] = ()  # of x = 0, 1, 2, ...
 
     def format(self, value: float | None) -> str:
-        is_name = self.names and value is not None
-        return printable(self.names[round(value)]) if is_name else format_value(value, self.percent)
+        if self.names and value is not None:
+            return printable(self.names[round(value)])
+        return format_value(value, self.percent)
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ class Series:
         positions = np.log(np.maximum(self.x, EPS)) if log_x else self.x
         values = np.array(self.y, np.float64)  # None becomes NaN
         indices = downsample_minmax(positions, values, max_points).tolist()
-        columns: dict[str, Any] = {name: getattr(self, name) for name in ("x", "y", "low", "high", "labels")}
-        return replace(self, **{name: [column[i] for i in indices] for name, column in columns.items() if len(column)})
+        columns = {name: getattr(self, name) for name in ("x", "y", "low", "high", "labels")}
+        picked: dict[str, Any] = {name: [column[i] for i in indices] for name, column in columns.items() if len(column)}
+        return replace(self, **picked)
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,12 @@ class Chart:
         return [printable(series.labels[index]) if series.labels else self.x.format(series.x[index])]
 
 
-def make_series(columns: Mapping[str, tuple[ArrayLike, ArrayLike]], kind: Kind = "line") -> list[Series]:
+def make_series(
+    columns: Mapping[str, tuple[ArrayLike, ArrayLike]], kind: Kind = "line", labels: Sequence[str] = ()
+) -> list[Series]:
     """Return a series of each x and y, in the colors of the palette."""
     return [
-        Series(name, np.asarray(x).tolist(), np.asarray(y).tolist(), kind=kind, color=color)
+        Series(name, np.asarray(x).tolist(), np.asarray(y).tolist(), kind=kind, color=color, labels=labels)
         for color, (name, (x, y)) in enumerate(columns.items())
     ]
 

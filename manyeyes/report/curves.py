@@ -82,10 +82,6 @@ def metric_info(metric: str) -> ResultInfo:
     return replace(info, is_fraction=True) if metric.endswith("accuracy") else info
 
 
-def label(metric: str) -> str:
-    return metric_info(metric).label
-
-
 def metrics(runs: list[RunRecord]) -> list[str]:
     """Return every metric that a run has, the most important first."""
     names = [name for run in runs for name in run.columns if not metric_info(name).is_count]
@@ -100,7 +96,9 @@ def explorer(runs: list[RunRecord]) -> dict[str, Any]:
     single_runs = [Group(run.name, [run], group.color) for group in groups for run in group.runs if has_seeds]
     reference_lines = {name: list(map(vars, centralized_lines(runs, name))) for name in names}
     return {
-        "metrics": [{"name": name, "label": label(name), "percent": metric_info(name).is_fraction} for name in names],
+        "metrics": [
+            {"name": name, "label": metric_info(name).label, "percent": metric_info(name).is_fraction} for name in names
+        ],
         "axes": [{"name": name, "label": text} for name, text in X_AXES.items()],
         "runs": [_explorer_curves(group, names, max_points) for group in single_runs],
         "groups": [_explorer_curves(group, names, max_points) for group in groups],
@@ -127,7 +125,7 @@ def metric_chart(runs: list[RunRecord], metric: str, title: str, caption: str, n
             x, y, *band = (column.tolist() for column in curve)
             low, high = band or ([], [])
             series.append(Series(group.label, x, y, low, high, color=group.color))
-    y = Axis(label(metric), percent=metric_info(metric).is_fraction, **axis)
+    y = Axis(metric_info(metric).label, percent=metric_info(metric).is_fraction, **axis)
     return Chart(name or metric, title, Axis("rounds"), y, series, caption, centralized_lines(runs, metric))
 
 

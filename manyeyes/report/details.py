@@ -10,7 +10,7 @@ from manyeyes.report.chart import Axis, Chart, Series, make_series
 from manyeyes.report.curves import Group
 from manyeyes.report.page import ChartGrid, Section
 from manyeyes.report.population_charts import MAX_NAMED_LABELS, label_chart
-from manyeyes.report.table import transposed_table
+from manyeyes.report.table import table_of
 from manyeyes.report.users import METRIC_LABELS, user_chart, user_scores, user_table
 from manyeyes.training.run_record import RunRecord
 
@@ -90,7 +90,7 @@ def _best_and_worst(series: Series) -> str:
 def _population(stats: Stats, suffix: str) -> list[Any]:
     """Return a table of the splits of a population, and its charts."""
     splits: dict[str, Stats] = stats["splits"]
-    rows: dict[str, Callable[[Stats], object]] = {
+    columns: dict[str, Callable[[Stats], object]] = {
         "users": lambda split: split["users"],
         "images": lambda split: split["images"],
         "images per user, median": lambda split: _percentile(split["size_percentiles"], 50),
@@ -113,7 +113,7 @@ def _population(stats: Stats, suffix: str) -> list[Any]:
         Chart(f"user_sizes{suffix}", "Images of each user", x, y, sizes, "Users by their number of images."),
         Chart(f"skew{suffix}", "Heterogeneity of users", x, emd_y, skew, emd),
     ]
-    return [transposed_table(caption, splits, rows), ChartGrid(charts)]
+    return [table_of(caption, splits.items(), columns).transposed(), ChartGrid(charts)]
 
 
 def _class_counts(stats: Stats, suffix: str) -> Chart:

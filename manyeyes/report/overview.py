@@ -10,7 +10,7 @@ import numpy as np
 
 from manyeyes.config.compose import resume_command
 from manyeyes.core.algorithm import SLOTS
-from manyeyes.report.curves import Group, group_runs, label, metric_chart, metric_info
+from manyeyes.report.curves import Group, group_runs, metric_chart, metric_info
 from manyeyes.report.page import ChartGrid, Html
 from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import escape, format_duration, format_value
@@ -48,14 +48,18 @@ def summary(runs: list[RunRecord]) -> list[Any]:
     settings, num_more = _setting_columns(runs)
     columns: Columns = {"status": lambda run: run.status, "rounds": lambda run: run.rounds}
     for metric in _headline_metrics(runs):
-        columns[f"{label(metric)}, last"] = partial(_last, metric=metric)
-        columns[f"{label(metric)}, best"] = partial(_best, metric=metric)
+        columns[f"{metric_info(metric).label}, last"] = partial(_last, metric=metric)
+        columns[f"{metric_info(metric).label}, best"] = partial(_best, metric=metric)
     columns["time"] = training_time
     if any(run.last("epsilon") is not None for run in runs):
         columns["epsilon"] = lambda run: run.last("epsilon")
     columns |= {text: partial(_setting, name=name) for text, name in settings.items()}
     note = f" ({num_more} more differ: see Reproduce)" if num_more else ""
-    return [table_of(f"The runs, and the settings in which they differ{note}", runs, columns), *_over_seeds(runs)]
+    return [run_table(f"The runs, and the settings in which they differ{note}", runs, columns), *_over_seeds(runs)]
+
+
+def run_table(caption: str, runs: list[RunRecord], columns: Columns) -> Table:
+    return table_of(caption, [(run.name, run) for run in runs], columns)
 
 
 def training_charts(runs: list[RunRecord]) -> ChartGrid:
@@ -90,7 +94,11 @@ def best_model_note(run: RunRecord) -> str:
 def _cards(run: RunRecord) -> Html:
     """Return a few large numbers with their names and notes."""
     metrics = dict.fromkeys([run.metric, "personalized_accuracy", "personalized_macro_ap", "loss"])
-    cards = [_metric_card(run, metric) for metric in metrics if metric and metric in run.columns]
+    cards = []
+    for metric in (metric for metric in metrics if metric and metric in run.columns):
+        info = metric_info(metric)
+        notes = [best_model_note(run), f"best {_best(run, metric)}" if info.is_fraction else ""]
+        cards.append((info.label, format_value(run.last(metric), info.is_fraction), ", ".join(filter(None, notes))))
     planned = f"of {run.planned_rounds:,}" if run.planned_rounds else ""
     cards.append(("rounds", f"{run.rounds:,}", run.status if run.is_finished else planned))
     if (pace := speed(run)) is not None:
@@ -104,13 +112,6 @@ def _cards(run: RunRecord) -> Html:
         for name, value, note in cards
     )
     return Html(f'<dl class="cards">{"".join(items)}</dl>')
-
-
-def _metric_card(run: RunRecord, metric: str) -> tuple[str, str, str]:
-    is_fraction = metric_info(metric).is_fraction
-    best = f"best {_best(run, metric)}" if is_fraction else ""
-    note = ", ".join(filter(None, [best_model_note(run), best]))
-    return label(metric), format_value(run.last(metric), is_fraction), note
 
 
 def _setting_columns(runs: list[RunRecord]) -> tuple[dict[str, str], int]:
@@ -139,10 +140,11 @@ def _over_seeds(runs: list[RunRecord]) -> list[Table]:
     groups = [group for group in groups if len(group.runs) > 1]
     columns: dict[str, Callable[[Group], object]] = {"seeds": lambda group: len(group.runs)}
     for metric in _headline_metrics([run for group in groups for run in group.runs]):
-        columns[f"{label(metric)}, last"] = partial(_over_group, metric=metric, reduce=lambda values: values[-1])
-        columns[f"{label(metric)}, best"] = partial(_over_group, metric=metric, reduce=max)
+        label = metric_info(metric).label
+        columns[f"{label}, last"] = partial(_over_group, metric=metric, reduce=lambda values: values[-1])
+        columns[f"{label}, best"] = partial(_over_group, metric=metric, reduce=max)
     caption = "Over seeds: mean and standard deviation of the finished runs"
-    return [table_of(caption, groups, columns)] if len(columns) > 1 else []
+    return [table_of(caption, [(group.name, group) for group in groups], columns)] if len(columns) > 1 else []
 
 
 def _over_group(group: Group, metric: str, reduce: Callable[[list[float]], float]) -> str:

@@ -14,7 +14,7 @@ from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_page_folder
 from manyeyes.report.page import ChartGrid, Section
 from manyeyes.report.population_charts import LARGEST_FRACTION, cumulative_share, share_of_largest
-from manyeyes.report.table import Table, transposed_table
+from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import printable
 from manyeyes.training.dataset_stats import Doubles, SplitStats, split_stats
 
@@ -24,6 +24,7 @@ NUM_SIMULATIONS = 10  # of a random assignment of images to users
 BATCH_IMAGES = 64  # whose pixels are in memory
 MAX_LABEL_ROWS, NUM_RARE_LABELS = 30, 10  # of the table of labels
 SPLIT_ORDER = ("train", "val", "test")
+QUARTILES = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,11 @@ class PixelSkew:
 def population_stats(population: Population) -> list[SplitStats]:
     """Return the statistics of all users, then those of each split if there are several."""
     column = population.columns.get("split")
-    names = [] if column is None else sorted(map(str, np.unique(np.asarray(column))), key=_split_order)
+    names = (
+        []
+        if column is None
+        else sorted(map(str, np.unique(np.asarray(column))), key=lambda name: ([*SPLIT_ORDER, name].index(name), name))
+    )
     splits = [split_stats(printable(name), population.split(name)) for name in names if len(names) > 1]
     return [split_stats("all", population), *splits]
 
@@ -169,23 +174,21 @@ def _locations(population: Population) -> Doubles:
 def _overview(splits: list[SplitStats]) -> Table:
     """Return a table with a column for each split."""
     num_images = splits[0].sizes_U.sum()
-    rows: dict[str, Callable[[SplitStats], str]] = {
-        "users": lambda split: f"{len(split.sizes_U):,}",
-        "images": lambda split: f"{split.sizes_U.sum():,}",
+    columns: dict[str, Callable[[SplitStats], object]] = {
+        "users": lambda split: len(split.sizes_U),
+        "images": lambda split: split.sizes_U.sum(),
         "share of the images": lambda split: f"{split.sizes_U.sum() / num_images:.1%}",
         "classes that occur": lambda split: f"{np.count_nonzero(split.labels_C):,} of {len(split.labels_C):,}",
         "labels per image, mean": lambda split: f"{split.labels_C.sum() / split.sizes_U.sum():.2f}",
-        "images per user, quartiles": lambda split: " / ".join(
-            f"{q:g}" for q in np.percentile(split.sizes_U, [25, 50, 75])
-        ),
+        "images per user, quartiles": lambda split: "{:g} / {:g} / {:g}".format(*np.quantile(split.sizes_U, QUARTILES)),
         "images per user, mean": lambda split: f"{split.sizes_U.mean():.2f}",
-        "images per user, maximum": lambda split: f"{split.sizes_U.max():,}",
+        "images per user, maximum": lambda split: split.sizes_U.max(),
         f"share of the largest {LARGEST_FRACTION:.1%} of users": lambda split: f"{share_of_largest(split.sizes_U):.1%}",
         "users who have half of the images": lambda split: f"{users_with_half(split.sizes_U):.1%}",
         "classes per user, median": lambda split: f"{np.median(split.classes_U):g}",
         "mean EMD of labels": lambda split: f"{split.mean_emd:.3f}",
     }
-    return transposed_table("The population and its splits", {split.name: split for split in splits}, rows)
+    return table_of("The population and its splits", [(split.name, split) for split in splits], columns).transposed()
 
 
 def _label_table(population: Population, stats: SplitStats) -> Table:
@@ -195,16 +198,9 @@ def _label_table(population: Population, stats: SplitStats) -> Table:
         num_common = MAX_LABEL_ROWS - NUM_RARE_LABELS
         caption = f"The {num_common} most common labels and the {NUM_RARE_LABELS} rarest, of {len(order):,}"
         order = np.concatenate([order[:num_common], order[-NUM_RARE_LABELS:]])
-    totals = ((stats.labels_C, len(population)), (stats.holders_C, len(population.user_ids)))
-    rows = [
-        [
-            population.classes[c],
-            *(text for count_C, total in totals for text in (f"{count_C[c]:,}", f"{count_C[c] / total:.2%}")),
-        ]
-        for c in order
-    ]
+    rows = []
+    for c in order:
+        images, users = stats.labels_C[c], stats.holders_C[c]
+        cells = [f"{images:,}", f"{images / len(population):.2%}", f"{users:,}", f"{users / len(stats.sizes_U):.2%}"]
+        rows.append([population.classes[c], *cells])
     return Table(caption, ["label", "images", "of images", "users", "of users"], rows)
-
-
-def _split_order(split: str) -> tuple[int, str]:
-    return (SPLIT_ORDER.index(split) if split in SPLIT_ORDER else len(SPLIT_ORDER)), split

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,8 +71,7 @@ def label_charts(split: SplitStats, classes: Sequence[str]) -> list[Chart]:
     order = np.argsort(-split.labels_C, kind="stable")
     names, counts_C = tuple(classes[c] for c in order), split.labels_C[order]
     users_C = split.holders_C[order] / len(split.sizes_U)
-    is_log = bool(counts_C[0] > LOG_RATIO * max(1, counts_C[-1]))
-    images_axis = Axis("images with the label", log=is_log, low=MIN_LOG_COUNT if is_log else 0)
+    images_axis = _count_axis("images with the label", counts_C)
     users_axis = Axis("users with the label", percent=True, log=len(names) > MAX_NAMED_LABELS)
     images_title = f"{names[0]} is in {counts_C[0] / split.sizes_U.sum():.0%} of images"
     users_title = f"{users_C[0]:.0%} of users have {names[0]}"
@@ -90,11 +88,8 @@ def label_chart(
     """Return one or more values of each label: as bars or, if there are many labels, as series of this kind."""
     is_named = len(labels) <= MAX_NAMED_LABELS
     x = Axis("", names=labels) if is_named else Axis("labels, the most common first")
-    series = make_series(
-        {key: (range(len(labels)), values) for key, values in columns.items()}, "bars" if is_named else kind
-    )
-    if not is_named:
-        series = [replace(curve, labels=labels) for curve in series]
+    points = {key: (range(len(labels)), values) for key, values in columns.items()}
+    series = make_series(points, "bars") if is_named else make_series(points, kind, labels)
     return Chart(name, title, x, y, series, caption)
 
 
@@ -117,10 +112,8 @@ def label_emd_chart(splits: Sequence[SplitStats], note: str) -> Chart:
 
 def pixel_emd_chart(actual_U: Doubles, real_sizes: Doubles, equal_sizes: Doubles, note: str) -> Chart:
     """Return the cumulative distribution of the distance of users' pixels from those of all (FLAIR, figure 2 right)."""
-    medians = np.median(actual_U), np.median(real_sizes)
-    title = (
-        f"Users' pixels differ by {medians[0]:.1f} gray levels, and by {medians[1]:.1f} if assigned at random (medians)"
-    )
+    actual, random = np.median(actual_U), np.median(real_sizes)
+    title = f"Users' pixels differ by {actual:.1f} gray levels, and by {random:.1f} if assigned at random (medians)"
     values = {
         "actual users": actual_U,
         "random assignment, real sizes": real_sizes,
@@ -168,12 +161,16 @@ def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
 
 
 def _rank_chart(name: str, title: str, label: str, counts: Mapping[str, Ints], caption: str) -> Chart:
-    """Return a count of each user over the rank of the user, with logarithmic axes where numbers differ much."""
+    """Return a count of each user over the rank of the user."""
     series = make_series({key: (np.arange(len(c)) + 1, np.sort(c)[::-1]) for key, c in counts.items()})
-    values = np.concatenate(list(counts.values()))
-    is_log = bool(values.max() > LOG_RATIO * max(1, values.min()))
     x_axis = Axis("rank of the user", log=max(map(len, counts.values())) > LOG_USERS)
-    return Chart(name, title, x_axis, Axis(label, log=is_log, low=MIN_LOG_COUNT if is_log else 0), series, caption)
+    return Chart(name, title, x_axis, _count_axis(label, np.concatenate(list(counts.values()))), series, caption)
+
+
+def _count_axis(label: str, counts: Ints) -> Axis:
+    """Return an axis that is logarithmic if the counts differ much."""
+    is_log = bool(counts.max() > LOG_RATIO * max(1, counts.min()))
+    return Axis(label, log=is_log, low=MIN_LOG_COUNT if is_log else 0)
 
 
 def _label_names(population: Population, example: int) -> str:

@@ -65,46 +65,42 @@ def plan(
 def show(plan: PrivacyPlan, out: Path) -> str:
     """Write the page and its charts into the folder `out`, and return the plan for a terminal."""
     lead, overview = plan.simulation.describe(plan.guarantee.delta), _overview(plan)
-    charts, tables = [_epsilon_chart(plan)], [_rounds_table(plan)]
-    if len(plan.noise_multipliers) > 1:
-        charts = [_noise_chart(plan), *charts, *([] if plan.num_parameters is None else [_signal_chart(plan)])]
-        tables.append(_cohorts_table(plan))
-    others = Section("Other cohorts and rounds", [ChartGrid(charts), *tables])
+    tables = [_rounds_table(plan), *([_cohorts_table(plan)] if len(plan.noise_multipliers) > 1 else [])]
+    others = Section("Other cohorts and rounds", [ChartGrid(_charts(plan)), *tables])
     write_page_folder(out, "Privacy plan", lead, [Section("Overview", [overview]), others])
     texts = (table.terminal() for table in (overview, *tables))
     return "\n".join([lead, *texts, f"charts and page: {out / 'index.html'}"])
 
 
-def _noise_chart(plan: PrivacyPlan) -> Chart:
-    size, noise = plan.accountant.cohort_size, plan.accountant.noise_multiplier
-    title = f"{size:,} users per round need a noise multiplier of {noise:.3g} for epsilon {plan.guarantee.epsilon:.3g}"
+def _charts(plan: PrivacyPlan) -> list[Chart]:
+    """Return the noise over cohort sizes, epsilon over rounds, and the signal to noise over cohort sizes."""
+    guarantee, accountant, size = plan.guarantee, plan.accountant, plan.accountant.cohort_size
+    noise, users = f"noise multiplier of {accountant.noise_multiplier:.3g}", Axis("users per round", log=True)
+    fractions = np.linspace(0, 1, NUM_EPSILON_POINTS) ** 2  # epsilon rises fast at first
+    rounds = np.unique((accountant.rounds * fractions).round().astype(int)).tolist()
+    epsilons = {number: accountant.epsilon_spent(number, guarantee.delta) for number in rounds}
+    title = f"With a {noise}, {accountant.rounds:,} rounds spend epsilon {epsilons[accountant.rounds]:.3g}"
+    caption = "Epsilon at the same delta, if training stops after this number of rounds."
+    x, y = Axis("rounds", low=0), Axis("epsilon spent", low=0)
+    charts = [Chart("epsilon", title, x, y, _curve(epsilons, accountant.rounds), caption)]
+    if len(plan.noise_multipliers) == 1:
+        return charts
+    title = f"{size:,} users per round need a {noise} for epsilon {guarantee.epsilon:.3g}"
     caption = (
         "The smallest noise multiplier that keeps epsilon, delta and the number of rounds. Divided by the users per "
         "round, it is the noise on their mean."
     )
-    series = _curve(plan.noise_multipliers, size)
-    return Chart("noise", title, Axis("users per round", log=True), Axis("noise multiplier", log=True), series, caption)
-
-
-def _epsilon_chart(plan: PrivacyPlan) -> Chart:
-    accountant, delta = plan.accountant, plan.guarantee.delta
-    fractions = np.linspace(0, 1, NUM_EPSILON_POINTS) ** 2  # epsilon rises fast at first
-    rounds = np.unique((accountant.rounds * fractions).round().astype(int)).tolist()
-    epsilons = {number: accountant.epsilon_spent(number, delta) for number in rounds}
-    noise, last = f"{accountant.noise_multiplier:.3g}", accountant.rounds
-    title = f"With a noise multiplier of {noise}, {last:,} rounds spend epsilon {epsilons[last]:.3g}"
-    caption = "Epsilon at the same delta, if training stops after this number of rounds."
-    return Chart("epsilon", title, Axis("rounds", low=0), Axis("epsilon spent", low=0), _curve(epsilons, last), caption)
-
-
-def _signal_chart(plan: PrivacyPlan) -> Chart:
-    size, signals = plan.accountant.cohort_size, {k: plan.signal_to_noise(k) for k in plan.noise_multipliers}
-    caption = (
-        "The largest norm of a mean of clipped updates, over the norm of the noise on its "
-        f"{plan.num_parameters:,} values; each cohort with the noise that its guarantee needs."
-    )
-    title, x = f"With {size:,} users per round, signal to noise is at most {signals[size]:.2g}", "users per round"
-    return Chart("signal", title, Axis(x, log=True), Axis("signal to noise", low=0), _curve(signals, size), caption)
+    y = Axis("noise multiplier", log=True)
+    charts.insert(0, Chart("noise", title, users, y, _curve(plan.noise_multipliers, size), caption))
+    if plan.num_parameters is not None:
+        signals = {cohort_size: plan.signal_to_noise(cohort_size) for cohort_size in plan.noise_multipliers}
+        title = f"With {size:,} users per round, signal to noise is at most {signals[size]:.2g}"
+        caption = (
+            "The largest norm of a mean of clipped updates, over the norm of the noise on its "
+            f"{plan.num_parameters:,} values; each cohort with the noise that its guarantee needs."
+        )
+        charts.append(Chart("signal", title, users, Axis("signal to noise", low=0), _curve(signals, size), caption))
+    return charts
 
 
 def _curve(values: dict[int, float], planned: int) -> list[Series]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from manyeyes.io.files import write_text
-from manyeyes.report.curves import explorer, group_runs, is_downsampled, label, metric_chart, metrics
+from manyeyes.report.curves import explorer, group_runs, is_downsampled, metric_chart, metric_info, metrics
 from manyeyes.report.details import classes_section, data_section, users_section
 from manyeyes.report.export import write_charts
 from manyeyes.report.overview import best_model_note, notes, summary, training_charts
@@ -18,7 +18,9 @@ def sections(runs: list[RunRecord], extra: Sequence[Section] = ()) -> list[Secti
     groups, names = group_runs(runs), metrics(runs)
     content: list[Section | None] = [Section("Summary", [*notes(runs), *summary(runs)])]
     if names:
-        chart = metric_chart(runs, names[0], label(names[0]).capitalize(), _explorer_caption(runs), name="curves")
+        chart = metric_chart(
+            runs, names[0], metric_info(names[0]).label.capitalize(), _explorer_caption(runs), name="curves"
+        )
         content.append(Section("Curves", [ChartGrid([chart], explorer(runs)), training_charts(runs)]))
     content += [*extra, classes_section(groups), users_section(groups), data_section(groups)]
     content += [privacy_section(groups), speed_section(groups), reproduction_section(runs)]
@@ -59,7 +61,6 @@ def _explorer_caption(runs: list[RunRecord]) -> str:
     if is_downsampled(runs):
         sentences.append("Of many rounds, those with the lowest and highest values are drawn.")
     if any(best_model_note(run) for run in runs):
-        sentences.append(
-            "Last scores are those of the selected model (select_best_on), which may be of an earlier round."
-        )
+        selected = "the selected model (select_best_on), which may be of an earlier round"
+        sentences.append(f"Last scores are those of {selected}.")
     return " ".join(sentences)

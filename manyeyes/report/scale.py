@@ -27,13 +27,14 @@ class Scale:
             low, high, position = math.log10(low), math.log10(high), math.log10(max(value, low))
         return self.start + (position - low) * (self.end - self.start) / (high - low)
 
-    def can_show(self, value: float | None) -> bool:
-        return value is not None and (value > 0 or not self.axis.log)
+    def can_show(self, value: float) -> bool:
+        return value > 0 or not self.axis.log
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
         """Return the pixels and the labels of about `count` ticks."""
-        values = self.axis.ticks or ticks(self.low, self.high, count, self.axis.log)
-        return [(self(value), format_tick(self.axis, value)) for value in values if self.low <= value <= self.high]
+        candidates = self.axis.ticks or ticks(self.low, self.high, count, self.axis.log)
+        values = [value for value in candidates if self.low <= value <= self.high]
+        return [(self(value), f"{100 * value:.4g} %" if self.axis.percent else f"{value:,.10g}") for value in values]
 
 
 def axis_range(axis: Axis, values: list[float], margin: float = 0.0) -> tuple[float, float]:
@@ -65,7 +66,3 @@ def ticks(low: float, high: float, count: int, log: bool = False) -> list[float]
     step = next((factor * power for factor in (1, 2, 5) if factor * power >= smallest_step), 10 * power)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
-
-
-def format_tick(axis: Axis, value: float) -> str:
-    return f"{100 * value:.4g} %" if axis.percent else f"{value:,.10g}"

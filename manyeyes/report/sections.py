@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any
 
 from manyeyes.report.curves import Group, metric_chart
-from manyeyes.report.overview import Columns, format_setting, speed, training_time
+from manyeyes.report.overview import Columns, format_setting, run_table, speed, training_time
 from manyeyes.report.page import ChartGrid, Html, Section
-from manyeyes.report.table import table_of
 from manyeyes.report.text import escape, format_duration
 from manyeyes.training.run_files import CONFIG_FILE
 from manyeyes.training.run_record import RunRecord
@@ -38,7 +37,7 @@ def privacy_section(groups: list[Group]) -> Section | None:
     guarantees = [f"{run.name}: {run.privacy.get('guarantee') or missing}" for run in runs]
     spent = metric_chart(runs, "epsilon", "Epsilon spent", "At the delta of the table.", low=0)
     norm = metric_chart(runs, "clipping_norm", "Clipping norm", "Longer updates are scaled down to it.")
-    return Section("Privacy", [table_of("Guarantees", runs, columns), *guarantees, ChartGrid([spent, norm])])
+    return Section("Privacy", [run_table("Guarantees", runs, columns), *guarantees, ChartGrid([spent, norm])])
 
 
 def speed_section(groups: list[Group]) -> Section | None:
@@ -58,7 +57,7 @@ def speed_section(groups: list[Group]) -> Section | None:
     caption = "Images trained on, divided by the seconds of the round; without evaluation."
     images = metric_chart(runs, "images_per_second", "Images per second", caption, low=0)
     seconds = metric_chart(runs, "seconds", "Seconds per round", "Planning, training and aggregation.", low=0)
-    return Section("Speed", [table_of("Training without evaluation", runs, columns), ChartGrid([images, seconds])])
+    return Section("Speed", [run_table("Training without evaluation", runs, columns), ChartGrid([images, seconds])])
 
 
 def reproduction_section(runs: list[RunRecord]) -> Section:
@@ -71,7 +70,7 @@ def reproduction_section(runs: list[RunRecord]) -> Section:
         **{name: partial(_package_version, name=name) for name in PACKAGES},
         "platform": lambda run: run.environment.get("platform"),
     }
-    content.append(table_of("Versions", runs, columns))
+    content.append(run_table("Versions", runs, columns))
     for run in runs:
         lines = "\n".join(f"{name}={format_setting(value)}" for name, value in run.settings.items())
         content.append(code_block(lines or f"{CONFIG_FILE} is missing", f"All settings of {run.name}"))

@@ -24,25 +24,13 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Plot:
-    """Where a chart is drawn, and in which colors."""
+    """Where a chart is drawn, from its left to its right and from its base to its top, and in which colors."""
 
     x: Scale
     y: Scale
     height: int  # of the whole picture
     bar_gap: float  # between two bars, in values of x
     theme: Theme
-
-    @property
-    def left(self) -> float:
-        return self.x.start
-
-    @property
-    def top(self) -> float:
-        return self.y.end
-
-    @property
-    def base(self) -> float:
-        return self.y.start
 
     def color(self, series: Series) -> str:
         return self.theme.series[series.color % len(self.theme.series)]
@@ -64,18 +52,14 @@ def render_svg(chart: Chart, theme: Theme = LIGHT) -> str:
     all_bars = [series for series in chart.series if series.kind == "bars"]
     parts += [_bars(series, all_bars, plot) if series in all_bars else _curve(series, plot) for series in chart.series]
     parts += _reference_lines(chart, plot)
-    return _svg(chart.title, "".join(parts), plot)
-
-
-def _svg(title: str, content: str, plot: Plot) -> str:
-    style = f'font-family="system-ui, sans-serif" font-size="{FONT_SIZE}" fill="{plot.theme.soft}"'
-    label = f'role="img" aria-label="{escape(title)}"'
-    if plot.theme == PAGE:
-        return f'<svg viewBox="0 0 {WIDTH} {plot.height}" {label} {style}>{content}</svg>'
+    label = f'role="img" aria-label="{escape(chart.title)}"'
+    style = f'font-family="system-ui, sans-serif" font-size="{FONT_SIZE}" fill="{theme.soft}"'
+    if theme == PAGE:
+        return f'<svg viewBox="0 0 {WIDTH} {plot.height}" {label} {style}>{"".join(parts)}</svg>'
     left, width, height = -PADDING, WIDTH + 2 * PADDING, plot.height + 2 * PADDING
     size = f'viewBox="{left} {left} {width} {height}" width="{width}" height="{height}"'
-    paper = f'<rect x="{left}" y="{left}" width="{width}" height="{height}" fill="{plot.theme.paper}"/>'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label} {style}>{paper}{content}</svg>'
+    paper = f'<rect x="{left}" y="{left}" width="{width}" height="{height}" fill="{theme.paper}"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label} {style}>{paper}{"".join(parts)}</svg>'
 
 
 def _layout(chart: Chart, top: float, theme: Theme) -> Plot:
@@ -104,50 +88,46 @@ def _axes(chart: Chart, plot: Plot) -> list[str]:
     y_label = "" if chart.y.label.lower() == chart.title.lower() else chart.y.label
     x_label = chart.x.label + (" (logarithmic)" if chart.x.log and chart.x.label else "")
     parts = [
-        _text(0, plot.top - 14, shorten(y_label, WIDTH)),
+        _text(0, plot.y.end - 14, shorten(y_label, WIDTH)),
         _text(WIDTH - RIGHT, plot.height - 5, shorten(x_label, WIDTH - RIGHT), "end"),
     ]
     for y, label in plot.y.ticks(chart.height // PIXELS_PER_TICK):
-        parts.append(f'<path d="M{plot.left:.1f},{y:.1f}H{WIDTH - RIGHT}" stroke="{plot.theme.grid}"/>')
-        parts.append(_text(plot.left - 8, y + 4, label, "end"))
-    parts.append(f'<path d="M{plot.left:.1f},{plot.base:.1f}H{WIDTH - RIGHT}" stroke="{plot.theme.axis}"/>')
-    return parts + (_name_ticks(chart.x.names, plot) if chart.x.names else _number_ticks(plot))
-
-
-def _number_ticks(plot: Plot) -> list[str]:
-    parts = []
+        parts.append(f'<path d="M{plot.x.start:.1f},{y:.1f}H{WIDTH - RIGHT}" stroke="{plot.theme.grid}"/>')
+        parts.append(_text(plot.x.start - 8, y + 4, label, "end"))
+    parts.append(f'<path d="M{plot.x.start:.1f},{plot.y.start:.1f}H{WIDTH - RIGHT}" stroke="{plot.theme.axis}"/>')
+    if chart.x.names:
+        return parts + _name_ticks(chart.x.names, plot)
     for x, label in plot.x.ticks(7):
-        parts.append(f'<path d="M{x:.1f},{plot.base:.1f}v4" stroke="{plot.theme.axis}"/>')
-        parts.append(_text(min(x, WIDTH - text_width(label) / 2), plot.base + 17, label, "middle"))
+        parts.append(f'<path d="M{x:.1f},{plot.y.start:.1f}v4" stroke="{plot.theme.axis}"/>')
+        parts.append(_text(min(x, WIDTH - text_width(label) / 2), plot.y.start + 17, label, "middle"))
     return parts
 
 
 def _name_ticks(names: Sequence[str], plot: Plot) -> list[str]:
     """Write the names below their positions: upwards where they are long, and only some of very many."""
-    parts, is_upright = [], plot.height - plot.base > BOTTOM + 1
-    step = math.ceil(13 * len(names) / (WIDTH - RIGHT - plot.left))
+    parts, is_upright = [], plot.height - plot.y.start > BOTTOM + 1
+    step = math.ceil(13 * len(names) / (WIDTH - RIGHT - plot.x.start))
     for i in range(0, len(names), step):
         name, x = shorten(names[i], MAX_NAME_WIDTH), plot.x(i)
         if is_upright:
-            position = f"translate({x + 4:.1f} {plot.base + 8:.1f}) rotate(-90)"
+            position = f"translate({x + 4:.1f} {plot.y.start + 8:.1f}) rotate(-90)"
             parts.append(f'<g transform="{position}">{_text(0, 0, name, "end")}</g>')
         else:
-            parts.append(_text(x, plot.base + 17, name, "middle"))
+            parts.append(_text(x, plot.y.start + 17, name, "middle"))
     return parts
 
 
 def _curve(series: Series, plot: Plot) -> str:
     """Draw a line with its band, or points."""
-    points = [_pixel(x, y, plot) for x, y in zip(series.x, series.y, strict=True)]
+    points = [
+        (plot.x(x), plot.y(y)) if y is not None and plot.x.can_show(x) and plot.y.can_show(y) else None
+        for x, y in zip(series.x, series.y, strict=True)
+    ]
     visible = [point for point in points if point is not None]
     if series.kind == "points" or len(visible) == 1:
         return _points(series, visible, plot)
     style = f'fill="none" stroke="{plot.color(series)}" stroke-width="2" stroke-linejoin="round"{_dash(series)}'
     return f'{_band(series, plot)}<path d="{_path(points, series.kind == "steps")}" {style}/>'
-
-
-def _pixel(x: float, y: float | None, plot: Plot) -> Point | None:
-    return (plot.x(x), plot.y(y)) if y is not None and plot.x.can_show(x) and plot.y.can_show(y) else None
 
 
 def _points(series: Series, points: Sequence[Point], plot: Plot) -> str:
@@ -163,15 +143,11 @@ def _points(series: Series, points: Sequence[Point], plot: Plot) -> str:
 
 def _path(points: Iterable[Point | None], has_steps: bool) -> str:
     """Return the path of a line that is broken at gaps."""
-    path, is_drawing = [], False
-    for point in points:
+    path, next_point = "", "H{:.1f}V{:.1f}" if has_steps else "L{:.1f},{:.1f}"
+    for previous, point in pairwise([None, *points]):
         if point is not None:
-            x, y = point
-            path.append(
-                f"M{x:.1f},{y:.1f}" if not is_drawing else f"H{x:.1f}V{y:.1f}" if has_steps else f"L{x:.1f},{y:.1f}"
-            )
-        is_drawing = point is not None
-    return "".join(path)
+            path += (next_point if previous else "M{:.1f},{:.1f}").format(*point)
+    return path
 
 
 def _band(series: Series, plot: Plot) -> str:
@@ -183,7 +159,7 @@ def _band(series: Series, plot: Plot) -> str:
 
 def _bars(series: Series, all_bars: Sequence[Series], plot: Plot) -> str:
     """Draw bars with their whiskers, next to the bars of other series."""
-    room = plot.x(plot.x.low + plot.bar_gap) - plot.left
+    room = plot.x(plot.x.low + plot.bar_gap) - plot.x.start
     width = min(MAX_BAR_WIDTH, max(1.0, BAR_FRACTION * room / len(all_bars)))
     offset = (all_bars.index(series) - len(all_bars) / 2) * width
     zero = plot.y(max(0.0, plot.y.low))
@@ -210,13 +186,13 @@ def _reference_lines(chart: Chart, plot: Plot) -> list[str]:
     for number, reference in enumerate(chart.reference_lines):
         if reference.y is not None:
             y, is_left = plot.y(reference.y), number % 2 == 0
-            line, label_y = f"M{plot.left:.1f},{y:.1f}H{WIDTH - RIGHT}", y - 5
-            label_x, room = plot.left + 6 if is_left else WIDTH - RIGHT, WIDTH - RIGHT - plot.left - 6
+            line, label_y = f"M{plot.x.start:.1f},{y:.1f}H{WIDTH - RIGHT}", y - 5
+            label_x, room = plot.x.start + 6 if is_left else WIDTH - RIGHT, WIDTH - RIGHT - plot.x.start - 6
         else:
             x = plot.x(reference.x or 0.0)
-            is_left = x < (plot.left + WIDTH) / 2
-            line, label_y = f"M{x:.1f},{plot.top:.1f}V{plot.base:.1f}", plot.top + 10 + 14 * number
-            label_x, room = (x + 5, WIDTH - x - 5) if is_left else (x - 5, x - plot.left)
+            is_left = x < (plot.x.start + WIDTH) / 2
+            line, label_y = f"M{x:.1f},{plot.y.end:.1f}V{plot.y.start:.1f}", plot.y.end + 10 + 14 * number
+            label_x, room = (x + 5, WIDTH - x - 5) if is_left else (x - 5, x - plot.x.start)
         halo = f'stroke="{plot.theme.paper}" stroke-width="3" paint-order="stroke"'
         lines.append(f'<path d="{line}" stroke="{plot.theme.soft}" stroke-dasharray="4 4"/>')
         labels.append(_text(label_x, label_y, shorten(reference.label, room), "start" if is_left else "end", halo))

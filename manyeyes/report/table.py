@@ -2,8 +2,8 @@
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -15,13 +15,7 @@ from manyeyes.report.text import escape, format_value, printable
 TERMINAL_WIDTH = 100  # characters
 
 
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-T = TypeVar("T", bound=Named)
-C = TypeVar("C")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,6 +40,11 @@ class Table:
             f"<caption>{caption}</caption><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></div>"
         )
 
+    def transposed(self) -> "Table":
+        """Return the table with its rows as columns."""
+        header, *rows = zip(self.header, *self.rows, strict=True)
+        return replace(self, header=header, rows=rows)
+
     def markdown(self) -> str:
         lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
         return "".join(f"| {' | '.join(map(printable, cells))} |\n" for cells in lines)
@@ -65,17 +64,13 @@ class Table:
         return capture.get().rstrip("\n")
 
 
-def table_of(caption: str, items: Iterable[T], columns: Mapping[str, Callable[[T], object]]) -> Table:
+def table_of(caption: str, items: Iterable[tuple[str, T]], columns: Mapping[str, Callable[[T], object]]) -> Table:
     """Return a table with a row for each item: its name and its cells, in which None is empty."""
-    rows = [[item.name, *(_format(cell(item)) for cell in columns.values())] for item in items]
+    rows = [[name, *(_format(cell(item)) for cell in columns.values())] for name, item in items]
     return Table(caption, ["", *columns], rows)
 
 
-def transposed_table(caption: str, items: Mapping[str, C], rows: Mapping[str, Callable[[C], object]]) -> Table:
-    """Return a table with a column for each item, by its name."""
-    cells = [[name, *(_format(cell(item)) for item in items.values())] for name, cell in rows.items()]
-    return Table(caption, ["", *items], cells)
-
-
 def _format(cell: object) -> str:
-    return format_value(cell) if cell is None or isinstance(cell, int | float | np.integer) else str(cell)
+    if isinstance(cell, int | float | np.integer):
+        return format_value(float(cell))
+    return "" if cell is None else str(cell)

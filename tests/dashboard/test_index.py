@@ -21,7 +21,7 @@ Append = Callable[..., None]
 
 def rows(index: RunIndex, since: str = "") -> dict[str, dict[str, Any]]:
     """Return the rows that have changed, by the names of the runs."""
-    return {row.name: row._asdict() for row in index.changes(since)["runs"]}
+    return {row["name"]: dict(row) for row in index.changes(since)["runs"]}
 
 
 def version(index: RunIndex) -> str:

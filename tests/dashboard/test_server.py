@@ -39,7 +39,7 @@ def get_json(url: str, path: str) -> Any:
 
 
 def ids(url: str) -> dict[str, str]:
-    return {row[1]: row[0] for row in get_json(url, "/api/runs")["runs"]}
+    return {row["name"]: row["id"] for row in get_json(url, "/api/runs")["runs"]}
 
 
 @pytest.mark.parametrize(
