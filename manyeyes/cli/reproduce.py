@@ -3,10 +3,12 @@
 import os
 import shlex
 import sys
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from manyeyes.cli.parser import Parser
 from manyeyes.config.build import build_population
 from manyeyes.config.compose import compose_config
 from manyeyes.core.population import Population
@@ -23,44 +25,45 @@ from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report.population import show
 from manyeyes.report.table import Table
 
-USAGE = """usage: manyeyes reproduce --list
-       manyeyes reproduce PAPER.NAME [--plan | --show] [option=value ...]
-
-Train the runs that a table or figure of a paper needs, and print the paper's numbers next to the measured ones.
+USAGE = """manyeyes reproduce --list
+       manyeyes reproduce PAPER.NAME [--plan | --show] [option=value ...]"""
+DESCRIPTION = """Train the runs that a table or figure of a paper needs, and print the paper's numbers next to the measured ones.
 Finished runs are not trained again, stopped runs are resumed, and a run that fails does not stop the others. The
-tables and figures of a paper share their runs.
-
-  --list                list every table and figure
-  --plan                print the runs, how far they are and about how long they take; train nothing
-  --show                compare the finished runs; train nothing
-"""
-FLAGS = ("--list", "--plan", "--show")
+tables and figures of a paper share their runs."""
 OPTIONS = {declared.name: declared for declared in options_of(ReproduceOptions)}
 REPEATABLE = ("rows", "grid_filter")
 BOOLEANS = {"true": True, "false": False}
 
 
-def main(arguments: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """List the exhibits, plan one, or train and compare its runs."""
-    if not arguments or "--help" in arguments or "-h" in arguments:
-        _print_help()
-        return 0
-    if arguments == ["--list"]:
+    args = _parser().parse_intermixed_args(argv or ["--help"])
+    settings = [argument for argument in args.arguments if "=" in argument]
+    keys = [argument for argument in args.arguments if "=" not in argument]
+    if args.list and not args.arguments:
         _print_list()
         return 0
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    settings = [argument for argument in arguments if "=" in argument and argument not in flags]
-    keys = [argument for argument in arguments if argument not in (*flags, *settings)]
-    if unknown := [flag for flag in flags if flag not in FLAGS]:
-        raise ValueError(f"Unknown option {unknown[0]}: choose {', '.join(FLAGS)} or --help.")
-    if len(keys) != 1 or "--list" in flags:
+    if len(keys) != 1 or args.list:
         raise ValueError(f"Name one table or figure, such as hsu2020.table2, not {len(keys)}; --list stands alone.")
     options = _parse_options(settings)
     exhibit = select_rows(get_exhibit(keys[0]), options)
-    if "--plan" in flags:
+    if args.plan:
         _print_plan(exhibit, options)
         return 0
-    return _reproduce(exhibit, options, is_trained="--show" not in flags)
+    return _reproduce(exhibit, options, is_trained=not args.show)
+
+
+def _parser() -> Parser:
+    options = "\n".join(f"  {name + '=...':<22}{declared.help}" for name, declared in OPTIONS.items())
+    note = f"The paper decides all settings of manyeyes run except {', '.join(USER_SETTINGS)}."
+    parser = Parser("manyeyes reproduce", usage=USAGE, description=DESCRIPTION, epilog=f"{options}\n\n{note}")
+    parser.formatter_class = RawDescriptionHelpFormatter
+    parser.add_argument("arguments", nargs="*", help=SUPPRESS)
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--list", action="store_true", help="list every table and figure")
+    action.add_argument("--plan", action="store_true", help="print the runs, their progress and time; train nothing")
+    action.add_argument("--show", action="store_true", help="compare the finished runs; train nothing")
+    return parser
 
 
 def _parse_options(arguments: list[str]) -> ReproduceOptions:
@@ -158,13 +161,6 @@ def _build_populations(
             name = " ".join(filter(None, [Path(dataset.path).name, dataset.task, tag]))
             show(population, name, Path(options.folder, exhibit.paper, f"{exhibit.name}_{name.replace(' ', '_')}"))
     return populations
-
-
-def _print_help() -> None:
-    print(USAGE)
-    for name, declared in OPTIONS.items():
-        print(f"  {name + '=...':<22}{declared.help}")
-    print(f"\nThe paper decides all settings of manyeyes run except {', '.join(USER_SETTINGS)}.")
 
 
 def _print_list() -> None:

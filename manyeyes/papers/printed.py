@@ -47,16 +47,10 @@ def dataset_rows(
 
 def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple[Exhibit, ...]:
     """Return the exhibits of a paper: their texts from the paper's file, with these rows."""
-    texts = read_paper(paper)
-    return tuple(
-        Exhibit(
-            paper,
-            name,
-            texts[name]["title"],
-            tuple(exhibit_rows),
-            texts[name]["claim"],
-            texts[name].get("note", "").format_map(texts.get("notes", {})),
-            texts[name].get("num_seeds", 1),
-        )
-        for name, exhibit_rows in rows.items()
-    )
+    exhibits = []
+    for name, exhibit_rows in rows.items():
+        text = read_paper(paper)[name]
+        note = text.get("note", "").format_map(read_paper(paper).get("notes", {}))
+        values = (text["title"], tuple(exhibit_rows), text["claim"], note, text.get("num_seeds", 1))
+        exhibits.append(Exhibit(paper, name, *values))
+    return tuple(exhibits)

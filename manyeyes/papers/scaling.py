@@ -44,8 +44,7 @@ def scale(run: RunRecipe, factor: float) -> RunRecipe:
     for name, (title, minimum) in (SCALED_BY_FACTOR | SCALED_BY_ROOT).items():
         uses_root = name in SCALED_BY_ROOT or (is_centralized and name in EPOCH_SETTINGS)
         before = run.count(name)
-        after = shrink(before, root if uses_root else factor, minimum)
-        if after != before:
+        if (after := shrink(before, root if uses_root else factor, minimum)) != before:
             shrunk[name] = after
             changes += [f"{title} {before} to {after}"] if title else []
     if not changes:

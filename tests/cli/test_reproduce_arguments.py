@@ -58,7 +58,7 @@ def test_the_list_names_every_exhibit(capsys: Any) -> None:
         (["test.table1", "engine=warp"], "Unknown engine 'warp': choose auto"),
         (["test.table1", "trackers=[paper]", "parallel=2"], "Unknown trackers 'paper'"),
         (["test.table1", "algorithm.lr=1"], "algorithm.lr cannot be set, because the paper decides it"),
-        (["test.table1", "--fast"], "Unknown option --fast: choose --list, --plan, --show or --help"),
+        (["test.table1", "--fast"], r"unrecognized arguments: --fast \(see manyeyes reproduce --help\)"),
         (["test.table1", "flair.table1"], "Name one table or figure"),
         (["test.table1", "synthetic=1"], "synthetic is '1': set it to true or false"),
         (["test.table1", "retry_diverged=1"], "retry_diverged is '1': set it to true or false"),
