@@ -26,7 +26,7 @@ class RecentEvents:
     def __init__(self, path: str) -> None:
         self.path = path
         self.events: deque[Event] = deque(maxlen=NUM_RECENT_EVENTS)
-        self.scores: dict[str, float] = {}
+        self.scores: dict[str, float] = {}  # the most important first
         self._reader: TailReader | None = None
 
     @property
@@ -36,28 +36,24 @@ class RecentEvents:
     def refresh(self) -> bool:
         """Read the lines that were added; return whether reading started over."""
         is_reset, lines = self._reader.read() if self._reader else (True, [])
-        if is_reset:
-            self._read_from_end()
-        else:
+        if not is_reset:
             self._add(lines)
-        return is_reset
-
-    def _read_from_end(self) -> None:
-        """Read as much of the end of the file as it takes to find a score."""
+            return False
         self.scores = {}
-        for window in run_files.TAIL_BYTES:
+        for window in run_files.TAIL_BYTES:  # as much of the end of the file as it takes to find a score
             self.events.clear()
             self._reader = TailReader(self.path, window)
             while lines := self._reader.read()[1]:
                 self._add(lines)
             if self.scores or self._reader.is_complete:
-                return
+                break
+        return True
 
     def _add(self, lines: list[bytes]) -> None:
         for event in filter(None, map(run_files.parse_event, lines)):
             self.events.append(event)
-            numbers = dict(run_files.finite_numbers(event))
-            scores = {name: numbers[name] for name in run_files.HEADLINE_METRICS if name in numbers}
+            values = dict(run_files.finite_numbers(event))
+            scores = {name: values[name] for name in run_files.HEADLINE_METRICS if name in values}
             self.scores = scores or self.scores
 
 
@@ -128,7 +124,7 @@ class LiveRun:
         round, rounds = self._recent.round, _integer(self.settings.get("rounds"))
         updated = self._metrics_stamp[1] or self._config_stamp[1]
         status, note = self._status(updated, rounds, seconds_per_round)
-        metric = next((name for name in run_files.HEADLINE_METRICS if name in self._recent.scores), None)
+        metric, score = next(iter(self._recent.scores.items()), (None, None))
         return {
             "id": self.id,
             "name": self.name,
@@ -137,7 +133,7 @@ class LiveRun:
             "round": round,
             "rounds": rounds,
             "metric": metric,  # that the score is of
-            "score": self._recent.scores[metric] if metric else None,
+            "score": score,
             "loss": last.get("train_loss"),
             "images_per_second": num_images / seconds if seconds else None,
             "seconds_left": seconds_per_round * (rounds - round) or None if status == "running" and rounds else None,

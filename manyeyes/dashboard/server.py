@@ -31,6 +31,7 @@ REPORT_POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
 )
 PACKAGE = "manyeyes.dashboard"
+UNKNOWN_RUN = "Unknown run: it may have been removed.\n"
 SCRIPTS = ("dashboard", "format", "store", "list", "compare")
 
 
@@ -83,13 +84,13 @@ class Dashboard:
     def run(self, request: Request) -> Response:
         runs = self._requested(request)
         if len(runs) != 1:
-            return _no_run()
+            return PlainTextResponse(UNKNOWN_RUN, 404)
         return _json({"settings": runs[0].settings, "environment": _environment(runs[0])})
 
     def report(self, request: Request) -> Response:
         runs = self._requested(request)
         if not runs:
-            return _no_run()
+            return PlainTextResponse(UNKNOWN_RUN, 404)
         try:
             with self.report_lock:
                 page = report_page([run.path for run in runs])
@@ -125,10 +126,6 @@ def _file(media_type: str, text: str) -> Callable[[Request], Response]:
 
 def _json(content: Any) -> Response:
     return Response(json.dumps(content, separators=(",", ":"), allow_nan=False), media_type="application/json")
-
-
-def _no_run() -> Response:
-    return PlainTextResponse("Unknown run: it may have been removed.\n", 404)
 
 
 def _environment(run: LiveRun) -> dict[str, str]:

@@ -94,11 +94,10 @@ def explorer(runs: list[RunRecord]) -> dict[str, Any]:
     names, groups, max_points = metrics(runs), group_runs(runs), _max_points(runs)
     has_seeds = any(len(group.runs) > 1 for group in groups)
     single_runs = [Group(run.name, [run], group.color) for group in groups for run in group.runs if has_seeds]
+    infos = {name: metric_info(name) for name in names}
     reference_lines = {name: list(map(vars, centralized_lines(runs, name))) for name in names}
     return {
-        "metrics": [
-            {"name": name, "label": metric_info(name).label, "percent": metric_info(name).is_fraction} for name in names
-        ],
+        "metrics": [{"name": name, "label": info.label, "percent": info.is_fraction} for name, info in infos.items()],
         "axes": [{"name": name, "label": text} for name, text in X_AXES.items()],
         "runs": [_explorer_curves(group, names, max_points) for group in single_runs],
         "groups": [_explorer_curves(group, names, max_points) for group in groups],

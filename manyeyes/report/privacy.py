@@ -53,12 +53,12 @@ def plan(
     check_value("clipping_norm", clipping_norm, float, Bounds(above=0))
     if num_parameters is not None:
         check_value("num_parameters", num_parameters, int, Bounds(minimum=1))
-    noise_multipliers = {
-        size: accountant.noise_multiplier
-        if size == accountant.cohort_size
-        else min_noise_multiplier(replace(accountant, cohort_size=size), guarantee.epsilon, guarantee.delta)
-        for size in _cohort_sizes(accountant)
-    }
+    noise_multipliers = {accountant.cohort_size: accountant.noise_multiplier}
+    for size in _round_numbers(accountant.cohort_size, *COHORT_RANGE):
+        if accountant.sampling != "none" and size <= accountant.num_users and size not in noise_multipliers:
+            alternative = replace(accountant, cohort_size=size)
+            noise_multipliers[size] = min_noise_multiplier(alternative, guarantee.epsilon, guarantee.delta)
+    noise_multipliers = dict(sorted(noise_multipliers.items()))
     return PrivacyPlan(guarantee, simulation, clipping_norm, num_parameters, noise_multipliers)
 
 
@@ -160,13 +160,6 @@ def _cohorts_table(plan: PrivacyPlan) -> Table:
         columns["signal to noise"] = lambda size: f"{plan.signal_to_noise(size):.3g}"
     rows = [[cell(size) for cell in columns.values()] for size in plan.noise_multipliers]
     return Table(f"Over cohort sizes, at {accountant.rounds:,} rounds", list(columns), rows)
-
-
-def _cohort_sizes(accountant: PrivacyAccountant) -> list[int]:
-    """Return the planned cohort size and round numbers below and above it, if users are sampled."""
-    if accountant.sampling == "none":
-        return [accountant.cohort_size]
-    return [size for size in _round_numbers(accountant.cohort_size, *COHORT_RANGE) if size <= accountant.num_users]
 
 
 def _round_numbers(number: int, low: float, high: float) -> list[int]:
