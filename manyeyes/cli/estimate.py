@@ -5,6 +5,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -77,9 +78,8 @@ def make_estimate(args: Namespace) -> Estimate:
         throughput = Throughput(0.0, 0.0, 1 / args.images_per_second)
     else:
         key = f"{config.model} {population.image_shape} {preprocess} {batch_size} {algorithm.client_optimizer} {device}"
-        throughput = cached_throughput(
-            key, lambda: measure_throughput(algorithm, model, population, preprocess, device), args.measure
-        )
+        measure = partial(measure_throughput, algorithm, model, population, preprocess, device)
+        throughput = cached_throughput(key, measure, args.measure)
     needs_full_gradient = algorithm.correction is not None and algorithm.correction.needs_full_gradient
     can_group = device.type == "cpu" and not needs_full_gradient
     allreduce_cost = GroupCache(host_model, setup.image_size).allreduce_cost if can_group else math.inf

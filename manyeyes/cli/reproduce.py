@@ -17,11 +17,11 @@ from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibit
 from manyeyes.papers.comparison import compare, comparison_table
 from manyeyes.papers.document import write
 from manyeyes.papers.estimate import estimate
+from manyeyes.papers.exhibit import RULE_TEXT
 from manyeyes.papers.figures import figures
 from manyeyes.papers.plan import USER_SETTINGS, ReproduceOptions, described_datasets, planned_runs, select_rows
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.runner import error_message, missing_dataset, run_all
-from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report.population import show
 from manyeyes.report.table import Table
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, stdev
 
-from manyeyes.papers.exhibit import ExhibitRow, PrintedValue, RunRecipe
+from manyeyes.papers.exhibit import ExhibitRow, PrintedValue, RunRecipe, is_within
 from manyeyes.papers.metric import AfterRounds, Metric
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import EvaluationGap, all_close, describe
-from manyeyes.papers.tolerance import is_within
 from manyeyes.report.table import Table
 
 PRINTED_COLUMNS = ["row", "metric", "paper"]

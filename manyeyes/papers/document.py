@@ -6,11 +6,10 @@ from pathlib import Path
 
 from manyeyes.io.files import write_text
 from manyeyes.papers.comparison import ComparedNumber, comparison_table, to_csv
-from manyeyes.papers.exhibit import Exhibit
+from manyeyes.papers.exhibit import RULE_TEXT, Exhibit
 from manyeyes.papers.plan import ReproduceOptions, described_datasets, planned_runs
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.scaling import SYNTHETIC_SENTENCE
-from manyeyes.papers.tolerance import RULE_TEXT
 from manyeyes.report import report
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_charts

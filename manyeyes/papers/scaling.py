@@ -6,24 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe
-from manyeyes.papers.metric import MIN_BUDGET, shrink
-from manyeyes.papers.printed import printed_table
+from manyeyes.papers.metric import shrink
+from manyeyes.papers.printed import printed_table, read_paper
 
-# What is multiplied by the factor or by its root: its name in sentences (empty: not mentioned), and its minimum.
-SCALED_BY_FACTOR = {
-    "rounds": ("rounds", MIN_BUDGET),
-    "max_local_batches": ("", MIN_BUDGET),
-    "evaluate_every": ("", 1),
-    "algorithm.cohort_size": ("clients per round", 5),
-    "sampler.cohort_size": ("clients per round", 5),
-    "data.users": ("users", 20),
-}
-SCALED_BY_ROOT = {
-    "data.images_per_user": ("images per user", 12),
-    "data.size": ("", 32),
-    "preprocess.crop": ("pixels per side", 32),
-    "algorithm.virtual_client_size": ("examples of a virtual client", 16),
-}
+SCALED_BY_FACTOR, SCALED_BY_ROOT = read_paper("scaling")["by_factor"], read_paper("scaling")["by_root"]
 EPOCH_SETTINGS = ("rounds", "evaluate_every")  # which count epochs in centralized training
 MIN_IMAGE_SIZE = 32  # pixels per side
 TRAIN_FRACTION = 0.8  # of FLAIR's users

@@ -7,10 +7,9 @@ import math
 import pytest
 
 from manyeyes.papers.comparison import ComparedNumber
-from manyeyes.papers.exhibit import PrintedValue
+from manyeyes.papers.exhibit import RULE_TEXT, PrintedValue, is_within, tolerance
 from manyeyes.papers.metric import AfterRounds, Multiple, RoundsTo
 from manyeyes.papers.statistics import Statistic
-from manyeyes.papers.tolerance import RULE_TEXT, is_within, tolerance
 
 AP = PrintedValue(62.0, "%", "", std=0.3)
 
