@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -18,6 +19,21 @@ import pytest
 import torch
 
 from manyeyes.core.population import Population, SingleLabels
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of a test as slow whose id has none of the texts in its mark `fast_cases`."""
+    for item in items:
+        mark = item.get_closest_marker("fast_cases")
+        if mark is not None and not any(text in item.name.partition("[")[2] for text in mark.args):
+            item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what exists now from garbage collection, which takes half a second each time with all modules loaded."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

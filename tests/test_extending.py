@@ -45,6 +45,7 @@ def test_the_page_has_ten_recipes() -> None:
     assert [int(number) for number, *_ in RECIPE.findall(PAGE)] == list(range(1, 11))
 
 
+@pytest.mark.fast_cases("A loss", "A sampler", "A metric")
 @pytest.mark.parametrize("title", RECIPES)
 def test_recipe_runs_as_written(title: str, folder: Path) -> None:
     file, code, commands = RECIPES[title]
@@ -67,6 +68,7 @@ def test_recipe_is_recorded_and_resumes(title: str, folder: Path, capsys: pytest
     assert find_runs(["run"])[0].rounds == 3
 
 
+@pytest.mark.slow
 def test_feddyn_of_the_page_is_the_one_of_the_package(folder: Path) -> None:
     file, code, (command,) = RECIPES["A gradient correction"]
     (folder / file).write_text(code)

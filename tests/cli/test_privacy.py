@@ -46,6 +46,7 @@ def test_the_option_that_is_left_out_is_computed(argv: tuple[str, ...], computed
     assert computed in outcome.out
 
 
+@pytest.mark.slow
 def test_a_simulated_cohort_is_named(command: Any) -> None:
     argv = (
         "--cohort-size",

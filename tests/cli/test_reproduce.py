@@ -67,6 +67,7 @@ def test_a_stopped_run_is_resumed_and_ends_the_same() -> None:
     assert model.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_best_run_of_a_grid_that_finished_counts() -> None:
     assert reproduce.main(["test.table1", "rows=grid", "seeds=1", *ENGINE]) == 0  # a learning rate of 1e30 diverges
     report = Path("runs/test/table1.md").read_text()
@@ -142,6 +143,7 @@ def test_data_is_the_only_dataset(capsys: Any) -> None:
         reproduce.main(["hsu2020.figure4", "data=mine", "--plan"])
 
 
+@pytest.mark.slow
 def test_a_synthetic_dataset_is_counted_and_described(capsys: Any) -> None:
     assert reproduce.main(["test.figure2", "synthetic=true", "scale=0.001"]) == 0
     report = next(Path("runs/test").glob("figure2*.md")).read_text()

@@ -25,6 +25,7 @@ def test_a_run_that_fails_is_named_and_does_not_stop_the_others(capsys: Any) -> 
     assert "2 of 2 measured" in output.out
 
 
+@pytest.mark.slow
 def test_a_run_with_other_settings_is_named_and_not_used(capsys: Any) -> None:
     arguments = ["test.table1", "rows=grid", "grid_filter=lr_0.01", "seeds=1"]
     assert reproduce.main([*arguments, *ENGINE]) == 0
@@ -60,6 +61,7 @@ def test_a_run_without_the_metric_is_named_and_does_not_stop_the_others(capsys: 
     assert f"| one | accuracy after 1 rounds | 50 ± 1 % | {other:,.4g} |" in Path("runs/test/table1.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_is_named_and_trained_again_only_on_request(capsys: Any) -> None:
     arguments = ["test.table1", "rows=grid", "grid_filter=lr_1e30", "seeds=1", *ENGINE]
     folder = Path("runs/test/lr_1e30/0")

@@ -34,6 +34,7 @@ from tests.privacy.private_runs import (
 ALL_CLIENTS = replace(FEDAVG, sampler=AllClients())
 
 
+@pytest.mark.fast_cases("reference")
 @pytest.mark.parametrize("name", ENGINES)
 def test_no_client_adds_more_than_the_clipping_norm(name: str) -> None:
     """4,000 updates over four engines, at random rates and norms; the clipped ones have the clipping norm."""
@@ -54,6 +55,7 @@ def test_no_client_adds_more_than_the_clipping_norm(name: str) -> None:
     assert 0.2 * num_updates < num_clipped < 0.9 * num_updates
 
 
+@pytest.mark.fast_cases("reference")
 @pytest.mark.parametrize("name", ENGINES)
 def test_personal_layers_are_neither_measured_nor_sent(name: str) -> None:
     optimizer, mask = SGD(1.0), torch.zeros(NUM_WEIGHTS, dtype=torch.bool)
@@ -133,6 +135,7 @@ def test_the_unclipped_fraction_equals_a_hand_computation() -> None:
     assert with_rejected == clip_after([0.5, 0.5], [True, False]) == clip_after([0.5, 9.0])
 
 
+@pytest.mark.fast_cases("10.0-0.5")
 @pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("first", [0.1, 10.0])
 def test_the_clipping_norm_converges_to_the_quantile_of_known_norms(quantile: float, first: float) -> None:

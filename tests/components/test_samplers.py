@@ -38,6 +38,7 @@ def test_uniform_samples_every_user_equally_often_whatever_its_size() -> None:
     assert_frequencies(np.bincount(cohorts.ravel(), minlength=10), np.full(10, 0.3))
 
 
+@pytest.mark.slow
 def test_uniform_samples_every_pair_equally_often() -> None:
     cohorts = np.sort(sample_cohorts(UniformSampler(2), make_population(1, 2, 3, 50)), axis=1)
     pairs = np.bincount(cohorts[:, 0] * 4 + cohorts[:, 1], minlength=16)[[1, 2, 3, 6, 7, 11]]
@@ -58,6 +59,7 @@ def test_two_size_weighted_clients_are_sampled_without_replacement() -> None:
     assert_frequencies(np.bincount(cohorts[:, 0] * 4 + cohorts[:, 1], minlength=16), expected.ravel())
 
 
+@pytest.mark.slow
 def test_size_weighted_completes_the_cohort_next_to_a_giant_user() -> None:
     """Nearly all random images are the giant's; the others are still sampled in proportion to their size."""
     cohorts = sample_cohorts(SizeWeightedSampler(2), make_population(40_000, 1, 3), num_cohorts=1000)

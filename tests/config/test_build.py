@@ -188,6 +188,7 @@ def test_synthetic_images_have_the_labels_of_the_task(task: str, classes: int) -
     assert len(build_population(compose_config([f"data.{setting}" for setting in settings])).classes) == classes
 
 
+@pytest.mark.fast_cases("iid")
 @pytest.mark.parametrize(("partitioner", "num_classes"), [("classes", {2}), ("iid", {3}), ("dirichlet", {1, 2, 3})])
 def test_a_partitioner_gives_the_examples_to_new_clients(partitioner: str, num_classes: set[int]) -> None:
     data = ("data.users=6", "data.images_per_user=20", "data.coarse=3", "data.fine=6")

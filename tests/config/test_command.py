@@ -246,6 +246,7 @@ def test_a_run_of_an_earlier_version_is_refused_and_not_changed(
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "population.json"]
 
 
+@pytest.mark.fast_cases("seed=1", "data.users=50", "algorithm.lr=0.5", "server_optimizer.alpha=3")
 @pytest.mark.parametrize(
     "override",
     [
@@ -305,6 +306,7 @@ def test_a_users_own_partitioner_gives_the_examples_to_clients(tmp_path: Path, c
     assert events_without_times(tmp_path / "run")[-1]["num_clients"] == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_began_in_python_continues_on_the_command_line(tmp_path: Path, command: Any, mine: Path) -> None:
     """Of its data, and of an option that a plain class does not keep under its name, the folder has no record."""
     images, network, server, loss = (

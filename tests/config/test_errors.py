@@ -69,6 +69,20 @@ WRONG_VALUES = [  # found when the run is built
 CASES = [*WRONG, *(pytest.param(*case, marks=pytest.mark.slow) for case in WRONG_VALUES)]
 
 
+@pytest.mark.fast_cases(
+    "ruonds=3",
+    "algorithm.lrr=3",
+    "weather=rain",
+    "algorithm=fedfoo",
+    "rounds=many",
+    "seed=null",
+    "algorithm.lr=[",
+    "rounds=1,2",
+    "rounds=0",
+    "sampler=best",
+    "resume=nowhere",
+    "--bogus",
+)
 @pytest.mark.parametrize(("override", "sentence"), CASES, ids=[case[0] for case in (*WRONG, *WRONG_VALUES)])
 def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
     tmp_path: Path, command: Any, tiny: tuple[str, ...], override: str, sentence: str

@@ -52,6 +52,7 @@ def test_every_setting_of_a_run_has_a_help_text() -> None:
     assert [option.name for option in (*RUN_OPTIONS, *PREPROCESS_OPTIONS, *ENGINE_OPTIONS) if not option.help] == []
 
 
+@pytest.mark.fast_cases("server_optimizer")
 @pytest.mark.parametrize(
     "group", [pytest.param("algorithm", marks=pytest.mark.slow), "model", "engine", "server_optimizer", "aggregator"]
 )

@@ -242,6 +242,7 @@ def is_invalid(algorithm: Algorithm) -> bool:
     return False
 
 
+@pytest.mark.fast_cases("correction2-sampler0")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("correction", CORRECTIONS)
 def test_every_combination_trains_or_is_refused_in_one_sentence(sampler: Any, correction: Any) -> None:

@@ -148,6 +148,7 @@ def test_a_store_killed_at_random_times_and_continued_is_the_same(
     assert not (tmp_path / ".s.preparing").exists()
 
 
+@pytest.mark.fast_cases("3")
 @pytest.mark.parametrize("kill_at", range(8))
 def test_a_store_killed_at_each_step_of_the_end_and_continued_is_the_same(
     tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch, kill_at: int

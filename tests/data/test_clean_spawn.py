@@ -65,6 +65,7 @@ def run_script(spawn: Spawn, folder: Path, script: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.fast_cases("extract")
 @pytest.mark.parametrize(
     ("script", "output"),
     [(MAKE_SOURCE + WRITE_STORE, 512), (MAKE_SYNTHETIC, 300), (EXTRACT, 2)],
@@ -82,6 +83,7 @@ def test_a_source_defined_in_the_script_is_refused(tmp_path: Path, spawn: Spawn)
     assert last.endswith("define the class in a module other than the script, or set processes=1")
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_at_its_start_is_noticed(tmp_path: Path, spawn: Spawn) -> None:
     """Python imports sitecustomize at every start: here it ends all processes except the script."""
     (tmp_path / "sitecustomize.py").write_text("import os, sys\n'--multiprocessing-fork' in sys.argv and os._exit(3)")

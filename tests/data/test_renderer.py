@@ -117,6 +117,7 @@ def test_users_cameras_differ_more_than_one_users_images() -> None:
     assert warmth.mean(axis=1).var(ddof=1) > 3 * chance_level
 
 
+@pytest.mark.slow
 def test_a_convolution_tells_classes_apart_where_a_linear_model_does_not() -> None:
     population = make_synthetic(
         SyntheticImages(users=500, size=32, coarse=4, fine=8, images_per_user=7, alpha=1e6, class_imbalance=0),

@@ -130,6 +130,7 @@ def test_rows_in_any_order_are_those_of_the_array(
             images[np.array([row])]
 
 
+@pytest.mark.fast_cases("raw")
 @pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 def test_the_number_of_processes_changes_nothing(tmp_path: Path, manifest: Manifest, encoding: str) -> None:
     for processes in (1, 2):

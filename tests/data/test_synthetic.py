@@ -53,6 +53,7 @@ def test_images_per_user_gives_every_user_the_same_number() -> None:
     assert user_sizes(SyntheticImages(users=7, images_per_user=5)).tolist() == [5] * 7
 
 
+@pytest.mark.slow
 def test_labels_per_image_match_the_published_statistics_of_flair(population: Population) -> None:
     coarse, fine = np.diff(multi(population, "coarse").indptr), np.diff(multi(population, "fine").indptr)
     assert coarse.mean() == pytest.approx(2.79, rel=0.05)
@@ -62,6 +63,7 @@ def test_labels_per_image_match_the_published_statistics_of_flair(population: Po
     assert fine.max() <= 36
 
 
+@pytest.mark.slow
 def test_coarse_classes_are_as_common_as_in_flair() -> None:
     wide = make_synthetic(SyntheticImages(users=1500, size=32, alpha=1e6, images_per_user=1), processes=1)
     frequency = multi(wide, "coarse").counts() / len(wide)
@@ -114,6 +116,7 @@ def test_a_small_alpha_gives_few_classes_per_user() -> None:
     assert classes_per_user(1e6) > 7
 
 
+@pytest.mark.slow
 def test_regions_differ_in_class_frequencies() -> None:
     population = make_synthetic(
         SyntheticImages(users=300, size=32, coarse=5, fine=5, images_per_user=10, alpha=1e6), processes=1
@@ -167,6 +170,7 @@ def test_equal_descriptions_give_equal_images_and_other_seeds_differ() -> None:
     assert not np.array_equal(first.images[:10], reseeded.images[:10])
 
 
+@pytest.mark.slow
 def test_two_processes_render_the_same_images_as_one() -> None:
     description = SyntheticImages(users=60, size=128)
     serial, parallel = (make_synthetic(description, processes=processes) for processes in (1, 2))

@@ -276,6 +276,7 @@ MIXES = [  # half of them are slow tests
 ]
 
 
+@pytest.mark.fast_cases("reference", "True-True-True-True-cuda_graphs", "True-True-True-True-multiprocess")
 @pytest.mark.parametrize("engine", [*ENGINE_NAMES[:2], pytest.param("vmap", marks=pytest.mark.slow), ENGINE_NAMES[3]])
 @pytest.mark.parametrize(("downloads", "has_client_state", "uploads", "needs_full_gradient"), MIXES)
 @pytest.mark.parametrize("proximal_strength", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
@@ -292,6 +293,7 @@ def test_every_mix_of_states(
     )
 
 
+@pytest.mark.fast_cases("reference", "vmap")
 @pytest.mark.parametrize("engine", ENGINE_NAMES)
 @pytest.mark.parametrize("correction_class", [LateServerState, KeepsServerState])
 def test_server_state_that_begins_later_or_that_clients_keep(

@@ -64,6 +64,7 @@ def make_algorithms(lr: float = 0.05, virtual_client_size: int = 12) -> dict[str
 ALGORITHMS = make_algorithms()
 
 
+@pytest.mark.fast_cases("ditto")
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedrep, momentum, decay and clipping", "ditto"])
 def test_three_rounds_equal_the_references(name: str) -> None:
     assert_equals_reference("both", ALGORITHMS[name])

@@ -38,6 +38,7 @@ pytestmark = NEEDS_WORKERS
 FAST_ALGORITHMS = ("fedavg", "scaffold", "ditto")  # the others are slow tests
 
 
+@pytest.mark.fast_cases("fedavg-2")
 @pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
@@ -68,6 +69,7 @@ def test_statistics_of_live_batch_norm_are_averaged() -> None:
     )
 
 
+@pytest.mark.fast_cases("fedavg")
 @pytest.mark.parametrize("name", ["fedavg", "mimelite"])
 def test_bf16_equals_the_references(name: str) -> None:
     module = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
@@ -76,6 +78,7 @@ def test_bf16_equals_the_references(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_winograd_convolutions_agree_with_the_references() -> None:
     torch.manual_seed(0)
     features = nn.Sequential(nn.Conv2d(3, 64, 1), nn.Conv2d(64, 64, 5, padding=2), nn.Tanh())
@@ -85,6 +88,7 @@ def test_winograd_convolutions_agree_with_the_references() -> None:
     assert_equals_reference(replace(fedavg(batch_size=8, lr=0.05), sampler=AllClients()), wide)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 def test_onednn_linear_layers_agree_with_the_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyeyes.models.fast.cpu.mkl_is_slow", lambda: True)
@@ -118,6 +122,7 @@ def test_a_run_repeats_bit_for_bit() -> None:
     assert torch.equal(*ends)
 
 
+@pytest.mark.slow
 def test_new_workers_continue_a_run_bit_for_bit() -> None:
     algorithm = replace(scaffold(batch_size=4), sampler=AllClients())
     first = initial_state(algorithm, lenet())
@@ -203,5 +208,5 @@ def test_a_machine_or_device_without_workers_is_refused(monkeypatch: pytest.Monk
 
 
 def test_a_negative_number_of_workers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"engine\.workers is -1: set it to at least 0"):
+    with pytest.raises(ValueError, match=r"engine\.workers is -1: set it to a whole number of at least 0"):
         make_engine(linear(), workers=-1)

@@ -81,6 +81,7 @@ class UnpicklableError(Exception):
         super().__init__(f"bad cell {row} {column}")
 
 
+@pytest.mark.fast_cases("error2")
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [

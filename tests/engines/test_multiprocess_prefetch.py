@@ -99,6 +99,7 @@ def test_workers_read_what_exceeds_the_limit(tmp_path: Path) -> None:
     assert torch.equal(actual, train_with_prefetching(LoggingImages(tmp_path / "other"), 0, 2))
 
 
+@pytest.mark.slow
 def test_a_worker_that_replaces_another_finds_the_images_in_memory(tmp_path: Path) -> None:
     """One is killed after every round, so that its replacement is forked while the prefetching thread reads."""
 
@@ -126,6 +127,7 @@ def open_images(kind: str, folder: Path) -> Any:
     return Hdf5Images(folder / "images.h5", ("all",), np.array([0, 60]), np.array([-1]), (8, 8, 3))
 
 
+@pytest.mark.fast_cases("5-raw")
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "hdf5"])
 @pytest.mark.parametrize("num_prefetched", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_parent_and_workers_can_read_images_of_every_format_at_the_same_time(

@@ -49,6 +49,7 @@ def lenet_setup(engine: str = "auto", **options: Any) -> EngineSetup:
 FAST_ALGORITHMS = ("topk, personal head", "krum, int8")  # the others are slow tests
 
 
+@pytest.mark.fast_cases("topk")
 @NEEDS_WORKERS
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in FAST_ALGORITHMS else pytest.mark.slow) for name in ALGORITHMS]
@@ -125,6 +126,7 @@ def test_every_round_reports_its_bytes(tmp_path: Path, command: Callable[..., An
     assert "bytes_up" not in read_events(tmp_path / "centralized" / "metrics.jsonl")[1]
 
 
+@pytest.mark.fast_cases("overrides0", "overrides1")
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [

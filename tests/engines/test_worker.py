@@ -104,6 +104,7 @@ def test_idle_workers_end_when_their_parent_is_killed(run: Any, tmp_path: Path, 
     until(lambda: not any(map(is_alive, pids)))
 
 
+@pytest.mark.slow
 def test_training_workers_end_when_their_parent_is_killed(run: Any, tmp_path: Path, until: Until) -> None:
     process = run(step=600)
     until(lambda: len(read_worker_pids(tmp_path)) == 2)

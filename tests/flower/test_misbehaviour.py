@@ -131,6 +131,9 @@ def weights(result: Result) -> torch.Tensor:
     return FlatModel(result.model).read()
 
 
+@pytest.mark.fast_cases(
+    "no reply", "NaN", "1e10", "wrong shape", "pickle", "false header", "another round", "more images", "a loss of NaN"
+)
 @pytest.mark.parametrize(("misbehave", "reason"), MISBEHAVIOURS.values(), ids=MISBEHAVIOURS)
 def test_a_client_that_misbehaves_is_rejected_and_named(
     make_grid: Callable[..., Any],

@@ -36,6 +36,7 @@ def sklearn_ap(hot: Any, scores: Any, average: str | None) -> Any:
         return average_precision_score(hot, scores, average=average)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(arrays())
 def test_average_precision_equals_scikit_learn(case: Arrays) -> None:
@@ -47,6 +48,7 @@ def test_average_precision_equals_scikit_learn(case: Arrays) -> None:
     assert metric.compute()["classes_without_positives"] == sum(not column.any() for column in hot.T)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(arrays(), st.sampled_from([-1.0, 0.0, 0.5]))
 def test_precision_recall_f1_equal_scikit_learn(case: Arrays, threshold: float) -> None:

@@ -79,6 +79,7 @@ def test_the_global_generator_is_neither_used_nor_changed(name: str) -> None:
     assert have_equal_weights(first, build_model(name, 10))
 
 
+@pytest.mark.fast_cases("lenet", "linear", "mobilenet", "resnet18-32")
 @pytest.mark.parametrize("size", [32, 64, 224])
 @pytest.mark.parametrize("name", MODELS)
 def test_images_of_any_size_give_logits(name: str, size: int) -> None:

@@ -56,6 +56,7 @@ def test_norm_residual_and_relu(
         assert float((a.double() - b.double()).norm()) < 2e-5 * float(b.double().norm()) + 1e-6
 
 
+@pytest.mark.fast_cases("mobilenet_v1")
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v1", "mobilenet_v2"])
 def test_models(name: str, device: str) -> None:

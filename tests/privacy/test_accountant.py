@@ -42,6 +42,7 @@ def delta_of_pair(log_p: Any, log_q: Any, x: Any, rounds: int, epsilon: float) -
     return float((grid[above] * -np.expm1(epsilon - losses[above])).sum())
 
 
+@pytest.mark.fast_cases("200-0.8-100")
 @pytest.mark.parametrize(
     ("cohort_size", "noise", "rounds"),
     [(5000, 18.67, 5000), (200, 1.025, 5000), (200, 0.8, 100)],
@@ -159,6 +160,7 @@ def test_a_huge_epsilon_is_computed_by_rdp() -> None:
     assert pld.epsilon(1e-5) == replace(pld, method="rdp").epsilon(1e-5) > 300
 
 
+@pytest.mark.slow
 def test_epsilon_spent_equals_an_accountant_that_composes_round_by_round() -> None:
     accountant, other = PrivacyAccountant(1000, 50, 12, 1.1), RdpAccountant()
     assert accountant.epsilon_spent(0, 1e-5) == 0
@@ -203,7 +205,7 @@ def test_the_noise_of_update_and_count_together_is_the_noise_that_is_accounted_f
         ({"interval": 0.0}, r"interval is 0\.0"),
         ({"sampling": "shuffled"}, "sampling is 'shuffled': set it to poisson, fixed or none"),
         ({"method": "prv"}, "method is 'prv': set it to rdp or pld"),
-        ({"sampling": "none"}, "without sampling all users take part, and cohort_size is 10: set it to 100"),
+        ({"sampling": "none"}, "sampling=none uses all users: cohort_size is 10, set it to 100"),
         ({"sampling": "fixed", "method": "pld"}, "accountant=pld has no privacy losses of fixed-size cohorts"),
     ],
 )

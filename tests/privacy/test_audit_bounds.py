@@ -58,6 +58,7 @@ def test_impossible_counts_are_refused() -> None:
         p_value(10, 4, 5, 1.0, 0.0)
 
 
+@pytest.mark.fast_cases("0.5")
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
 def test_the_bound_on_randomized_response_is_tight_and_valid(epsilon: float) -> None:
     """It tells the truth with probability e^eps / (1 + e^eps): the bound is wrong in at most 5 % of trials."""
@@ -68,6 +69,7 @@ def test_the_bound_on_randomized_response_is_tight_and_valid(epsilon: float) -> 
     assert np.median(actual) > 0.7 * epsilon
 
 
+@pytest.mark.fast_cases("0.4")
 @pytest.mark.parametrize("mu", [0.4, 1.0, 2.0])
 def test_the_bound_on_a_gaussian_release_is_tight_and_valid(mu: float) -> None:
     rng, trials, n, delta = np.random.default_rng(1), 200, 5000, 1e-5

@@ -85,6 +85,7 @@ def all_states(folder: Path) -> dict[str, torch.Tensor]:
     return {"weights": server.weights, **server.opt_state, **clients}
 
 
+@pytest.mark.fast_cases("fedper-file")
 @pytest.mark.parametrize("cache_mib", [0, pytest.param(1024, marks=pytest.mark.slow)], ids=["file", "memory"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_run_equals_one_that_was_never_stopped(
@@ -119,6 +120,7 @@ def test_a_run_killed_at_random_moments_equals_one_that_was_never_stopped(
     assert events_without_times(tmp_path / "killed") == events_without_times(tmp_path / "uninterrupted")
 
 
+@pytest.mark.fast_cases("fedper")
 @pytest.mark.parametrize("name", NAMES)
 def test_test_images_never_change_any_state(tmp_path: Path, population: Population, name: str) -> None:
     pixels, split = population.images.copy(), np.asarray(population.columns["split"])

@@ -86,6 +86,7 @@ def test_a_resumed_run_cannot_exceed_its_budget_either(population: Population, t
     assert len(epsilons(run(population, algorithm, tmp_path, rounds=50, resume=True))) == 4
 
 
+@pytest.mark.slow
 def test_a_noise_multiplier_calibrated_for_the_rounds_refuses_other_rounds_at_resume(
     population: Population, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_private_personal_layers_stay_with_clients_and_get_no_noise(population: 
     assert all(not torch.equal(bias, after["fc.bias"]) for bias in biases)
 
 
+@pytest.mark.slow
 def test_noise_on_batch_norms_statistics_is_refused(population: Population) -> None:
     with pytest.raises(ValueError, match=r"Noise would make BatchNorm's statistics useless: set model\.norm=group"):
         run(population, private(CentralDP()), model=build_model("resnet18", 3, norm="batch"))
@@ -249,6 +251,7 @@ def test_a_private_run_is_resumed_by_the_command(
     assert "epsilon" in resumed[-1]
 
 
+@pytest.mark.fast_cases("args0", "args2")
 @pytest.mark.parametrize(
     ("args", "message"),
     [

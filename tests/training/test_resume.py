@@ -51,6 +51,7 @@ COMBINATIONS = {
 }
 
 
+@pytest.mark.fast_cases("scaffold")
 @pytest.mark.parametrize(
     "name",
     [
