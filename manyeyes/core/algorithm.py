@@ -19,8 +19,6 @@ from manyeyes.core.guarantee import check_private
 from manyeyes.core.population import Floats, Ints, Population
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from manyeyes.core.plan import RoundPlan
     from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 
@@ -261,9 +259,7 @@ class Engine(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Release processes and device memory."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import compress
 
 import torch
 
@@ -41,25 +42,20 @@ def train_personal_models(
         correct_personal_layers=True,
         loss=algorithm.loss,
     )
-    old_states = {client_id: _personal_part(client_state) for client_id, client_state in client_states.items()}
+    prefix = PERSONAL_MODEL_PREFIX
+    old_states = {
+        client_id: {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        for client_id, state in client_states.items()
+    }
     result = engine.train(state.weights, plan, context, old_states)
     new_states = {
-        client_id: {PERSONAL_MODEL_PREFIX + name: tensor for name, tensor in client_state.items()}
-        for client_id, client_state in result.client_states.items()
+        client_id: {prefix + name: tensor for name, tensor in state.items()}
+        for client_id, state in result.client_states.items()
     }
-    failed = [c.client_id for c, is_accepted in zip(plan.clients, result.accepted_K, strict=True) if not is_accepted]
+    failed = [client.client_id for client in compress(plan.clients, ~result.accepted_K)]
     return PersonalTraining(
         new_states, {client_id: result.rejection_reasons.get(client_id, "") for client_id in failed}
     )
-
-
-def _personal_part(client_state: ClientState) -> ClientState:
-    """Return the state of a client's personal model, under the names that an engine knows."""
-    return {
-        name.removeprefix(PERSONAL_MODEL_PREFIX): tensor
-        for name, tensor in client_state.items()
-        if name.startswith(PERSONAL_MODEL_PREFIX)
-    }
 
 
 def merge_client_states(

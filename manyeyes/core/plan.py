@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -30,10 +31,11 @@ class ClientPlan:
     full_indices: Ints | None  # all examples of the client and their weights, where a correction needs them
     full_weights: Floats | None
     phase_S: Ints | None = None  # ALL, PERSONAL or SHARED; None: always ALL
-    num_images: int = field(init=False)  # images that its steps see
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_images", int(np.count_nonzero(self.example_indices_SB >= 0)))
+    @cached_property
+    def num_images(self) -> int:
+        """The number of images that its steps see."""
+        return int(np.count_nonzero(self.example_indices_SB >= 0))
 
     @property
     def num_steps(self) -> int:
@@ -67,7 +69,8 @@ def plan_round(
     num_steps_K = np.array([len(positions_SB) for positions_SB in batches])
     weights_K = algorithm.client_weighting.weights(algorithm, num_examples_K, num_steps_K, round)
     uniforms = draw_uniforms(batches, seed, round, client_ids, num_augment_uniforms)
-    steps = _client_steps(batches, population.offsets[users], dropout_seeds(seed, round, client_ids))
+    seeds_K = np.array([derive_key(seed, "dropout", round, client_id) % 2**40 for client_id in client_ids])
+    steps = _client_steps(batches, population.offsets[users], seeds_K)
 
     clients = []
     needs_full_gradient = algorithm.correction is not None and algorithm.correction.needs_full_gradient
@@ -118,11 +121,6 @@ def draw_uniforms(
         rng.random((*positions_SB.shape, num_augment_uniforms), np.float32)
         for positions_SB, rng in zip(batches, rngs, strict=True)
     ]
-
-
-def dropout_seeds(seed: int, round: int, client_ids: list[int]) -> Ints:
-    """Return the seed of each client's first step [K]."""
-    return np.array([derive_key(seed, "dropout", round, client_id) % 2**40 for client_id in client_ids])
 
 
 def example_weights(algorithm: Algorithm, population: Population, user: int) -> Floats | None:

@@ -5,71 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    import torch
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-
-
-class ImageSource(Protocol):
-    """Images by row, wherever they are: in memory, in files, or on a device."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of all images [N, H, W, 3]."""
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: Any) -> NDArray[np.uint8]: ...
-
-    def take(self, rows: Ints, device: torch.device) -> torch.Tensor:
-        """Return the images of these rows on a device."""
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayImages:
-    """An array of images, or anything that is indexed like one."""
-
-    array: Any
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8]:
-        return np.dtype(self.array.dtype)
-
-    @property
-    def reads_from_disk(self) -> bool:
-        return not isinstance(self.array, np.ndarray) or isinstance(self.array, np.memmap)
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        return np.asarray(self.array[rows])
-
-    def take(self, rows: Ints, device: torch.device) -> torch.Tensor:
-        import torch  # not at the top: commands that do not train start without it
-
-        return torch.from_numpy(self[rows]).to(device)
-
-
-def as_image_source(images: Any) -> ImageSource:
-    """Return images as an ImageSource; arrays are wrapped."""
-    is_source = hasattr(images, "take") and not isinstance(images, np.ndarray)
-    source: ImageSource = images if is_source else ArrayImages(images)
-    return source
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,11 +105,10 @@ Labels = SingleLabels | MultiLabels
 class Population:
     """Users and their examples; user u has the examples `offsets[u]` to `offsets[u + 1]`.
 
-    `images` is anything that an array of rows indexes into uint8 `[B, H, W, 3]` (an array, a memory map). A view (a
-    split, a subset) shares it; `image_indices` has the row of each of its examples.
+    A view (a split, a subset) shares the images; `image_indices` has the row of each of its examples.
     """
 
-    images: Any
+    images: Any  # uint8 [N, H, W, 3] with a shape, a dtype and a length, indexed by rows: an array, files, a device
     labels: Labels
     offsets: Ints
     user_ids: Ints  # the same in every view: random streams and client state are keyed by it
@@ -200,21 +141,21 @@ class Population:
                 raise ValueError(
                     f"{name} has {size} entries and users has {len(users)}: give one entry for each example"
                 )
-        _check_classes(labels)
+        ids, num_classes = labels.nonzero()[1], len(labels.classes)
+        invalid = ids[(ids < 0) | (ids >= num_classes)]
+        if len(invalid):
+            raise ValueError(
+                f"labels has class {invalid[0]} and there are {num_classes} classes: "
+                f"give ids from 0 to {num_classes - 1}"
+            )
         try:
             names, index, counts = np.unique(users, return_inverse=True, return_counts=True)
         except TypeError as error:
             raise ValueError(f"user ids cannot be sorted ({error}): give all numbers, or all strings") from error
-        order = np.argsort(index, kind="stable")
-        return Population(
-            images=images,
-            labels=labels.take(order),
-            offsets=_offsets(counts),
-            user_ids=np.arange(len(names)),
-            image_indices=order,
-            columns={name: _take(column, order) for name, column in arrays.items()},
-            user_names=names,
+        unsorted = Population(
+            images, labels, _offsets(counts), np.arange(len(names)), np.arange(len(users)), arrays, names
         )
+        return unsorted._select(np.argsort(index, kind="stable"))
 
     def __len__(self) -> int:
         return len(self.image_indices)
@@ -271,14 +212,22 @@ class Population:
         counts = np.bincount(self.owners(examples), minlength=len(self.user_ids))
         present = counts > 0
         return replace(
-            self,
-            labels=self.labels.take(examples),
+            self._select(examples),
             offsets=_offsets(counts[present]),
             user_ids=self.user_ids[present],
-            image_indices=self.image_indices[examples],
-            columns={name: _take(column, examples) for name, column in self.columns.items()},
             user_names=None if self.user_names is None else self.user_names[present],
         )
+
+    def _select(self, examples: Ints) -> Population:
+        """Return the population with the rows of these examples only; the users stay as they are."""
+        columns = {
+            name: column.take(examples)
+            if isinstance(column, SingleLabels | MultiLabels)
+            else np.asarray(column)[examples]
+            for name, column in self.columns.items()
+        }
+        images = self.image_indices[examples]
+        return replace(self, labels=self.labels.take(examples), image_indices=images, columns=columns)
 
     def split(self, name: str) -> Population:
         """Return the view of one split: train, val or test."""
@@ -345,16 +294,3 @@ def _check_images(images: Any) -> None:
     dtype, shape = getattr(images, "dtype", type(images).__name__), tuple(getattr(images, "shape", ()))
     if dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
         raise ValueError(f"images are {dtype} {shape}: give a uint8 array [number, height, width, 3]")
-
-
-def _check_classes(labels: Labels) -> None:
-    ids, num_classes = labels.nonzero()[1], len(labels.classes)
-    invalid = ids[(ids < 0) | (ids >= num_classes)]
-    if len(invalid):
-        raise ValueError(
-            f"labels has class {invalid[0]} and there are {num_classes} classes: give ids from 0 to {num_classes - 1}"
-        )
-
-
-def _take(column: NDArray[Any] | Labels, examples: NDArray[Any]) -> NDArray[Any] | Labels:
-    return column.take(examples) if isinstance(column, SingleLabels | MultiLabels) else np.asarray(column)[examples]

@@ -152,9 +152,13 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
             for declared in fields(factory)
             if declared.init and declared.repr
         )
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # such as a class with a metaclass that Python cannot look through
+        return ()
     return tuple(
         _parameter_option(parameter, hints.get(parameter.name, Any))
-        for parameter in inspect.signature(factory).parameters.values()
+        for parameter in parameters
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import secrets
+from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from manyeyes.core.algorithm import Algorithm, Engine, Privacy, ServerStep
+from manyeyes.core.algorithm import Aggregator, Algorithm, Engine, ServerStep
 from manyeyes.core.guarantee import check_plan, check_private, private_update
 from manyeyes.core.personal_models import merge_client_states, train_personal_models
 from manyeyes.core.plan import RoundPlan, plan_round
@@ -16,7 +18,6 @@ from manyeyes.core.population import Population
 from manyeyes.core.rng import derive_key
 from manyeyes.core.round_metrics import round_metrics
 from manyeyes.core.state import (
-    Aggregate,
     Cohort,
     DivergenceError,
     MutableClientStates,
@@ -57,11 +58,13 @@ def run_round(
 
     result = engine.train(state.weights, plan, context, client_states) if plan.clients else empty_result(state.weights)
     cohort = Cohort(plan, result, num_users=len(population.user_ids))
-    aggregate = aggregate_updates(algorithm, state, context, cohort, noise_seed)
-    new_state = step_server(algorithm, state, cohort, aggregate, engine.num_trainable)
+    update_W, aggregated = aggregate_updates(algorithm, state, context, cohort, noise_seed)
+    new_state = step_server(algorithm, aggregated, cohort, update_W, engine.num_trainable)
     personal = train_personal_models(algorithm, state, plan, engine, client_states)
     metrics = round_metrics(algorithm, population, context, cohort, new_state, personal, engine.num_trainable)
-    check_finite(new_state, metrics)
+    has_loss = not math.isnan(metrics.update_norm)
+    if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(new_state.weights).all()):
+        raise DivergenceError(f"the weights after round {new_state.round} are no longer finite")
     clients.update(merge_client_states(client_states, result.client_states, personal))
     return new_state, metrics
 
@@ -84,29 +87,35 @@ def make_context(algorithm: Algorithm, state: ServerState, engine: Engine) -> Ro
 
 def aggregate_updates(
     algorithm: Algorithm, state: ServerState, context: RoundContext, cohort: Cohort, noise_seed: int | None
-) -> Aggregate:
-    """Combine the clients' updates: with privacy always into the noised sum, else into a robust or a weighted mean."""
+) -> tuple[Tensor, ServerState]:
+    """Return the update of the round [W], and the state with that of the components that computed it.
+
+    With privacy the update is always the noised mean, else a robust or a weighted one.
+    """
     result, privacy = cohort.result, algorithm.privacy
     if privacy is not None:
-        seed = make_noise_seed(privacy, cohort.plan, noise_seed)
-        update, privacy_state = private_update(privacy, result, cohort.plan, context, state.privacy_state, seed)
-        return Aggregate(update, privacy_state, state.aggregator_state)
+        if privacy.reproducible_noise:
+            seed = derive_key(cohort.plan.seed, "noise", cohort.plan.round)
+        else:  # 128 bits of the operating system, which are not stored
+            seed = secrets.randbits(128) if noise_seed is None else noise_seed
+        update_W, privacy_state = private_update(privacy, result, cohort.plan, context, state.privacy_state, seed)
+        return update_W, replace(state, privacy_state=privacy_state)
     if cohort.rejected and not cohort.accepted:
         raise DivergenceError(f"no client of round {state.round + 1} returned a finite update")
     if not cohort.accepted:  # random sampling selected no clients
-        return Aggregate(result.update_W, {}, state.aggregator_state)
+        return result.update_W, state
     if algorithm.aggregator is not None:
-        return robust_mean(algorithm, state, cohort)
+        update_W, aggregator_state = robust_mean(algorithm.aggregator, state, cohort)
+        return update_W, replace(state, aggregator_state=aggregator_state)
     num_examples_K = np.array([c.num_examples for c in cohort.accepted])
     num_steps_K = np.array([c.num_steps for c in cohort.accepted])
     total = algorithm.client_weighting.normalizer(algorithm, num_examples_K, num_steps_K, state.round)
-    return Aggregate(result.update_W / total, {}, state.aggregator_state)
+    return result.update_W / total, state
 
 
-def robust_mean(algorithm: Algorithm, state: ServerState, cohort: Cohort) -> Aggregate:
-    """Combine the accepted updates by the algorithm's aggregator."""
-    result, aggregator = cohort.result, algorithm.aggregator
-    assert aggregator is not None, "robust_mean is called only with an aggregator"
+def robust_mean(aggregator: Aggregator, state: ServerState, cohort: Cohort) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the aggregator's combination of the accepted updates [W], and its new state."""
+    result = cohort.result
     if result.updates_KW is None:
         raise ValueError(
             f"aggregator={type(aggregator).__name__} compares the clients' updates, and this engine returns only "
@@ -114,23 +123,15 @@ def robust_mean(algorithm: Algorithm, state: ServerState, cohort: Cohort) -> Agg
         )
     weights_K = torch.tensor([c.weight for c in cohort.accepted], dtype=torch.float64)
     updates_KW = result.updates_KW[np.flatnonzero(result.accepted_K)]
-    update, new_state = aggregator.aggregate(updates_KW, weights_K, state.weights, state.aggregator_state)
-    return Aggregate(update, {}, new_state)
-
-
-def make_noise_seed(privacy: Privacy, plan: RoundPlan, noise_seed: int | None) -> int:
-    """Return the seed of the noise: from the run's seed, or 128 bits of the operating system that are not stored."""
-    if privacy.reproducible_noise:
-        return derive_key(plan.seed, "noise", plan.round)
-    return secrets.randbits(128) if noise_seed is None else noise_seed
+    return aggregator.aggregate(updates_KW, weights_K, state.weights, state.aggregator_state)
 
 
 def step_server(
-    algorithm: Algorithm, state: ServerState, cohort: Cohort, aggregate: Aggregate, num_trainable: int
+    algorithm: Algorithm, state: ServerState, cohort: Cohort, update_W: Tensor, num_trainable: int
 ) -> ServerState:
     """Step the server optimizer and the correction; BatchNorm statistics are only averaged."""
     theta, statistics = state.weights[:num_trainable], state.weights[num_trainable:]
-    update = aggregate.update_W[:num_trainable]
+    update = update_W[:num_trainable]
     new_theta, opt_state = algorithm.server_optimizer.step(theta, update, state.opt_state, state.round)
     correction_state = state.correction_state
     if algorithm.correction is not None and cohort.accepted and algorithm.privacy is None:
@@ -144,18 +145,10 @@ def step_server(
             num_clients=cohort.num_users,
         )
         correction_state, new_theta = algorithm.correction.server_update(correction_state, step)
-    return ServerState(
+    return replace(
+        state,
         round=state.round + 1,
-        weights=torch.cat([new_theta, statistics - aggregate.update_W[num_trainable:]]),
+        weights=torch.cat([new_theta, statistics - update_W[num_trainable:]]),
         opt_state=opt_state,
         correction_state=correction_state,
-        privacy_state=aggregate.privacy_state,
-        aggregator_state=aggregate.aggregator_state,
     )
-
-
-def check_finite(state: ServerState, metrics: RoundMetrics) -> None:
-    """Raise DivergenceError if the loss of the round or the new weights are not finite."""
-    has_loss = not math.isnan(metrics.update_norm)
-    if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(state.weights).all()):
-        raise DivergenceError(f"the weights after round {state.round} are no longer finite")

@@ -80,15 +80,6 @@ class Cohort:
 
 
 @dataclass(frozen=True, eq=False)
-class Aggregate:
-    """The update of a round, and the new states of the components that computed it."""
-
-    update_W: Tensor
-    privacy_state: dict[str, Tensor]
-    aggregator_state: dict[str, Tensor]
-
-
-@dataclass(frozen=True, eq=False)
 class ServerState:
     """What the server keeps between rounds."""
 

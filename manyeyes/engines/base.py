@@ -7,25 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed
 from torch import Tensor
 
 from manyeyes.core.algorithm import Algorithm, PersonalLayers
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import option
+from manyeyes.core.registry import check_options, option
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed.data_parallel import ClientGroup
+from manyeyes.engines.distributed.process_group import peer_errors
 from manyeyes.engines.images import ImagePrefetcher
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.inspection import ModuleTraits, probe
 
 T = TypeVar("T")
-IMAGE_STORAGES = ("auto", "gpu", "cpu")
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
 
 
@@ -37,18 +38,18 @@ class EngineOptions:
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option("auto", "float32, tf32, bf16, or auto: tf32 on a GPU, else float32")
     compile: bool = option(True, "compile training steps on a GPU")
-    workers: int = option(0, "worker processes of engine=multiprocess; 0: one per core")
-    num_streams: int = option(0, "CUDA streams of engine=vmap and engine=cuda_graphs; 0: the best number")
-    threads: int = option(0, "CPU threads of PyTorch; 0: PyTorch's default")
-    image_storage: str = option("auto", "where images are kept: gpu, cpu, or auto: on the GPU where they fit")
-    prefetch_mib: int = option(1024, "MiB of images that are read from disk for the next round while one trains")
+    workers: int = option(0, "worker processes of engine=multiprocess; 0: one per core", minimum=0)
+    num_streams: int = option(0, "CUDA streams of engine=vmap and engine=cuda_graphs; 0: the best number", minimum=0)
+    threads: int = option(0, "CPU threads of PyTorch; 0: PyTorch's default", minimum=0)
+    image_storage: str = option(
+        "auto", "where images are kept: gpu, cpu, or auto: on the GPU where they fit", choices=("auto", "gpu", "cpu")
+    )
+    prefetch_mib: int = option(
+        1024, "MiB of images that are read from disk for the next round while one trains", minimum=0
+    )
 
     def __post_init__(self) -> None:
-        for name in ("workers", "num_streams", "threads", "prefetch_mib"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"engine.{name} is {getattr(self, name)}: set it to at least 0.")
-        if self.image_storage not in IMAGE_STORAGES:
-            raise ValueError(f"engine.image_storage is {self.image_storage!r}: choose {', '.join(IMAGE_STORAGES)}.")
+        check_options(self, "engine")
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,10 @@ class DistInfo:
         """Return the objects of all processes, in the order of ranks."""
         if self.size == 1:
             return [local]
-        from manyeyes.engines.distributed.process_group import all_gather_objects
-
-        return all_gather_objects(local, self.size)
+        objects: list[Any] = [None] * self.size
+        with peer_errors():
+            torch.distributed.all_gather_object(objects, local)
+        return objects
 
     def shard(self, items: Ints) -> Ints:
         """Return this process's part of the items."""
@@ -110,11 +112,6 @@ class EngineSetup:
     def precision(self) -> str:
         """The precision that the options ask for on this device."""
         return choose_precision(self.options.precision, self.device)
-
-    @property
-    def exact_precision(self) -> str:
-        """The precision of engines that never use TF32."""
-        return "float32" if self.precision == "tf32" else self.precision
 
 
 class EngineBase:

@@ -14,6 +14,7 @@ from manyeyes.core.state import PERSONAL_WEIGHTS, ClientStates, DivergenceError
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import SINGLE_PROCESS, DistInfo, compute_dtype, deterministic_kernels
 from manyeyes.engines.client_step import fetch
+from manyeyes.engines.gpu.compiling import capture_forward
 from manyeyes.metrics import Accuracy, MultiLabelScores
 from manyeyes.metrics.arrays import as_array
 from manyeyes.metrics.base import NO_METRICS, MetricSet
@@ -132,8 +133,6 @@ class LocalEvaluator:
         if self.device.type != "cuda" or 2 * len(examples) <= self.batch_size:  # a graph would compute mostly padding
             return self._forward(weights, images), targets
         if self._captured is None:
-            from manyeyes.engines.gpu.compiling import capture_forward
-
             full_batch = images.new_zeros(self.batch_size, *images.shape[1:])
             self._captured = capture_forward(self._forward, weights, full_batch, self.compile)
         return self._captured(weights, images), targets

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.population import Ints, Population, as_image_source
+from manyeyes.core.population import Ints, Population
 
 AUTO_MEMORY_FRACTION = 0.6  # of the free memory that `auto` fills with images: the rest is for training
 LOAD_CHUNK_BYTES = 2**28  # that are on the host at a time while images are loaded
@@ -28,7 +28,6 @@ class DeviceImages:
 
     tensor: Tensor
     dtype = np.dtype(np.uint8)
-    reads_from_disk = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,17 +37,11 @@ class DeviceImages:
         return len(self.tensor)
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        return self.take(np.arange(len(self))[rows]).cpu().numpy()
+        return self.select(np.arange(len(self))[rows]).cpu().numpy()
 
-    def take(self, rows: Ints, device: torch.device | None = None) -> Tensor:
-        """Return the images of these rows, by default where they are."""
-        images = self.tensor[torch.from_numpy(rows).to(self.tensor.device)]
-        return images if device is None else images.to(device)
-
-
-def device_tensor(images: Any) -> Tensor | None:
-    """Return all images as one tensor on the device; None where they are elsewhere."""
-    return getattr(images, "tensor", None)
+    def select(self, rows: Ints) -> Tensor:
+        """Return the images of these rows, where they are."""
+        return self.tensor[torch.from_numpy(rows).to(self.tensor.device)]
 
 
 def place_images(populations: Sequence[Population], storage: str, device: torch.device) -> list[Population]:
@@ -95,7 +88,7 @@ class PrefetchBuffer:
 
 
 class ImagePrefetcher:
-    """The images of a population as an ImageSource; in a `with` statement the next round's are prefetched.
+    """The images of a population; in a `with` statement the next round's are prefetched.
 
     Up to `max_bytes` of each of two rounds are in memory; other images are read when they are needed. Processes that
     are forked from this one share the memory: with this one's `buffer` they find the same images.
@@ -105,7 +98,7 @@ class ImagePrefetcher:
 
     def __init__(self, population: Population, plan: Callable[[int], RoundPlan], rounds: int, max_bytes: int) -> None:
         self._population, self._plan, self._rounds = population, plan, rounds
-        self._images = as_image_source(population.images)
+        self._images = population.images
         image_bytes = int(np.prod(self.shape[1:]))
         count = min(max_bytes // image_bytes, len(self), len(population))
         memory = np.frombuffer(mmap.mmap(-1, max(1, 2 * count * image_bytes)), np.uint8)  # uses RAM once written
@@ -131,9 +124,6 @@ class ImagePrefetcher:
         if is_missing.any():
             pixels[is_missing] = images[rows[is_missing]]
         return pixels
-
-    def take(self, rows: Ints, device: torch.device) -> Tensor:
-        return torch.from_numpy(self[rows]).to(device)
 
     def plan(self, round: int) -> RoundPlan:
         """Return the plan of a round, whose images are now in memory, and start to read those of the next round."""
@@ -193,7 +183,7 @@ class PlanPrefetcher:
 
 def reads_from_disk(images: Any) -> bool:
     """Return whether images are elsewhere than in memory."""
-    return bool(getattr(as_image_source(images), "reads_from_disk", True))
+    return isinstance(images, np.memmap) or not isinstance(images, np.ndarray | DeviceImages)
 
 
 def _rows_in_order(plan: RoundPlan, population: Population) -> Ints:

@@ -6,7 +6,7 @@ The most costly work comes first, each to the worker with the least so far, or t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,7 +103,7 @@ def balance(costs: Sequence[float], loads: list[float], indices: Sequence[int] |
 def merge_results(
     weights: Tensor,
     plan: RoundPlan,
-    partial_results: Sequence[tuple[list[int], CohortResult]],
+    partial_results: Iterable[tuple[list[int], CohortResult]],
     keep_updates: bool = False,
 ) -> CohortResult:
     """Return the results of parts of a plan as one, in the order of the plan; a client of no part is not accepted.

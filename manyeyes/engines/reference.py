@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -38,18 +37,9 @@ from manyeyes.engines.client_step import (
     weighted_mean,
 )
 from manyeyes.engines.distributed.data_parallel import ClientGroup
+from manyeyes.engines.load_balancing import merge_results
 
 FULL_GRADIENT_BATCH = 256  # examples per batch of the gradient over all of a client's data
-
-
-@dataclass(frozen=True, eq=False)
-class ClientTraining:
-    """The result of one client's local training."""
-
-    update_W: Tensor  # theta_t - theta
-    loss: float  # mean over its steps
-    client_state: ClientState  # new
-    upload_P: Tensor | None  # for the correction
 
 
 @register("engine", "reference")
@@ -62,7 +52,8 @@ class ReferenceEngine(EngineBase):
     def __init__(self, setup: EngineSetup) -> None:
         super().__init__(setup)
         self.model, self.population, self.preprocess = setup.model, setup.population, setup.preprocess
-        self.device, self.precision = setup.device, setup.exact_precision
+        self.device = setup.device
+        self.precision = "float32" if setup.precision == "tf32" else setup.precision
         self._group: ClientGroup | None = None  # processes that train the same client, each a part of its batches
 
     def in_group(self, group: ClientGroup) -> ReferenceEngine:
@@ -74,34 +65,36 @@ class ReferenceEngine(EngineBase):
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
         """Train the clients one after another, and sum what the finite ones send."""
-        num_clients = len(plan.clients)
-        update_W, uploads_P = torch.zeros_like(weights), None
-        updates_KW = weights.new_zeros(num_clients, len(weights)) if context.keep_client_updates else None
-        accepted_K, loss_K, norm_K = np.zeros(num_clients, bool), np.zeros(num_clients), np.zeros(num_clients)
-        new_states: dict[int, ClientState] = {}
-        for k, client in enumerate(plan.clients):
-            client_state = client_states.get(client.client_id, {})
-            with _reproducible_modules(derive_key(plan.seed, "modules", plan.round, client.client_id), self.device):
-                training = self._train_client(weights, client, context, client_state)
-            received_W, norm_K[k], residual = simulate_uplink(training.update_W, plan, client, context, client_state)
-            loss_K[k], new_state, upload_P = training.loss, training.client_state | residual, training.upload_P
-            tensors = (received_W, training.update_W, upload_P, *new_state.values())
-            accepted_K[k] = math.isfinite(training.loss) and all(map(_is_finite, tensors))
-            if not accepted_K[k]:
-                continue
-            if new_state:
-                new_states[client.client_id] = new_state
-            if updates_KW is None:
-                update_W += client.weight * received_W
-            else:
-                updates_KW[k] = received_W
-            if upload_P is not None:
-                uploads_P = upload_P if uploads_P is None else uploads_P + upload_P
-        return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, new_states, updates_KW)
+        results = (
+            ([k], self._train_client(weights, plan, client, context, client_states.get(client.client_id, {})))
+            for k, client in enumerate(plan.clients)
+        )
+        return merge_results(weights, plan, results, context.keep_client_updates)
 
     def _train_client(
+        self, weights: Tensor, plan: RoundPlan, client: ClientPlan, context: RoundContext, client_state: ClientState
+    ) -> CohortResult:
+        """Return the result of one client; a client whose update is not finite adds nothing to the sums."""
+        with _reproducible_modules(derive_key(plan.seed, "modules", plan.round, client.client_id), self.device):
+            update_W, loss, new_state, upload_P = self._train_locally(weights, client, context, client_state)
+        received_W, norm, residual = simulate_uplink(update_W, plan, client, context, client_state)
+        new_state |= residual
+        tensors = (received_W, update_W, upload_P, *new_state.values())
+        is_accepted = math.isfinite(loss) and all(map(_is_finite, tensors))
+        return CohortResult(
+            update_W=client.weight * received_W if is_accepted else torch.zeros_like(weights),
+            uploads_P=upload_P if is_accepted else None,
+            accepted_K=np.array([is_accepted]),
+            loss_K=np.array([loss]),
+            norm_K=np.array([norm]),
+            client_states={client.client_id: new_state} if is_accepted and new_state else {},
+            updates_KW=received_W[None] if is_accepted else None,
+        )
+
+    def _train_locally(
         self, weights: Tensor, client: ClientPlan, context: RoundContext, client_state: ClientState
-    ) -> ClientTraining:
+    ) -> tuple[Tensor, float, ClientState, Tensor | None]:
+        """Return theta_t - theta [W], the mean loss of the steps, the new state, and what the correction uploads."""
         start, mask, correction = weights.clone(), context.personal_mask, context.correction
         if mask is not None and PERSONAL_WEIGHTS in client_state:
             start[mask] = client_state[PERSONAL_WEIGHTS]
@@ -130,7 +123,7 @@ class ReferenceEngine(EngineBase):
             correction_state=correction_state if correction is not None else None,
             opt_state=opt_state if context.client_optimizer.persist_state else (),
         )
-        return ClientTraining(update_W, loss, new_state, upload_P)
+        return update_W, loss, new_state, upload_P
 
     def _local_steps(
         self,

@@ -12,6 +12,7 @@ import manyeyes.engines.reference  # noqa: F401  (engines register themselves)
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.registry import lookup, names, suggestion
 from manyeyes.engines.base import EngineBase, EngineSetup
+from manyeyes.engines.distributed.engine import DistributedEngine
 from manyeyes.engines.multiprocess.worker import cores, unsupported_machine
 from manyeyes.models.fast.cpu import optimize_for_cpu
 from manyeyes.models.flat import FlatModel
@@ -43,11 +44,7 @@ def choose_device(name: str) -> torch.device:
 def make_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
     """Return the engine of a run: the chosen one or, of several processes, the chosen one of each, together."""
     engine = choose_engine(algorithm, setup)
-    if setup.dist.size == 1:
-        return engine
-    from manyeyes.engines.distributed.engine import DistributedEngine
-
-    return DistributedEngine(engine, setup)
+    return engine if setup.dist.size == 1 else DistributedEngine(engine, setup)
 
 
 def choose_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:

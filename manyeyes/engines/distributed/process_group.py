@@ -7,13 +7,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-T = TypeVar("T")
 
 
 class PeerLostError(RuntimeError):
@@ -28,14 +25,6 @@ def init_process_group(device: torch.device) -> None:
     with peer_errors():
         dist.init_process_group("nccl" if device.type == "cuda" and has_own_gpu else "gloo")
     atexit.register(dist.destroy_process_group)
-
-
-def all_gather_objects(local: T, size: int) -> list[T]:
-    """Return the objects of all processes, in the order of ranks."""
-    objects: list[Any] = [None] * size
-    with peer_errors():
-        dist.all_gather_object(objects, local)
-    return objects
 
 
 def all_reduce(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Ints, Population
 from manyeyes.engines.gpu.scheduling import StepRange
-from manyeyes.engines.images import device_tensor
+from manyeyes.engines.images import DeviceImages
 
 PLAN_BYTES, IMAGE_BYTES = 2**26, 2**30  # of each half, about: of the plan, and of images that are not on the device
 MAX_STEPS = 4096  # of each stream in a half
@@ -49,8 +49,7 @@ class PlanBuffers:
     ) -> None:
         self.population, self.device = population, device
         self.num_streams, self.width, self.batch_size, self.num_uniforms = num_streams, width, batch_size, num_uniforms
-        resident = device_tensor(population.images)
-        self._is_resident = resident is not None
+        self._is_resident = isinstance(population.images, DeviceImages)
         examples_per_step = num_streams * width * batch_size
         self.max_steps = self._max_steps(examples_per_step)
 
@@ -73,7 +72,8 @@ class PlanBuffers:
         }
         self.results = make(3, dtype=torch.float64)  # of clients that end in a chunk: sum of losses, norm, accepted
         shape = (2 * self.max_steps * examples_per_step, *population.image_shape)
-        self.images = torch.empty(shape, dtype=torch.uint8, device=device) if resident is None else resident
+        images = population.images.tensor if self._is_resident else torch.empty(shape, dtype=torch.uint8, device=device)
+        self.images: Tensor = images
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # that copies
         self.free_events: list[torch.cuda.Event | None] = [None, None]  # of each half: after which nothing reads it
         self._next_half = 0
@@ -105,7 +105,7 @@ class PlanBuffers:
             "augment_uniforms": layout.fill(np.float32, uniforms, size, self.num_uniforms),
             "targets": targets.reshape(*filled.shape, *targets.shape[1:]),
             "dropout_seeds": layout.fill(np.int64, [c.dropout_seeds_S[s] for c, s in clients]),
-            "is_active": layout.is_active,
+            "is_active": layout.fill(np.bool_, [np.ones(len(layout.cells), np.bool_)]),
             "phases": layout.fill(np.int8, [c.phase_S[s] for c, s in clients if c.phase_S is not None]),
             "client_weights": layout.client_weights,
         }
@@ -188,10 +188,3 @@ class _ChunkLayout:
         if steps:
             array.reshape(int(np.prod(self.shape)), *shape)[self.cells] = np.concatenate(steps)
         return array
-
-    @property
-    def is_active(self) -> NDArray[np.bool_]:
-        """True in the cells of a client's steps."""
-        active = np.zeros(self.shape, np.bool_)
-        active.reshape(-1)[self.cells] = True
-        return active

@@ -7,7 +7,7 @@ not at every layer.
 import mmap
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -32,15 +32,8 @@ SPARE_CLIENTS_FRACTION = 1 / 4  # of memory for clients' updates: random samplin
 IN_SHARED_MEMORY = torch.empty(0)  # stands for a tensor that is in shared memory
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A worker's shard of a round; the weights and the correction's server state are in shared memory."""
-
-    plan: RoundPlan
-    context: RoundContext
-    client_states: ClientStates
-    prefetch_buffer: PrefetchBuffer | None
-    client_indices: list[int]  # in the plan of the round
+# a worker's shard of a round, with the indices of its clients in the plan of the round
+Task = tuple[RoundPlan, RoundContext, ClientStates, PrefetchBuffer | None, list[int]]
 
 
 @register("engine", "multiprocess")
@@ -98,7 +91,7 @@ class MultiprocessEngine(EngineBase):
         except BaseException:  # the results of the other workers are not needed
             self.close()
             raise
-        merged = merge_results(weights, plan, list(zip(shards, results, strict=True)))
+        merged = merge_results(weights, plan, zip(shards, results, strict=True))
         if not context.keep_client_updates:
             return merged
         return replace(merged, updates_KW=self._updates_KW[: len(plan.clients)].clone())
@@ -120,14 +113,9 @@ class MultiprocessEngine(EngineBase):
         clients = tuple(plan.clients[index] for index in indices)
         if context.correction_state is not None:
             context = replace(context, correction_state=IN_SHARED_MEMORY)
-        task = Task(
-            plan=replace(plan, clients=clients),
-            context=context,
-            client_states={c.client_id: client_states[c.client_id] for c in clients if c.client_id in client_states},
-            prefetch_buffer=None if self._prefetcher is None else self._prefetcher.buffer,
-            client_indices=indices,
-        )
-        return serialize(task)
+        states = {c.client_id: client_states[c.client_id] for c in clients if c.client_id in client_states}
+        prefetch_buffer = None if self._prefetcher is None else self._prefetcher.buffer
+        return serialize((replace(plan, clients=clients), context, states, prefetch_buffer, indices))
 
     def _send(self, number: int, task: bytes) -> None:
         if number not in self._workers:
@@ -153,17 +141,17 @@ class MultiprocessEngine(EngineBase):
 
     def _train_shard(self, number: int, task: Task) -> CohortResult:
         """Train a shard of the round, in a worker: its sums go into its own row of the shared memory."""
+        plan, context, client_states, prefetch_buffer, client_indices = task
         if self._prefetcher is not None:
-            self._prefetcher.buffer = task.prefetch_buffer
-        context = task.context
+            self._prefetcher.buffer = prefetch_buffer
         if context.correction_state is not None:
             context = replace(context, correction_state=self._correction_state)
-        result = self._reference.train(self._weights, task.plan, context, task.client_states)
+        result = self._reference.train(self._weights, plan, context, client_states)
         self._update_sums[number] = result.update_W
         if result.uploads_P is not None:
             self._upload_sums[number] = result.uploads_P
         if result.updates_KW is not None:
-            self._updates_KW[task.client_indices] = result.updates_KW
+            self._updates_KW[client_indices] = result.updates_KW
         return replace(
             result,
             update_W=IN_SHARED_MEMORY,
