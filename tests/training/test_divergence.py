@@ -27,14 +27,13 @@ NAMES = np.array(["ann", "bob", "cat", "dan", "eve", "fay", "gus", "hal"])
 
 def spoil_updates(monkeypatch: pytest.MonkeyPatch, user: int) -> None:
     """Make every update of a user NaN."""
-    train_client = ReferenceEngine._train_client
+    train_locally = ReferenceEngine._train_locally
 
     def train_spoiled(self: ReferenceEngine, weights: Tensor, client: ClientPlan, *args: Any) -> Any:
-        training = train_client(self, weights, client, *args)
-        is_spoiled = client.client_id == user
-        return replace(training, update_W=training.update_W * float("nan")) if is_spoiled else training
+        update_W, *rest = train_locally(self, weights, client, *args)
+        return (update_W * float("nan") if client.client_id == user else update_W, *rest)
 
-    monkeypatch.setattr(ReferenceEngine, "_train_client", train_spoiled)
+    monkeypatch.setattr(ReferenceEngine, "_train_locally", train_spoiled)
 
 
 def test_an_update_that_is_not_finite_is_rejected_and_named(

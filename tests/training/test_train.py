@@ -77,7 +77,7 @@ def test_a_function_that_returns_no_module_is_refused(population: Population) ->
         ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds is nan"),
         ({"engine": "steam"}, "'steam'.*auto"),
         ({"prefetch_mib": -1}, "prefetch_mib is -1: set it to .*at least 0"),
-        ({"image_storage": "moon"}, "image_storage is 'moon': choose auto, gpu, cpu"),
+        ({"image_storage": "moon"}, "image_storage is 'moon': set it to auto, gpu or cpu"),
         ({"device": "abacus"}, "'abacus'.*auto, cpu.*cuda"),
         ({"preprocess": Preprocess(crop=20)}, "crop.*20"),
         ({"algorithm": fedavg(cohort_size=7)}, "cohort_size.*7"),
