@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from starlette.datastructures import MutableHeaders
@@ -75,12 +76,9 @@ class AuthMiddleware:
 
 def is_this_machine(host: str) -> bool:
     """Return whether a host name always means this machine, whatever a name server says."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    with suppress(ValueError):
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    return False
 
 
 def _host_name(header: str) -> str:

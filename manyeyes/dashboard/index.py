@@ -111,14 +111,9 @@ class RunIndex:
 
 
 def _read_folder(path: str, modified: int) -> Folder:
-    files, folders = set(), []
     with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_symlink():
-                continue
-            if not entry.is_dir():
-                files.add(entry.name)
-            elif not entry.name.startswith("."):
-                folders.append(entry.path)
+        content = [entry for entry in entries if not entry.is_symlink()]
+    files = frozenset(entry.name for entry in content if not entry.is_dir())
+    folders = sorted(entry.path for entry in content if entry.is_dir() and not entry.name.startswith("."))
     is_certain = time.time_ns() - modified > TIME_RESOLUTION_NS
-    return Folder(modified if is_certain else -1, frozenset(files), tuple(sorted(folders)))
+    return Folder(modified if is_certain else -1, files, tuple(folders))
