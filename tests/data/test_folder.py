@@ -179,7 +179,7 @@ def test_a_table_that_a_spreadsheet_wrote_reads(table: Callable[[str], Path]) ->
     [
         ("path,user,lable\na.png,x,cat\n", r"table.csv has a column 'lable': it may have path, user, label, split"),
         ("path,user\na.png,x\n", r"table.csv has no column 'label', only path, user"),
-        ("path,user,label,lat\na.png,x,cat,1\n", r"table.csv, line 2: there is no lon: give both columns, or none"),
+        ("path,user,label,lat\na.png,x,cat,1\n", r"table.csv, line 2: lon is missing: give both columns, or none"),
         ("path,user,label\na.png,x,cat\nc.png,x,cat\n", r"table.csv, line 3: file .*c\.png does not exist$"),
         (
             "path,user,label\nc.png,x,cat\nd.png,x,cat\n",

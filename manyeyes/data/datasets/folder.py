@@ -48,13 +48,7 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     """
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
     check_choice("split", split, SPLITS)
-    if not raw.exists():
-        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
-    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
-    if not rows:
-        raise ValueError(
-            f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with a row for each"
-        )
+    rows, num_skipped = _read_rows(raw)
     users = np.array([row.user for row in rows])
     is_given = bool(rows[0].split)
     splits = np.array([row.split for row in rows]) if is_given else SPLITS[split](users, seed)
@@ -73,6 +67,16 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
         columns=columns,
         notes=notes,
     )
+
+
+def _read_rows(raw: Path) -> tuple[list[Row], int]:
+    """Return the images of a folder or table, and the number of other files."""
+    if not raw.exists():
+        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
+    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
+    if not rows:
+        raise ValueError(f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with their rows")
+    return rows, num_skipped
 
 
 def _read_folder(root: Path) -> tuple[list[Row], int]:
@@ -144,7 +148,7 @@ def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bo
     ]
     path, user, split, *labels = texts
     if ("lat" in cells) != ("lon" in cells):
-        raise ValueError(f"{origin}: there is no {'lon' if 'lat' in cells else 'lat'}: give both columns, or none")
+        raise ValueError(f"{origin}: {'lon' if 'lat' in cells else 'lat'} is missing: give both columns, or none")
     for name, is_empty in (("path", not path), ("user", not user), ("label", not labels or "" in labels)):
         if is_empty:
             raise ValueError(f"{origin}: the {name} is empty")

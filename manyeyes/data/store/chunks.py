@@ -91,19 +91,19 @@ def read_image(source: Source, index: int, size: int | None) -> tuple[bytes, Dec
 
 def convert(job: ConversionJob, first: int, num_processes: int) -> Generator[Chunk, None, None]:
     """Yield the chunks from `first` on, in order."""
-    numbers = iter(range(first, job.num_chunks))
+    remaining = iter(range(first, job.num_chunks))
     if num_processes == 1:
-        yield from map(job.chunk, numbers)
+        yield from map(job.chunk, remaining)
         return
     ignore_ctrl_c = (signal.signal, (signal.SIGINT, signal.SIG_IGN))  # the parent handles it
     with NamedTemporaryFile(suffix=".pickle") as file:  # not an argument, which would block if a process died at once
         _dump(job, file)
         with ProcessPoolExecutor(num_processes, CleanSpawnContext(), *ignore_ctrl_c) as pool:
-            pending = deque(pool.submit(_convert_chunk, file.name, n) for n in islice(numbers, num_processes + 1))
             try:
+                pending = deque(pool.submit(_convert_chunk, file.name, n) for n in islice(remaining, num_processes + 1))
                 while pending:
                     chunk = pending.popleft().result()
-                    pending.extend(pool.submit(_convert_chunk, file.name, n) for n in islice(numbers, 1))
+                    pending.extend(pool.submit(_convert_chunk, file.name, n) for n in islice(remaining, 1))
                     yield chunk
             except BrokenProcessPool:
                 reason = "A process that converts images was killed, perhaps because memory ran out"
