@@ -19,7 +19,6 @@ from manyeyes.metrics.heterogeneity import emd as emd
 from manyeyes.metrics.heterogeneity import emd_of_counts as emd_of_counts
 from manyeyes.metrics.heterogeneity import mean_emd as mean_emd
 from manyeyes.metrics.multilabel import MultiLabelScores as MultiLabelScores
-from manyeyes.metrics.multilabel import PerClass as PerClass
 
 PERSONALIZED = "personalized_"  # prefix of the results of models that clients have personalized
 

@@ -3,8 +3,6 @@
 The reported loss is computed in NumPy and float64, independently of the training loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,17 +13,13 @@ from manyeyes.metrics.arrays import Floats, Ints, Scores, as_array, as_class_ids
 from manyeyes.metrics.base import NO_METRICS, MetricSet, ResultInfo
 
 PERCENTILES = (5, 25, 50, 75, 95)
-
 USER_RESULTS = {
     "num_users_scored": ResultInfo("users scored", higher_is_better=None),
     "num_users_unscorable": ResultInfo("users whose images allow no score", higher_is_better=None),
     "num_users_without_test": ResultInfo("users without test images", higher_is_better=None),
     "user_mean": ResultInfo("score per user, mean", is_fraction=True),
     "user_weighted_mean": ResultInfo("score per user, mean weighted by images", is_fraction=True),
-    **{
-        f"user_q{percent:02d}": ResultInfo(f"score per user, {percent}th percentile", is_fraction=True)
-        for percent in PERCENTILES
-    },
+    **{f"user_q{p:02d}": ResultInfo(f"score per user, {p}th percentile", is_fraction=True) for p in PERCENTILES},
     "user_worst_decile": ResultInfo("score per user, mean of the worst 10 %", is_fraction=True),
 }
 
@@ -80,12 +74,12 @@ class Accuracy:
     extra: MetricSet = NO_METRICS  # further metrics of the same examples
 
     @staticmethod
-    def empty(num_classes: int, extra: MetricSet = NO_METRICS) -> Accuracy:
+    def empty(num_classes: int, extra: MetricSet = NO_METRICS) -> "Accuracy":
         zeros_C, none = np.zeros(num_classes, np.int64), np.zeros(0, np.int64)
         return Accuracy(zeros_C, zeros_C, 0.0, none, none, none, extra)
 
     @staticmethod
-    def from_scores(scores: Any, targets: Any, users: Any = None) -> Accuracy:
+    def from_scores(scores: Any, targets: Any, users: Any = None) -> "Accuracy":
         """Count logits [N, C], class ids [N] and, for results per user, the user id of each example [N]."""
         scores_NC = as_scores(scores)
         targets_N = as_class_ids("targets", targets, *scores_NC.shape)
@@ -93,15 +87,16 @@ class Accuracy:
         return Accuracy.from_predictions(scores_NC.argmax(axis=1), targets_N, scores_NC.shape[1], losses_N, users)
 
     @staticmethod
-    def from_predictions(predicted: Any, targets: Any, num_classes: int, losses: Any, users: Any = None) -> Accuracy:
+    def from_predictions(predicted: Any, targets: Any, num_classes: int, losses: Any, users: Any = None) -> "Accuracy":
         """Count predicted class ids [N], for an engine that leaves its logits on the device."""
         targets_N = as_class_ids("targets", targets, as_array(targets).size, num_classes)
-        num_examples = len(targets_N)
-        is_correct_N = as_class_ids("predicted", predicted, num_examples, num_classes) == targets_N
+        is_correct_N = as_class_ids("predicted", predicted, len(targets_N), num_classes) == targets_N
         losses_N = refuse_nan("losses", as_array(losses).astype(np.float64))
         if losses_N.shape != targets_N.shape:
-            raise ValueError(f"losses has shape {losses_N.shape} but there are {num_examples} examples: give one each")
-        users_N = as_ints("users", users, num_examples) if users is not None else np.zeros(0, np.int64)
+            raise ValueError(
+                f"losses has shape {losses_N.shape} but there are {len(targets_N)} examples: give one each"
+            )
+        users_N = as_ints("users", users, len(targets_N)) if users is not None else np.zeros(0, np.int64)
         return Accuracy(
             np.bincount(targets_N[is_correct_N], minlength=num_classes),
             np.bincount(targets_N, minlength=num_classes),
@@ -109,10 +104,10 @@ class Accuracy:
             *_sum_by_user(users_N, is_correct_N[: len(users_N)], np.ones(len(users_N), np.int64)),
         )
 
-    def update(self, outputs_NC: Any, targets: Any, users: Any = None) -> Accuracy:
+    def update(self, outputs_NC: Any, targets: Any, users: Any = None) -> "Accuracy":
         return self.merge(Accuracy.from_scores(outputs_NC, targets, users))
 
-    def merge(self, other: Accuracy) -> Accuracy:
+    def merge(self, other: "Accuracy") -> "Accuracy":
         if len(self.count_C) != len(other.count_C):
             raise ValueError(f"cannot add accuracies over {len(self.count_C)} and {len(other.count_C)} classes")
         if self.num_examples and other.num_examples and bool(len(self.users_U)) != bool(len(other.users_U)):
@@ -159,12 +154,9 @@ class Accuracy:
 
 def _sum_by_user(users: Ints, correct: Any, counts: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the users, sorted, and the sums of `correct` and `counts` of each."""
-    users_U, user_indices = np.unique(users, return_inverse=True)
-    correct_U, counts_U = (
-        np.bincount(user_indices, weights=values, minlength=len(users_U)).astype(np.int64)
-        for values in (correct, counts)
-    )
-    return users_U, correct_U, counts_U
+    users_U, index_N = np.unique(users, return_inverse=True)
+    correct_U, counts_U = (np.bincount(index_N, values, len(users_U)) for values in (correct, counts))
+    return users_U, correct_U.astype(np.int64), counts_U.astype(np.int64)
 
 
 def cross_entropy(scores_NC: Scores, targets_N: Ints) -> Floats:

@@ -25,9 +25,8 @@ def as_scores(scores: Any) -> Scores:
         raise ValueError(f"scores has shape {array.shape}: give one row for each example, one column for each class")
     if array.dtype.kind not in "fiu":
         raise ValueError(f"scores has type {array.dtype}: give real numbers")
-    return refuse_nan(
-        "scores", np.asarray(array, np.float32 if array.dtype in (np.float16, np.float32) else np.float64)
-    )
+    dtype = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
+    return refuse_nan("scores", np.asarray(array, dtype))
 
 
 def as_ints(name: str, values: Any, num_examples: int) -> Ints:
@@ -43,14 +42,13 @@ def as_ints(name: str, values: Any, num_examples: int) -> Ints:
 def as_class_ids(name: str, values: Any, num_examples: int, num_classes: int) -> Ints:
     """Convert one class id for each example."""
     ids_N = as_ints(name, values, num_examples)
-    invalid = ids_N[(ids_N < 0) | (ids_N >= num_classes)]
-    if len(invalid):
+    if len(invalid := ids_N[(ids_N < 0) | (ids_N >= num_classes)]):
         raise ValueError(f"{name} has class {invalid[0]} but there are {num_classes} classes: count them from 0")
     return ids_N
 
 
 def refuse_nan(name: str, values: Scores) -> Scores:
-    """Return the values, or raise ValueError for a NaN: it has no rank and no sum, so no result would have a meaning."""
+    """Return the values, or raise ValueError for a NaN: it has no rank and no sum, so results would be meaningless."""
     if len(rows := np.argwhere(np.isnan(values))):
         raise ValueError(f"{name} has a NaN in row {rows[0][0]}: the model has diverged, so train it with a lower rate")
     return values

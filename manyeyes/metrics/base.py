@@ -4,8 +4,6 @@ A metric is immutable. As configured it has seen nothing, `update` returns one t
 adds two up; the order and the grouping of batches do not matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -60,17 +58,15 @@ class MetricSet:
                 raise ValueError(reason)
         self.compute()
 
-    def update(self, outputs_NC: Any, targets: Any) -> MetricSet:
+    def update(self, outputs_NC: Any, targets: Any) -> "MetricSet":
         updated = tuple(metric.update(outputs_NC, targets) for metric in self.metrics)
         for old, new in zip(self.metrics, updated, strict=True):
             if not isinstance(new, type(old)):
                 name, kind = type(old).__name__, type(new).__name__
-                raise ValueError(
-                    f"update of metric {name} returned {kind}: return a new {name} that includes the batch"
-                )
+                raise ValueError(f"update of metric {name} returned {kind}: return a new {name} that adds the batch")
         return MetricSet(updated)
 
-    def merge(self, other: MetricSet) -> MetricSet:
+    def merge(self, other: "MetricSet") -> "MetricSet":
         return MetricSet(tuple(a.merge(b) for a, b in zip(self.metrics, other.metrics, strict=True)))
 
     def compute(self) -> dict[str, float]:

@@ -1,7 +1,5 @@
 """Further metrics of single-label predictions: top-k accuracy, and the calibration of confidences."""
 
-from __future__ import annotations
-
 from dataclasses import field
 from typing import Any
 
@@ -28,12 +26,10 @@ class TopK:
     def incompatibility(self, population: Population) -> str | None:
         num_classes = len(population.classes)
         if self.k > num_classes:
-            return (
-                f"metrics.top_k.k is {self.k} and the data has {num_classes} classes: set it to {num_classes} or less"
-            )
+            return f"metrics.top_k.k is {self.k} and the data has {num_classes} classes: set it to {num_classes}"
         return _incompatibility_with_several_labels("top_k", population)
 
-    def update(self, outputs_NC: Any, targets: Any) -> TopK:
+    def update(self, outputs_NC: Any, targets: Any) -> "TopK":
         scores_NC = as_scores(outputs_NC)
         num_examples, num_classes = scores_NC.shape
         targets_N1 = as_class_ids("targets", targets, num_examples, num_classes)[:, None]
@@ -42,7 +38,7 @@ class TopK:
         rank_N = np.count_nonzero((scores_NC > target_score_N1) | is_tied_before, axis=1)
         return self.merge(TopK(self.k, int(np.count_nonzero(rank_N < self.k)), num_examples))
 
-    def merge(self, other: TopK) -> TopK:
+    def merge(self, other: "TopK") -> "TopK":
         return TopK(self.k, self.num_correct + other.num_correct, self.num_examples + other.num_examples)
 
     def compute(self) -> dict[str, float]:
@@ -53,8 +49,7 @@ class TopK:
 class CalibrationError:
     """Expected calibration error (Guo et al. 2017, arXiv:1706.04599): the mean gap between confidence and accuracy.
 
-    The confidence is the largest softmax probability; bin m of M has those in ((m - 1) / M, m / M]. The mean is over
-    the bins, weighted by their examples.
+    Bin m of M has the largest softmax probabilities in ((m - 1) / M, m / M]; bins are weighted by their examples.
     """
 
     bins: int = option(15, "bins of equal width between 0 and 1", minimum=1)
@@ -67,7 +62,7 @@ class CalibrationError:
     def incompatibility(self, population: Population) -> str | None:
         return _incompatibility_with_several_labels("ece", population)
 
-    def update(self, outputs_NC: Any, targets: Any) -> CalibrationError:
+    def update(self, outputs_NC: Any, targets: Any) -> "CalibrationError":
         scores_NC = as_scores(outputs_NC).astype(np.float64)
         targets_N = as_class_ids("targets", targets, *scores_NC.shape)
         confidence_N = 1 / np.exp(scores_NC - scores_NC.max(axis=1, keepdims=True)).sum(axis=1)
@@ -77,7 +72,7 @@ class CalibrationError:
         sums_3M = np.stack([np.bincount(bin_N, values_N, self.bins) for values_N in values_3N])
         return CalibrationError(self.bins, self.sums_3M + sums_3M)
 
-    def merge(self, other: CalibrationError) -> CalibrationError:
+    def merge(self, other: "CalibrationError") -> "CalibrationError":
         return CalibrationError(self.bins, self.sums_3M + other.sums_3M)
 
     def compute(self) -> dict[str, float]:

@@ -1,7 +1,5 @@
 """Learning curves: results by number of rounds and of batches (Hsu et al. 2020, section 6, table 2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +9,6 @@ from manyeyes.metrics.arrays import Floats, Ints, as_array, as_ints
 
 
 def relative_accuracy(federated: float, centralized: float) -> float:
-    """Return Acc_federated / Acc_centralized."""
     if not centralized > 0:
         raise ValueError(f"the centralized accuracy is {centralized}: give one above 0")
     return federated / centralized
@@ -29,7 +26,7 @@ class Curve:
     cumulative_batches_R: Ints  # after 0, 1, ... rounds
 
     @staticmethod
-    def from_points(rounds: Any, values: Any, batches: Any) -> Curve:
+    def from_points(rounds: Any, values: Any, batches: Any) -> "Curve":
         """Make a curve of `values` [E] after `rounds` [E]; the largest client of round r of R had `batches[r]` [R]."""
         values_E = as_array(values).astype(np.float64)
         rounds_E = as_ints("rounds", rounds, as_array(rounds).size)
@@ -46,12 +43,11 @@ class Curve:
 
     def value_at_round(self, round: int) -> float | None:
         """Return the latest value up to a round; None if the run is shorter or was not evaluated by then."""
-        return self._latest(self.rounds_E <= round) if round < len(self.cumulative_batches_R) else None
+        return self._latest(np.arange(len(self.cumulative_batches_R)), round)
 
     def value_at_batches(self, batches: int) -> float | None:
         """Return the latest value within a number of batches; None if the run is shorter or was not evaluated by then."""
-        is_within_E = self.cumulative_batches_R[self.rounds_E] <= batches
-        return self._latest(is_within_E) if batches <= self.cumulative_batches_R[-1] else None
+        return self._latest(self.cumulative_batches_R, batches)
 
     def rounds_to(self, target: float) -> int | None:
         """Return the rounds before the first value at or above the target; None if there is none."""
@@ -63,7 +59,7 @@ class Curve:
         rounds = self.rounds_to(target)
         return None if rounds is None else int(self.cumulative_batches_R[rounds])
 
-    def _latest(self, is_within_E: Any) -> float | None:
-        """Return the last of the values within a bound, which are the first ones since values are in order."""
-        count = int(np.sum(is_within_E))
-        return float(self.values_E[count - 1]) if count else None
+    def _latest(self, cost_R: Ints, limit: int) -> float | None:
+        """Return the last of the values whose cost, given for each number of rounds, is within a limit."""
+        count = np.searchsorted(cost_R[self.rounds_E], limit, side="right")
+        return float(self.values_E[count - 1]) if count and limit <= cost_R[-1] else None

@@ -23,24 +23,17 @@ def emd_of_counts(
 
 def emd(histograms_UC: Any) -> Floats:
     """Return ||q_i - p||_1 of each user i [U] from how many examples of each class each user has."""
-    counts_UC = _histograms(histograms_UC)
+    counts_UC = as_array(histograms_UC).astype(np.float64)
+    if counts_UC.ndim != 2 or counts_UC.size == 0:
+        raise ValueError(f"histograms has shape {counts_UC.shape}: give a row for each user, a column for each class")
+    if not np.all(np.isfinite(counts_UC) & (counts_UC >= 0)):
+        raise ValueError("histograms has a negative or infinite count: give how many examples of each class a user has")
+    if len(empty_users := np.flatnonzero(counts_UC.sum(axis=1) == 0)):
+        raise ValueError(f"the user in row {empty_users[0]} has no examples, so no distribution: leave such users out")
     user_N, class_N = np.nonzero(counts_UC)
     return emd_of_counts(user_N, class_N, counts_UC[user_N, class_N], len(counts_UC), counts_UC.sum(axis=0))
 
 
 def mean_emd(histograms_UC: Any) -> float:
     """Return the non-identicalness sum_i (n_i / n) ||q_i - p||_1."""
-    return float(np.average(emd(histograms_UC), weights=_histograms(histograms_UC).sum(axis=1)))
-
-
-def _histograms(histograms_UC: Any) -> Floats:
-    counts_UC = as_array(histograms_UC).astype(np.float64)
-    if counts_UC.ndim != 2 or counts_UC.size == 0:
-        raise ValueError(
-            f"histograms has shape {counts_UC.shape}: give one row for each user, one column for each class"
-        )
-    if not np.all(np.isfinite(counts_UC) & (counts_UC >= 0)):
-        raise ValueError("histograms has a negative or infinite count: give how many examples of each class a user has")
-    if len(empty_users := np.flatnonzero(counts_UC.sum(axis=1) == 0)):
-        raise ValueError(f"the user in row {empty_users[0]} has no examples, so no distribution: leave such users out")
-    return counts_UC
+    return float(np.average(emd(histograms_UC), weights=as_array(histograms_UC).sum(axis=1)))

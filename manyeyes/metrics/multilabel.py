@@ -5,8 +5,6 @@ mean over the positives of the precision at their own score: (positives at or ab
 Equal scores share one threshold. So a sort of the scores (no argsort) and a search for each positive are enough.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -68,11 +66,11 @@ class MultiLabelScores:
     extra: MetricSet = NO_METRICS  # further metrics of the same examples
 
     @staticmethod
-    def empty(num_classes: int, extra: MetricSet = NO_METRICS) -> MultiLabelScores:
+    def empty(num_classes: int, extra: MetricSet = NO_METRICS) -> "MultiLabelScores":
         return MultiLabelScores(num_classes, extra=extra)
 
     @staticmethod
-    def from_scores(scores: Any, targets: Any, users: Any = None) -> MultiLabelScores:
+    def from_scores(scores: Any, targets: Any, users: Any = None) -> "MultiLabelScores":
         """Take scores [N, C] (logits or probabilities), multi-hot targets [N, C] and a user id per example [N]."""
         scores_NC = as_scores(scores)
         hot_NC = as_array(targets)
@@ -85,10 +83,10 @@ class MultiLabelScores:
         # a copy, since the caller may write its next batch into the same memory
         return MultiLabelScores(scores_NC.shape[1], (Batch(scores_NC.copy(), row_P, class_P, users_N),))
 
-    def update(self, outputs_NC: Any, targets: Any, users: Any = None) -> MultiLabelScores:
+    def update(self, outputs_NC: Any, targets: Any, users: Any = None) -> "MultiLabelScores":
         return self.merge(MultiLabelScores.from_scores(outputs_NC, targets, users))
 
-    def merge(self, other: MultiLabelScores) -> MultiLabelScores:
+    def merge(self, other: "MultiLabelScores") -> "MultiLabelScores":
         if self.num_classes != other.num_classes:
             raise ValueError(f"cannot add scores over {self.num_classes} and {other.num_classes} classes")
         batches = self.batches + other.batches
@@ -100,7 +98,6 @@ class MultiLabelScores:
 
     @cached_property
     def merged(self) -> Batch:
-        """All batches as one."""
         none = np.zeros(0, np.int64)
         no_examples = Batch(np.zeros((0, self.num_classes), np.float32), none, none, None)
         batches = [no_examples, *(batch for batch in self.batches if len(batch.scores_NC))]
@@ -151,8 +148,7 @@ class MultiLabelScores:
     def per_user(self) -> PerUser:
         """Return each user's macro AP over the classes that only some of its examples have (FLAIR, figure 5).
 
-        Where all examples have a class, its AP is 1 whatever the scores are. A user without a class that only some
-        examples have is unscorable.
+        The AP of a class that all examples have is 1 whatever the scores are. A user without others is unscorable.
         """
         if self.merged.users_N is None:
             raise ValueError("the scores have no users: give users with every batch for per-user results")
@@ -216,16 +212,12 @@ class Positives:
     bounds_G: Ints
 
     @staticmethod
-    def from_scores(scores_P: Scores, group_P: Ints, num_groups: int) -> Positives:
+    def from_scores(scores_P: Scores, group_P: Ints, num_groups: int) -> "Positives":
         order = np.lexsort((scores_P, group_P))
-        bounds = np.searchsorted(group_P[order], np.arange(num_groups + 1))
-        return Positives(scores_P[order], group_P[order], bounds)
+        return Positives(scores_P[order], group_P[order], np.searchsorted(group_P[order], np.arange(num_groups + 1)))
 
     def average_precision(self, num_above_P: Ints) -> Floats:
-        """Return the average precision of each group [G], given the number of its examples at or above each positive.
-
-        It is 0 for a group without positives, as scikit-learn's.
-        """
+        """Return the average precision of each group [G], from the number of its examples at or above each positive."""
         is_first_P = np.ones(len(self.scores_P), bool)  # of the positives with the same score
         is_first_P[1:] = (self.scores_P[1:] != self.scores_P[:-1]) | (self.group_P[1:] != self.group_P[:-1])
         below_P = np.maximum.accumulate(np.where(is_first_P, np.arange(len(is_first_P)), 0))

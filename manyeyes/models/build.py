@@ -8,24 +8,15 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from manyeyes.core.registry import (
-    Bounds,
-    Option,
-    Registration,
-    check_value,
-    import_path,
-    instantiate,
-    lookup,
-    names,
-    options_of,
-)
+from manyeyes.core import registry
+from manyeyes.core.registry import Bounds, Option, Registration, check_value, import_path, options_of
 from manyeyes.models.inspection import layers
 from manyeyes.models.norms import NORM_BOUNDS, NORM_HELP
 from manyeyes.models.pretrained import load_pretrained
 
 CONTEXT = ("classes", "size", "seed")  # arguments that describe the run, passed to a model whose signature has them
+PRETRAINED_HELP = "pretrained weights: a file, a URL or imagenet; none: from scratch"
 COMMON = ("norm", "pretrained", "trainable")  # options that every model has
-
 Factory = Callable[..., nn.Module]
 
 
@@ -35,9 +26,7 @@ def build_model(
     *,
     size: int = 32,
     norm: Annotated[str | None, NORM_HELP] = None,
-    pretrained: Annotated[
-        str | os.PathLike[str] | None, "pretrained weights: a file, a URL or imagenet; none: from scratch"
-    ] = None,
+    pretrained: Annotated[str | os.PathLike[str] | None, PRETRAINED_HELP] = None,
     trainable: Annotated[str, "layers that train: all, or last:n"] = "all",
     seed: int = 0,
     **options: Any,
@@ -61,17 +50,16 @@ def build_model(
     registration = _registration(model)
     accepted = {option.name for option in options_of(registration.factory)}
     context = {"classes": classes, "size": size, "seed": seed}
-    arguments = {**options, **{name: context[name] for name in CONTEXT if name in accepted}}
-    if norm is not None:
-        is_registered = registration.name in names("model")
-        if is_registered:
-            check_value("model.norm", norm, str, NORM_BOUNDS)
-        if "norm" in accepted or not is_registered:
-            arguments["norm"] = norm
+    arguments = options | {name: value for name, value in context.items() if name in accepted}
+    is_registered = registration.name in registry.names("model")
+    if norm is not None and is_registered:
+        check_value("model.norm", norm, str, NORM_BOUNDS)
+    if norm is not None and ("norm" in accepted or not is_registered):
+        arguments["norm"] = norm
     # torch.manual_seed would also reseed the GPUs' generators; only the CPU's is used, and restored.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        module = instantiate(registration, arguments)
+        module = registry.instantiate(registration, arguments)
     if not isinstance(module, nn.Module):
         raise ValueError(f"model={registration.name} made a {type(module).__name__}: return a torch.nn.Module")
     set_trainable(module, trainable)
@@ -82,14 +70,15 @@ def build_model(
 
 def model_options(model: str | Factory) -> tuple[Option, ...]:
     """Return the options of `model.*`: the model's own, then those that every model has."""
-    own = [option for option in options_of(_registration(model).factory) if option.name not in CONTEXT]
-    own_names = {option.name for option in own}
-    common = (option for option in options_of(build_model) if option.name in COMMON)
-    return (*own, *(option for option in common if option.name not in own_names))
+    own = {option.name: option for option in options_of(_registration(model).factory) if option.name not in CONTEXT}
+    common = {option.name: option for option in options_of(build_model) if option.name in COMMON}
+    return tuple((own | {name: common[name] for name in common if name not in own}).values())
 
 
 def _registration(model: str | Factory) -> Registration:
-    return lookup("model", model) if isinstance(model, str) else Registration("model", import_path(model), model)
+    if isinstance(model, str):
+        return registry.lookup("model", model)
+    return Registration("model", import_path(model), model)
 
 
 def set_trainable(module: nn.Module, trainable: str) -> None:
@@ -97,13 +86,11 @@ def set_trainable(module: nn.Module, trainable: str) -> None:
     if trainable == "all":
         module.requires_grad_(True)
         return
-    match = re.fullmatch(r"last:([1-9]\d*)", trainable)
-    if not match:
+    if not (match := re.fullmatch(r"last:([1-9]\d*)", trainable)):
         raise ValueError(f"model.trainable is {trainable!r}: give 'all' or 'last:n', as in 'last:2'")
     num_layers, all_layers = int(match[1]), layers(module)
     if num_layers > len(all_layers):
         raise ValueError(f"model.trainable is {trainable!r} and the model has {len(all_layers)} layers: give fewer")
     module.requires_grad_(False)
-    for _, layer in all_layers[-num_layers:]:
-        for parameter in layer.parameters(recurse=False):
-            parameter.requires_grad_(True)
+    for parameter in (p for _, layer in all_layers[-num_layers:] for p in layer.parameters(recurse=False)):
+        parameter.requires_grad_(True)

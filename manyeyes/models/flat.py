@@ -8,6 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+Theta = Tensor | Sequence[Tensor]  # one vector [P], or its pieces
+LARGE_PARAMETER_FRACTION = 1 / 8  # of the trainable elements, from which a parameter is a piece of its own
+BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+INSTANCE_NORMS = nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d
 MASK_32_BITS = 0xFFFFFFFF
 DROPPED_DIMS = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}  # trailing ones dropped together
 
@@ -49,13 +53,6 @@ def with_seeded_dropout(module: nn.Module) -> nn.Module:
     return module
 
 
-NORMS_WITH_STATISTICS = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
-    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-)
-LARGE_PARAMETER_FRACTION = 1 / 8  # of the trainable elements, from which a parameter is a piece of its own
-
-
 class FlatModel:
     """`num_trainable` parameters [P] and `num_shared` values [W] in all; everything else stays in the module."""
 
@@ -72,14 +69,10 @@ class FlatModel:
         self._num_parameters = len(parameters)
         self.num_trainable, self.num_shared = sum(self._sizes[: self._num_parameters]), sum(self._sizes)
         self._seeds = [f"{name}.seed" for name, child in module.named_modules() if isinstance(child, SeededDropout)]
-        norms = {name for name, child in module.named_modules() if hasattr(child, "running_mean")}
-        self._float32_names = {name for name in module.state_dict() if name.rpartition(".")[0] in norms}
-        other_names = self._tensors.keys() | self._float32_names
-        self._fixed = {
-            name: tensor
-            for name, tensor in (*module.named_parameters(), *module.named_buffers())
-            if name not in other_names and tensor.is_floating_point()
-        }
+        layers = {name: module.get_submodule(name.rpartition(".")[0]) for name in module.state_dict()}
+        self._float32_names = {name for name, layer in layers.items() if hasattr(layer, "running_mean")}
+        others = self._tensors.keys() | self._float32_names
+        self._fixed = {n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if n not in others}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -93,10 +86,7 @@ class FlatModel:
 
     @property
     def pieces(self) -> list[list[int]]:
-        """The sizes of the trainable parameters, grouped in pieces; a large parameter is a piece of its own.
-
-        The gradient of a piece is concatenated from those of its parameters: a copy that a large parameter avoids.
-        """
+        """The sizes of the parameters of each piece; a large one is its own piece, so that its gradient is not copied."""
         pieces: list[list[int]] = [[]]
         for size in self._sizes[: self._num_parameters]:
             if size >= LARGE_PARAMETER_FRACTION * self.num_trainable:
@@ -111,19 +101,15 @@ class FlatModel:
 
     @torch.no_grad()
     def write(self, weights_W: Tensor) -> None:
-        """Copy values into the module."""
         for tensor, values in zip(self._tensors.values(), weights_W.split(self._sizes), strict=True):
             tensor.copy_(values.view_as(tensor))
 
     def to_memory_format(self, images: Tensor) -> Tensor:
         """Return images in the memory format that is fastest: contiguous, unless the model's class says otherwise."""
-        devices: tuple[str, ...] = getattr(self.module, "channels_last", ())
-        memory_format = torch.channels_last if images.device.type in devices else torch.contiguous_format
-        return images.contiguous(memory_format=memory_format)
+        is_channels_last = images.device.type in getattr(self.module, "channels_last", ())
+        return images.contiguous(memory_format=torch.channels_last if is_channels_last else torch.contiguous_format)
 
-    def __call__(
-        self, theta: Tensor | Sequence[Tensor], statistics: Tensor, images: Tensor, seed: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, theta: Theta, statistics: Tensor, images: Tensor, seed: Tensor | None = None) -> Tensor:
         """Return the module's outputs with these values; in training mode, BatchNorm updates `statistics` in place.
 
         `theta` is one vector [P], or its `pieces`. The images' type is the one that is computed in; BatchNorm keeps
@@ -131,7 +117,7 @@ class FlatModel:
         """
         values = self._values(theta, statistics)
         if images.dtype != torch.float32:
-            values |= {name: tensor.to(images.dtype) for name, tensor in self._fixed.items()}
+            values |= {name: t.to(images.dtype) for name, t in self._fixed.items() if t.is_floating_point()}
             values |= {name: tensor.float() for name, tensor in values.items() if name in self._float32_names}
         values |= {name: counter.clone() for name, counter in self._counters.items()}  # the module's must not change
         if seed is not None:
@@ -139,18 +125,10 @@ class FlatModel:
         outputs = functional_call(self.module, values, (images,))
         if not isinstance(outputs, Tensor):
             model, kind = type(self.module).__name__, type(outputs).__name__
-            raise ValueError(
-                f"{model} returns a {kind} from forward: return one tensor, the scores of each class [B, C]"
-            )
+            raise ValueError(f"{model} returns a {kind} from forward: return one tensor, the class scores [B, C]")
         return outputs
 
-    def mask(self, is_chosen: Callable[[str], bool]) -> Tensor:
-        """Return a mask [W], true for the values of the tensors whose name is chosen."""
-        tensors = self._tensors.items()
-        return torch.cat([torch.full_like(t, is_chosen(name), dtype=torch.bool).flatten() for name, t in tensors])
-
-    def _values(self, theta: Tensor | Sequence[Tensor], statistics: Tensor) -> dict[str, Tensor]:
-        """Return the vector's tensors, by name."""
+    def _values(self, theta: Theta, statistics: Tensor) -> dict[str, Tensor]:
         if isinstance(theta, Tensor):
             flat = list(theta.split(self._sizes[: self._num_parameters]))
         else:
@@ -160,15 +138,18 @@ class FlatModel:
         named = zip(self._tensors.items(), flat, strict=True)
         return {name: values.view(tensor.shape) for (name, tensor), values in named}
 
+    def mask(self, is_chosen: Callable[[str], bool]) -> Tensor:
+        """Return a mask [W], true for the values of the tensors whose name is chosen."""
+        tensors = self._tensors.items()
+        return torch.cat([torch.full_like(t, is_chosen(name), dtype=torch.bool).flatten() for name, t in tensors])
+
 
 def _norm_buffers(module: nn.Module) -> dict[str, Tensor]:
     """Return the statistics and counters of the module's live norms, by name."""
-    norms = {name: child for name, child in module.named_modules() if isinstance(child, NORMS_WITH_STATISTICS)}
-    for name, norm in norms.items():
-        if norm.track_running_stats and norm.momentum is None:
-            raise ValueError(f"norm {name} averages over all batches ever seen (momentum=None): give it a momentum")
-    return {
-        name: buffer
-        for prefix, norm in norms.items()
-        for name, buffer in norm.named_buffers(prefix=prefix, recurse=False)
-    }
+    buffers: dict[str, Tensor] = {}
+    for name, norm in module.named_modules():
+        if isinstance(norm, BATCH_NORMS + INSTANCE_NORMS):
+            if norm.track_running_stats and norm.momentum is None:
+                raise ValueError(f"norm {name} averages over all batches ever seen (momentum=None): give it a momentum")
+            buffers |= norm.named_buffers(prefix=name, recurse=False)
+    return buffers

@@ -14,6 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from manyeyes.models.flat import FlatModel
 
+OUTPUT_RTOL = 1e-3  # of the largest output: kernels for another batch size round differently
+
 
 def layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the name and module of every submodule with parameters of its own, in order of registration."""
@@ -23,16 +25,14 @@ def layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
 def check_fits(module: nn.Module, height: int, width: int, classes: int, evaluated: bool = True) -> None:
     """Raise ValueError unless the module returns `[N, classes]` logits for `[N, 3, height, width]` images.
 
-    It is tried in training mode and, where it is `evaluated`, in evaluation mode. The module and the global random
-    generators stay as they are.
+    It is tried in training mode and, if `evaluated`, in evaluation mode. Module and random generators do not change.
     """
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for name, tensor in tensors.items():
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    for name, tensor in tensors:
         if is_lazy(tensor):
             fix = f"call the module once on a batch of images [N, 3, {height}, {width}] before you pass it to train"
             raise ValueError(f"the model's {name} has no shape yet, because its layer is lazy: {fix}")
-    device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
-    images = trial_images(height, width, device)[:2]
+    images = trial_images(height, width, tensors[0][1].device if tensors else torch.device("cpu"))[:2]
     for training in (True, False) if evaluated else (True,):
         mode = "training" if training else "evaluation"
         _check_outputs(_outputs(copy.deepcopy(module).train(training), images, mode), mode, len(images), classes)
@@ -44,7 +44,7 @@ def _outputs(module: nn.Module, images: Tensor, mode: str) -> object:
     mismatched = _record_mismatched_convolutions(module, images)
     try:
         with _preserved_generators(images.device):
-            outputs: object = module(images)
+            return module(images)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever the forward of a user's module raises
@@ -56,7 +56,6 @@ def _outputs(module: nn.Module, images: Tensor, mode: str) -> object:
         kind = f"{str(images.dtype).removeprefix('torch.')} images {list(images.shape)}"
         fix = "give a model for images of this shape and type, or change the images' size with preprocess.crop"
         raise ValueError(f"the model fails in {mode} mode on {kind} ({cause}): {fix}") from error
-    return outputs
 
 
 def _record_mismatched_convolutions(module: nn.Module, images: Tensor) -> list[tuple[str, int]]:
@@ -81,13 +80,13 @@ def _check_outputs(outputs: object, mode: str, num_images: int, classes: int) ->
         size = f" of {len(outputs)}" if isinstance(outputs, tuple | list | dict) else ""
         raise ValueError(f"the model returns a {type(outputs).__name__}{size} in {mode} mode: {advice}")
     if not outputs.is_floating_point():
-        dtype = str(outputs.dtype).removeprefix("torch.")
-        raise ValueError(f"the model returns {dtype} numbers in {mode} mode: {advice}")
-    if outputs.dim() == 2 and len(outputs) == num_images and outputs.shape[1] != classes:
-        problem = (
-            f"the model has {_count(outputs.shape[1], 'output')} and the data has {_count(classes, 'class', 'es')}"
+        raise ValueError(
+            f"the model returns {str(outputs.dtype).removeprefix('torch.')} numbers in {mode} mode: {advice}"
         )
-        raise ValueError(f"{problem}: give its last layer {_count(classes, 'output')}")
+    if outputs.dim() == 2 and len(outputs) == num_images and outputs.shape[1] != classes:
+        model, data = _count(outputs.shape[1], "output"), _count(classes, "class", "es")
+        fix = f"give its last layer {_count(classes, 'output')}"
+        raise ValueError(f"the model has {model} and the data has {data}: {fix}")
     if outputs.shape != (num_images, classes):
         shape = list(outputs.shape)
         raise ValueError(f"the model returns shape {shape} for {num_images} images in {mode} mode: {advice}")
@@ -110,9 +109,6 @@ def _preserved_generators(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
-
-
-OUTPUT_RTOL = 1e-3  # of the largest output: kernels for another batch size round differently
 
 
 @dataclass(frozen=True)
@@ -144,7 +140,7 @@ def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
         cuda = torch.cuda.default_generators
         generator = cuda[weights.device.index or 0] if weights.is_cuda else torch.default_generator
         before = generator.get_state()
-        two, three = outputs_and_statistics(2), outputs_and_statistics(3)
+        (two, statistics_two), (three, statistics_three) = outputs_and_statistics(2), outputs_and_statistics(3)
         uses_rng = not torch.equal(before, generator.get_state())
         try:
             outputs_and_statistics(1)
@@ -153,11 +149,6 @@ def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
             trains_on_one = False
     buffers = zip(model.module.named_buffers(), trial.module.buffers(), strict=True)
     mutated = (name for (name, old), new in buffers if old.is_floating_point() and not torch.equal(old, new))
-    return ModuleTraits(uses_rng, not _is_independent(two, three), trains_on_one, next(mutated, ""))
-
-
-def _is_independent(two: tuple[Tensor, Tensor], three: tuple[Tensor, Tensor]) -> bool:
-    """Return whether a third image changed neither the outputs of the first two nor the statistics."""
-    difference = (two[0] - three[0][:2]).abs().max()
-    has_same_outputs = bool(difference <= OUTPUT_RTOL * two[0].abs().max())
-    return has_same_outputs and torch.allclose(two[1], three[1], rtol=OUTPUT_RTOL, atol=OUTPUT_RTOL**2)
+    has_same_outputs = bool((two - three[:2]).abs().max() <= OUTPUT_RTOL * two.abs().max())
+    has_same_statistics = torch.allclose(statistics_two, statistics_three, rtol=OUTPUT_RTOL, atol=OUTPUT_RTOL**2)
+    return ModuleTraits(uses_rng, not (has_same_outputs and has_same_statistics), trains_on_one, next(mutated, ""))

@@ -11,7 +11,6 @@ from manyeyes.core.registry import Bounds, check_value
 from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 NORMS = ("group", "frozen_batch", "batch")
-
 Norm = Callable[[int], nn.Module]
 NORM_HELP = "norm layers: group, frozen_batch or batch"
 NormName = Annotated[str, NORM_HELP]
@@ -51,8 +50,7 @@ def norm_relu(norm: nn.Module, x: Tensor, residual: Tensor | None = None) -> Ten
 
 def group_count(channels: int, max_groups: int) -> int:
     """Return the largest divisor of `channels` that is at most `max_groups`."""
-    if max_groups < 1:
-        raise ValueError(f"the number of norm groups is {max_groups}: give at least 1")
+    check_value("max_groups", max_groups, int, Bounds(minimum=1))
     return next(count for count in range(min(max_groups, channels), 0, -1) if channels % count == 0)
 
 

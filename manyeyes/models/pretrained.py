@@ -16,7 +16,6 @@ PUBLISHED_URLS = {
     "resnet34": "https://download.pytorch.org/models/resnet34-b627a593.pth",
     "mobilenet_v2": "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth",
 }
-
 NORM_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -32,14 +31,17 @@ class Pretrained:
 def load_pretrained(module: nn.Module, source: str | os.PathLike[str]) -> Pretrained:
     """Load weights into the module, all or none; `source` is a file, a URL, or `imagenet` for torchvision's weights.
 
-    A classifier of another shape keeps its new initialization, and so do a bottleneck that the file does not have and
-    the classifier after it. Statistics of batch norms that the module does not have are ignored; any other difference is
-    an error.
+    A classifier of another shape keeps its new initialization, as do a bottleneck that the file does not have and the
+    classifier after it. Statistics of batch norms that the module does not have are ignored. Else the keys must agree.
     """
     source = os.fspath(source)
     if source == "imagenet":
-        source = _published_url(module)
-    state = _download(source) if "://" in source else _read(Path(source).expanduser())
+        architecture = getattr(module, "architecture", type(module).__name__)
+        if architecture not in PUBLISHED_URLS:
+            problem = f"has no weights for {architecture}, only for {', '.join(PUBLISHED_URLS)}"
+            raise ValueError(f"model.pretrained is 'imagenet', which {problem}: give a file or a URL")
+        source = PUBLISHED_URLS[architecture]
+    state = _check_state_dict(_download(source) if "://" in source else _read(Path(source).expanduser()), source)
     report = _match(module, state, source)
     module.load_state_dict({key: state[key] for key in report.loaded}, strict=False)
     return report
@@ -50,11 +52,12 @@ def _match(module: nn.Module, state: dict[str, Tensor], source: str) -> Pretrain
     expected = module.state_dict()
     misshapen = {key for key, value in expected.items() if key in state and state[key].shape != value.shape}
     classifier = layers(module)[-1][0]
-    new_layers = {classifier} & {_layer_name(key) for key in misshapen}
-    if any(_layer_name(key) == "bottleneck" and (key in misshapen or key not in state) for key in expected):
+    layer_names = {key: key.rpartition(".")[0] for key in expected}
+    new_layers = {classifier} & {layer_names[key] for key in misshapen}
+    if any(layer_names[key] == "bottleneck" for key in misshapen | (expected.keys() - state.keys())):
         new_layers = {"bottleneck", classifier}  # a classifier is useless on features it was not trained on
-    replaced = tuple(key for key in expected if _layer_name(key) in new_layers)
-    loaded = tuple(key for key in expected if _layer_name(key) not in new_layers)
+    replaced = tuple(key for key in expected if layer_names[key] in new_layers)
+    loaded = tuple(key for key in expected if layer_names[key] not in new_layers)
     ignored = tuple(key for key in state if key not in expected)
     shapes = {key: f"shape {tuple(state[key].shape)} and the model {tuple(expected[key].shape)}" for key in misshapen}
     problems = (
@@ -67,19 +70,7 @@ def _match(module: nn.Module, state: dict[str, Tensor], source: str) -> Pretrain
     return Pretrained(loaded, replaced, ignored)
 
 
-def _layer_name(key: str) -> str:
-    return key.rpartition(".")[0]
-
-
-def _published_url(module: nn.Module) -> str:
-    architecture = getattr(module, "architecture", type(module).__name__)
-    if architecture not in PUBLISHED_URLS:
-        problem = f"has no weights for {architecture}, only for {', '.join(PUBLISHED_URLS)}"
-        raise ValueError(f"model.pretrained is 'imagenet', which {problem}: give a file or a URL")
-    return PUBLISHED_URLS[architecture]
-
-
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path) -> object:
     if path.suffix not in (".pth", ".pt", ".safetensors"):
         raise ValueError(f"model.pretrained is {path}: give a .pth, .pt or .safetensors file, a URL or 'imagenet'")
     if not path.is_file():
@@ -88,33 +79,29 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file  # imported here so that models need nothing but torch
 
-            return _check_state_dict(load_file(path), str(path))
-        state = torch.load(path, "cpu", weights_only=True)
+            return load_file(path)
+        return torch.load(path, "cpu", weights_only=True)
     except ImportError:
         raise
     except Exception as error:  # a broken file can raise nearly anything
         problem = f"cannot be read ({type(error).__name__}), since it is truncated or has more than tensors"
         fix = "download it again, or save only the model's state_dict()"
         raise ValueError(f"weights file {path} {problem}: {fix}") from error
-    return _check_state_dict(state, str(path))
 
 
-def _download(url: str) -> dict[str, Tensor]:
+def _download(url: str) -> object:
     name = url.rpartition("/")[2]
     # torch.hub checks no hash where the name has none, and caches by name, so another model.pth could be loaded.
     if not re.search(r"-[0-9a-f]{8,}\.(pth|pt)$", name):
         raise ValueError(f"URL {url} does not end in a hash, as in 'name-0123abcd.pth': download it and give the file")
+    progress = sys.stderr.isatty()
     try:
-        state = torch.hub.load_state_dict_from_url(
-            url, map_location="cpu", progress=sys.stderr.isatty(), check_hash=True, weights_only=True
-        )
+        return torch.hub.load_state_dict_from_url(url, None, "cpu", progress, check_hash=True, weights_only=True)
     except Exception as error:  # network, hash or a broken file
-        cached = Path(torch.hub.get_dir(), "checkpoints", name)
-        if cached.exists():
+        if (cached := Path(torch.hub.get_dir(), "checkpoints", name)).exists():
             raise ValueError(f"the cached copy {cached} of {url} is broken: delete it and try again") from error
         reason = str(error).partition("\n")[0]
         raise ValueError(f"weights {url} could not be downloaded ({reason}): check the URL, or give a file") from error
-    return _check_state_dict(state, url)
 
 
 def _check_state_dict(state: object, source: str) -> dict[str, Tensor]:

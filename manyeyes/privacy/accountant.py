@@ -21,7 +21,6 @@ DELTA_BOUNDS = Bounds(above=0, below=1)
 FIXED_SIZE_ORDERS = (1.25, 1.5, 1.75, 2, 2.5, *range(3, 17), 20, 24, 32, 48, 64, 128, 512, 1024)
 MIN_POINTS_PER_STDDEV = 5  # of a discretized privacy loss: within 0.5 %
 MAX_PLD_EPSILON = 300.0  # exp(loss) overflows in a privacy loss distribution; such an epsilon protects nothing anyway
-
 Doubles = NDArray[np.float64]
 
 
@@ -45,12 +44,9 @@ class PrivacyAccountant:
     def __post_init__(self) -> None:
         check_options(self, "")
         cohort_size, num_users = self.cohort_size, self.num_users
-        if cohort_size > num_users:
-            raise ValueError(f"cohort_size is {cohort_size}: set it to at most the number of users, {num_users}")
+        check_value("cohort_size", cohort_size, int, Bounds(maximum=num_users))
         if self.sampling == "none" and cohort_size != num_users:
-            raise ValueError(
-                f"without sampling all users take part, and cohort_size is {cohort_size}: set it to {num_users}"
-            )
+            raise ValueError(f"sampling=none uses all users: cohort_size is {cohort_size}, set it to {num_users}")
         if self.sampling == "fixed" and self.method == "pld":
             raise ValueError("accountant=pld has no privacy losses of fixed-size cohorts: use rdp, or Poisson sampling")
 
@@ -119,10 +115,10 @@ def _divergences(num_users: int, cohort_size: int, noise_multiplier: float, samp
 
 def _privacy_loss(accountant: PrivacyAccountant) -> Any:
     """Return the distribution of the privacy loss of all rounds."""
+    noise_multiplier, rounds = accountant.noise_multiplier, accountant.rounds
     if accountant.sampling == "none":  # T sums with noise z are one with z / sqrt(T)
-        return _one_loss(1.0, accountant.noise_multiplier / math.sqrt(accountant.rounds), accountant.interval)
-    one_round = _one_loss(accountant.probability, accountant.noise_multiplier, accountant.interval)
-    return one_round.self_compose(accountant.rounds)
+        return _one_loss(1.0, noise_multiplier / math.sqrt(rounds), accountant.interval)
+    return _one_loss(accountant.probability, noise_multiplier, accountant.interval).self_compose(rounds)
 
 
 @lru_cache(maxsize=32)
@@ -133,9 +129,8 @@ def _one_loss(q: float, noise_multiplier: float, interval: float) -> Any:
     # The loss of one round varies by q^2 times the chi-square distance of two Gaussians.
     stddev = q * math.sqrt(math.expm1(min(noise_multiplier**-2, 99)))
     interval = min(interval, stddev / MIN_POINTS_PER_STDDEV)
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        noise_multiplier, sampling_prob=q, value_discretization_interval=interval
-    )
+    options = {"value_discretization_interval": interval, "sampling_prob": q}
+    return privacy_loss_distribution.from_gaussian_mechanism(noise_multiplier, **options)
 
 
 def update_noise(noise_multiplier: float, clipped_count_stddev: float) -> float:
@@ -146,8 +141,7 @@ def update_noise(noise_multiplier: float, clipped_count_stddev: float) -> float:
     """
     check_value("noise_multiplier", noise_multiplier, float, Bounds(above=0))
     if not 2 * clipped_count_stddev > noise_multiplier:
-        raise ValueError(
-            f"privacy.clipped_count_stddev={clipped_count_stddev:g} leaves nothing for the update at noise multiplier "
-            f"{noise_multiplier:g}: set it to a number above {noise_multiplier / 2:g}"
-        )
+        setting = f"privacy.clipped_count_stddev={clipped_count_stddev:g}"
+        problem = f"leaves nothing for the update at noise multiplier {noise_multiplier:g}"
+        raise ValueError(f"{setting} {problem}: set it to a number above {noise_multiplier / 2:g}")
     return (noise_multiplier**-2 - (2 * clipped_count_stddev) ** -2) ** -0.5

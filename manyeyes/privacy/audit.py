@@ -58,16 +58,15 @@ class Audit:
         return max(self.epsilon_lower_bound, self.gaussian_epsilon_lower_bound) <= self.claimed_epsilon
 
     def describe(self) -> str:
-        """Return the result in words."""
+        bound, gaussian_bound = self.epsilon_lower_bound, self.gaussian_epsilon_lower_bound
         verdict = "no violation found by this attack" if self.passed else "THE GUARANTEE IS VIOLATED"
         return (
             f"claimed: epsilon {self.claimed_epsilon:g} at delta {self.delta:g}, over {self.rounds} rounds of about "
             f"half of {self.num_users:,} users\n"
             f"attack:  {self.num_correct} of {self.num_guesses} guesses were right about which of "
             f"{self.num_canaries:,} canaries took part\n"
-            f"proved:  epsilon is at least {self.epsilon_lower_bound:.2f} at 95 % confidence, for any mechanism\n"
-            f"         epsilon is at least {self.gaussian_epsilon_lower_bound:.2f} at 95 % confidence, for Gaussian "
-            "noise\n"
+            f"proved:  epsilon is at least {bound:.2f} at 95 % confidence, for any mechanism\n"
+            f"         epsilon is at least {gaussian_bound:.2f} at 95 % confidence, for Gaussian noise\n"
             f"verdict: {verdict}"
         )
 
@@ -101,10 +100,10 @@ def audit(
     order = np.argsort(scores)
     num_correct = int(is_present[order[-num_guesses // 2 :]].sum() + (~is_present[order[: num_guesses // 2]]).sum())
     threshold = rounds * SAMPLED_FRACTION / 2  # halfway between the expected scores of absent and present canaries
-    false_alarms, misses = int((scores[~is_present] > threshold).sum()), int((scores[is_present] <= threshold).sum())
-    num_present = int(is_present.sum())
+    absent, present = scores[~is_present], scores[is_present]
+    false_alarms, misses = int((absent > threshold).sum()), int((present <= threshold).sum())
     bound = epsilon_lower_bound(num_canaries, num_guesses, num_correct, delta)
-    gaussian_bound = gaussian_epsilon_lower_bound(false_alarms, num_canaries - num_present, misses, num_present, delta)
+    gaussian_bound = gaussian_epsilon_lower_bound(false_alarms, len(absent), misses, len(present), delta)
     num_users = len(population.user_ids)
     return Audit(epsilon, delta, num_users, num_canaries, rounds, num_guesses, num_correct, bound, gaussian_bound)
 
@@ -124,8 +123,7 @@ def _population(num_users: int, is_present: NDArray[np.bool_], seed: int) -> Pop
 
 def _train(algorithm: Algorithm, population: Population, rounds: int, seed: int, engine_name: str) -> torch.Tensor:
     """Return the weights of a linear model after private training."""
-    num_inputs = int(np.prod(population.image_shape))
-    flat = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(num_inputs, 2, bias=False)))
+    flat = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(population.image_shape), 2, bias=False)))
     options = EngineOptions(engine=engine_name, compile=False)
     setup = EngineSetup(flat, population, BLACK_IS_ZERO, torch.device("cpu"), options)
     state = init_state(algorithm, torch.zeros(flat.num_shared), flat.num_trainable)
@@ -150,12 +148,10 @@ def p_value(num_canaries: int, num_guesses: int, num_correct: int, epsilon: floa
     return float(min(1, tail + 2 * num_canaries * delta * below.max(initial=0)))
 
 
-def epsilon_lower_bound(
-    num_canaries: int, num_guesses: int, num_correct: int, delta: float, confidence: float = 0.95
-) -> float:
-    """Return the epsilon that training has at least, whatever its mechanism is."""
+def epsilon_lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float = 0.95) -> float:
+    """Return the epsilon that training has at least, whatever its mechanism is, from the numbers of an attack."""
     check_value("delta", delta, float, Bounds(minimum=0, below=1))
-    return _root(lambda epsilon: p_value(num_canaries, num_guesses, num_correct, epsilon, delta) - (1 - confidence))
+    return _root(lambda epsilon: p_value(canaries, guesses, correct, epsilon, delta) - (1 - confidence))
 
 
 def gaussian_epsilon_lower_bound(
@@ -169,10 +165,8 @@ def gaussian_epsilon_lower_bound(
     """
     check_value("delta", delta, float, DELTA_BOUNDS)
     quantile = 1 - (1 - confidence) / 2
-    errors = [
-        float(beta.ppf(quantile, count + 1, total - count)) if count < total else 1.0
-        for count, total in ((false_alarms, num_absent), (misses, num_present))
-    ]
+    cases = ((false_alarms, num_absent), (misses, num_present))
+    errors = [beta.ppf(quantile, count + 1, total - count) if count < total else 1.0 for count, total in cases]
     if sum(errors) >= 1:
         return 0.0
     mu = -sum(norm.ppf(errors))

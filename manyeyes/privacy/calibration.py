@@ -48,9 +48,8 @@ def calibrate(
     if len(missing) != 1:
         problem = f"{' and '.join(missing)} are missing" if missing else "all four are set"
         raise ValueError(f"rounds, noise_multiplier, epsilon and delta: set three, and one is computed; {problem}")
-    for name, bounds in (("epsilon", Bounds(above=0)), ("delta", DELTA_BOUNDS)):
-        if name in known:
-            check_value(name, known[name], float, bounds)
+    check_value("epsilon", epsilon, float | None, Bounds(above=0))
+    check_value("delta", delta, float | None, DELTA_BOUNDS)
     check_value("accountant", accountant, str, Bounds(choices=METHODS))
     complete = {"rounds": 1, "noise_multiplier": 1.0} | known
     sizes = (num_users, cohort_size, complete["rounds"], complete["noise_multiplier"])
@@ -76,12 +75,11 @@ def min_noise_multiplier(accountant: PrivacyAccountant, epsilon: float, delta: f
     """Return the smallest noise multiplier that stays within (epsilon, delta); the accountant's own is ignored."""
     from scipy.optimize import brentq  # half a second to load, only for private runs
 
-    is_rdp = accountant.method == "rdp"
-    if is_rdp:  # the central limit of the privacy loss, far from exact with little noise
+    factor = 2.0 if accountant.method == "rdp" else 1.15
+    if accountant.method == "rdp":  # the central limit of the privacy loss, far from exact with little noise
         high = max(0.3, accountant.probability * math.sqrt(2 * accountant.rounds * math.log(1.25 / delta)) / epsilon)
     else:  # a privacy loss distribution with too little noise fills the memory: search from above
         high = min_noise_multiplier(replace(accountant, method="rdp"), epsilon, delta)
-    factor = 2.0 if is_rdp else 1.15
 
     def excess(log_noise: float) -> float:
         """Return log(epsilon spent / epsilon), nearly a line; with much noise 0 is spent."""
@@ -130,18 +128,12 @@ class Simulation:
 
     def __post_init__(self) -> None:
         check_value("cohort_size", self.cohort_size, int, Bounds(minimum=1))
-        if self.cohort_size > self.accountant.cohort_size:
-            large, small = self.accountant.cohort_size, self.cohort_size
-            raise ValueError(f"noise_cohort_size is {large}: set it to at least the cohort that trains, {small}")
+        check_value("noise_cohort_size", self.accountant.cohort_size, int, Bounds(minimum=self.cohort_size))
 
     @property
     def noise_multiplier(self) -> float:
         """The standard deviation of the noise on the sum over the small cohort, over the clipping norm."""
         return self.accountant.noise_multiplier * self.cohort_size / self.accountant.cohort_size
-
-    def epsilon(self, delta: float) -> float:
-        """Return the epsilon of the large cohort, which training with that many users per round would have."""
-        return self.accountant.epsilon(delta)
 
     def small_cohort_accountant(self) -> PrivacyAccountant:
         """Return the accountant of the small cohort, for what this training really spends."""
@@ -149,12 +141,13 @@ class Simulation:
 
     def describe(self, delta: float) -> str:
         """Return the guarantee in words, for a report."""
-        guarantee = f"({self.epsilon(delta):.4g}, {delta:.3g})-differential privacy ({self.accountant.adjacency})"
+        epsilon, adjacency = self.accountant.epsilon(delta), self.accountant.adjacency
+        guarantee = f"({epsilon:.4g}, {delta:.3g})-differential privacy ({adjacency})"
         large, small = f"{self.accountant.cohort_size:,}", f"{self.cohort_size:,}"
         if self.cohort_size == self.accountant.cohort_size:
             return f"{guarantee}, with {small} users per round."
+        spent = self.small_cohort_accountant().epsilon(delta)
         return (
             f"The noise is that of {large} users per round, simulated with {small}: training with {large} would have "
-            f"{guarantee}. This training, with {small}, spends epsilon "
-            f"{self.small_cohort_accountant().epsilon(delta):.3g}."
+            f"{guarantee}. This training, with {small}, spends epsilon {spent:.3g}."
         )

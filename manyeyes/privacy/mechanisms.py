@@ -1,10 +1,9 @@
 """Differential privacy of users: clipped updates, noise on their sum, and the budget that both spend."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from dataclasses import field, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -20,16 +19,12 @@ from manyeyes.core.registry import check_options, component, option, register
 from manyeyes.core.state import CohortResult, DivergenceError, RoundContext
 from manyeyes.privacy.accountant import METHODS, PrivacyAccountant, update_noise
 from manyeyes.privacy.calibration import Simulation, auto_delta, min_noise_multiplier
-from manyeyes.privacy.gaussian import GaussianSource
 
 PrivacyState = dict[str, Tensor]
 FLOAT32 = torch.finfo(torch.float32)
 SAMPLING = {PoissonSampler: "poisson", UniformSampler: "fixed", AllClients: "none"}
-COVERED: dict[str, tuple[type, ...]] = {
-    "sampler": tuple(SAMPLING),
-    "client_weighting": (WeightUniformly,),
-    "example_weighting": (ImportanceReweighting,),
-}
+WEIGHTINGS = {"client_weighting": (WeightUniformly,), "example_weighting": (ImportanceReweighting,)}
+COVERED: dict[str, tuple[type, ...]] = {"sampler": tuple(SAMPLING), **WEIGHTINGS}
 DELTA_HELP = "probability that the guarantee fails; 0: users^-1.1"
 REPRODUCIBLE_NOISE_HELP = "draw the noise from the seed: the run repeats, and the noise protects no one"
 
@@ -47,9 +42,7 @@ class CentralDP:
     noise_multiplier: float = option(0.0, "noise stddev / clipping norm; 0: the smallest within epsilon", minimum=0)
     delta: float = option(0.0, DELTA_HELP, minimum=0, below=1)
     clipping_norm: float = option(1.0, "bound on the update norm; with a target quantile: in the first round", above=0)
-    target_quantile: float = option(
-        0.0, "the clipping norm follows this quantile of the update norms; 0: it is fixed", minimum=0, below=1
-    )
+    target_quantile: float = option(0.0, "quantile of the update norms to clip at; 0: fixed norm", minimum=0, below=1)
     clip_learning_rate: float = option(0.2, "how fast the clipping norm follows", above=0)
     clipped_count_stddev: float = option(0.0, "noise stddev on the unclipped count; 0: cohort / 20", minimum=0)
     noise_cohort_size: int = option(0, "clients per round whose noise is simulated; 0: those that train", minimum=0)
@@ -67,23 +60,20 @@ class CentralDP:
         if type(algorithm.sampler) not in SAMPLING:
             name = type(algorithm.sampler).__name__
             return f"privacy=central has no accounting for sampler={name}: set sampler=poisson, uniform or all"
-        num_users = len(population.user_ids)
-        if self.noise_cohort_size > num_users:
-            setting = f"privacy.noise_cohort_size={self.noise_cohort_size}"
-            return f"{setting} is more than the {num_users} users of the data: choose a smaller one"
-        if self.noise_cohort_size and isinstance(algorithm.sampler, AllClients):
+        size, num_users = self.noise_cohort_size, len(population.user_ids)
+        if size > num_users:
+            return f"privacy.noise_cohort_size={size} is more than the {num_users} users of the data: set a smaller one"
+        if size and isinstance(algorithm.sampler, AllClients):
             return "privacy.noise_cohort_size simulates a larger cohort, and sampler=all has every user: set it to 0"
         return _incompatibility(algorithm)
 
-    def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> CentralDP:
+    def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> "CentralDP":
         """Return the mechanism with the noise that the budget needs for a run of that many rounds."""
         sampler, num_users = algorithm.sampler, len(population.user_ids)
         cohort_size = sampler.cohort_size if isinstance(sampler, PoissonSampler | UniformSampler) else num_users
-        noise_cohort_size = self.noise_cohort_size or cohort_size
+        sizes = num_users, self.noise_cohort_size or cohort_size, rounds
         delta = self.delta or auto_delta(num_users)
-        accountant = PrivacyAccountant(
-            num_users, noise_cohort_size, rounds, self.noise_multiplier or 1.0, SAMPLING[type(sampler)], self.accountant
-        )
+        accountant = PrivacyAccountant(*sizes, self.noise_multiplier or 1.0, SAMPLING[type(sampler)], self.accountant)
         noise_multiplier = self.noise_multiplier or min_noise_multiplier(accountant, self.epsilon, delta)
         simulation = Simulation(replace(accountant, noise_multiplier=noise_multiplier), cohort_size)
         calibrated = replace(self, noise_multiplier=noise_multiplier, delta=delta, simulation=simulation)
@@ -92,7 +82,6 @@ class CentralDP:
 
     @property
     def accounting(self) -> Simulation:
-        """The accounting of the run."""
         if self.simulation is None:
             raise ValueError("privacy is not calibrated: train() does it, or call privacy.calibrate(...) first")
         return self.simulation
@@ -129,15 +118,11 @@ class CentralDP:
         return update_noise(self.noise_multiplier, stddev), stddev
 
     def next_clipping_norm(self, norm: float, unclipped_fraction: float) -> float:
-        """Return C exp(-clip_learning_rate (b - target_quantile)), where b is the noisy unclipped fraction of clients.
-
-        The norm follows a quantile of the updates' norms (Andrew et al. 2021); b takes a part of the noise multiplier.
-        """
+        """Return C exp(-clip_learning_rate (b - target_quantile)) (Andrew et al. 2021); b is the noisy fraction."""
         change = -self.clip_learning_rate * (unclipped_fraction - self.target_quantile)
         if not math.log(FLOAT32.tiny) < math.log(norm) + change < math.log(FLOAT32.max):
-            raise DivergenceError(
-                "the clipping norm has left the range of float32: lower privacy.clip_learning_rate or the noise"
-            )
+            fix = "lower privacy.clip_learning_rate or the noise"
+            raise DivergenceError(f"the clipping norm has left the range of float32: {fix}")
         return norm * math.exp(change)
 
     def epsilon_spent(self, rounds: int, privacy_state: PrivacyState) -> float:
@@ -188,7 +173,7 @@ class LocalDP:
             return "privacy=local adds the clients' noise to the sum, after compression: set compressor=none"
         return _incompatibility(algorithm)
 
-    def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> LocalDP:
+    def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> "LocalDP":
         return replace(self, delta=self.delta or auto_delta(len(population.user_ids)))
 
     def init(self) -> PrivacyState:
@@ -237,3 +222,30 @@ def _incompatibility(algorithm: Algorithm) -> str | None:
         reason = "example_weighting=importance would read p(y) from all users' labels"
         return f"{reason}: set example_weighting.target_distribution"
     return None
+
+
+class GaussianSource:
+    """Standard normal numbers from a secret seed, of which Philox uses 128 bits, and 64 bits on a GPU.
+
+    PyTorch's CPU generator uses 32: an attacker who sees a sum could try all seeds and subtract the noise.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._host_rng = np.random.Generator(np.random.Philox(key=seed % 2**128))
+        self._device_rng = cache(lambda device: torch.Generator(device).manual_seed(seed % 2**64))
+
+    def scalar(self) -> float:
+        return float(self._host_rng.standard_normal())
+
+    def sample_like(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the same shape, type and device."""
+        if not tensor.is_cuda:
+            sample = self._host_rng.standard_normal(tuple(tensor.shape), np.float32)
+            return torch.from_numpy(sample).to(tensor.device, tensor.dtype)
+        generator = self._device_rng(tensor.device)
+        return torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=tensor.dtype)
+
+    def noise_like(self, tensor: Tensor, stddev: float, personal_mask: Tensor | None) -> Tensor:
+        """Return noise for the shared values; personal layers get none."""
+        noise = stddev * self.sample_like(tensor)
+        return noise if personal_mask is None else noise * ~personal_mask

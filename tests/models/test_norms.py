@@ -134,7 +134,7 @@ def test_group_count_equals_hand_computation(channels: int, max_groups: int, cou
 
 
 def test_less_than_one_group_is_refused() -> None:
-    with pytest.raises(ValueError, match="groups is 0: give at least 1"):
+    with pytest.raises(ValueError, match="max_groups is 0: set it to a whole number of at least 1"):
         group_norms(nn.BatchNorm2d(4), 0)
 
 

@@ -198,7 +198,7 @@ def test_the_noise_of_update_and_count_together_is_the_noise_that_is_accounted_f
     [
         ({"num_users": 0}, "num_users is 0: set it to a whole number of at least 1"),
         ({"cohort_size": 0}, "cohort_size is 0"),
-        ({"cohort_size": 101}, "cohort_size is 101: set it to at most the number of users, 100"),
+        ({"cohort_size": 101}, "cohort_size is 101: set it to a whole number at most 100"),
         ({"rounds": 0}, "rounds is 0"),
         ({"noise_multiplier": 0.0}, r"noise_multiplier is 0\.0: set it to a number above 0"),
         ({"noise_multiplier": math.nan}, "noise_multiplier is nan"),

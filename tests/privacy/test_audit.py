@@ -16,7 +16,7 @@ from manyeyes.core import guarantee
 from manyeyes.core.population import Population
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.privacy.audit import Audit, audit
-from manyeyes.privacy.gaussian import GaussianSource
+from manyeyes.privacy.mechanisms import GaussianSource
 
 SMALL: dict[str, Any] = {"num_users": 50, "num_canaries": 2000, "reproducible_noise": True}
 

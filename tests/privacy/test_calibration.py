@@ -132,5 +132,5 @@ def test_what_cannot_be_computed_is_one_sentence(arguments: dict[str, Any], mess
 
 
 def test_the_simulated_cohort_is_at_least_the_cohort_that_trains() -> None:
-    with pytest.raises(ValueError, match="noise_cohort_size is 10: set it to at least the cohort that trains, 20"):
+    with pytest.raises(ValueError, match="noise_cohort_size is 10: set it to a whole number of at least 20"):
         Simulation(PrivacyAccountant(100, 10, 5, 1.0), 20)

@@ -178,7 +178,7 @@ def test_a_target_distribution_makes_fedir_private() -> None:
         ),
         (
             lambda: private_algorithm(CentralDP(noise_cohort_size=10)),
-            "noise_cohort_size is 10: set it to at least the cohort that trains",
+            "noise_cohort_size is 10: set it to a whole number of at least 20",
         ),
         (lambda: CentralDP(accountant="guess"), r"privacy\.accountant is 'guess': set it to rdp or pld"),
     ],

@@ -15,8 +15,7 @@ import torch
 
 from manyeyes.components import SGD, AllClients, MatchingLayers, PoissonSampler, UniformSampler
 from manyeyes.core.round import run_round
-from manyeyes.privacy.gaussian import GaussianSource
-from manyeyes.privacy.mechanisms import CentralDP, LocalDP
+from manyeyes.privacy.mechanisms import CentralDP, GaussianSource, LocalDP
 from tests.privacy.private_runs import (
     NUM_USERS,
     POPULATION,

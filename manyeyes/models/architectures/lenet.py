@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from manyeyes.core.registry import Bounds, check_value, register
 
+Width = Annotated[int, "channels of the convolutions; 64 is the paper's"]
+
 
 @register("model", "lenet")
 class LeNet(nn.Module):
@@ -18,9 +20,7 @@ class LeNet(nn.Module):
     channels_last = ("cpu", "cuda")  # devices on which this memory format is faster
     head = ("fc3", "fc2", "fc1", "conv2")
 
-    def __init__(
-        self, classes: int, size: int, width: Annotated[int, "channels of the convolutions; 64 is the paper's"] = 64
-    ) -> None:
+    def __init__(self, classes: int, size: int, width: Width = 64) -> None:
         super().__init__()
         if size < 4:
             raise ValueError(f"model=lenet halves its images twice and got images of {size} px: give 4 or more")
@@ -32,8 +32,8 @@ class LeNet(nn.Module):
         self.fc3 = nn.Linear(3 * width, classes)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        x = _conv_relu_pool(self.conv2, _conv_relu_pool(self.conv1, x_BCHW))
-        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
+        x = _conv_relu_pool(self.conv2, _conv_relu_pool(self.conv1, x_BCHW)).flatten(1)
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
 
 
 def _conv_relu_pool(layer: nn.Conv2d, x_BCHW: Tensor) -> Tensor:

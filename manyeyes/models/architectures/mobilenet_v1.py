@@ -23,8 +23,7 @@ class DepthwiseSeparable(nn.Module):
         self.bn2 = norm(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = norm_relu(self.bn1, self.depthwise(x))
-        return norm_relu(self.bn2, self.pointwise(x))
+        return norm_relu(self.bn2, self.pointwise(norm_relu(self.bn1, self.depthwise(x))))
 
 
 @register("model", "mobilenet_v1")

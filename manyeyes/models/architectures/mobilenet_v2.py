@@ -11,6 +11,8 @@ from manyeyes.models.norms import Norm, NormName, norm_layer
 # Expansion, channels, blocks and first stride of each stage: table 2 of the paper.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
+Bottleneck = Annotated[int, "units of a linear layer before the classifier; 0: none"]
+
 
 class InvertedResidual(nn.Module):
     """A widening, a depthwise and a narrowing linear convolution, with a residual connection where shapes allow."""
@@ -24,8 +26,7 @@ class InvertedResidual(nn.Module):
         self.use_residual = stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.conv(x)
-        return x + y if self.use_residual else y
+        return x + self.conv(x) if self.use_residual else self.conv(x)
 
 
 @register("model", "mobilenet_v2")
@@ -38,12 +39,7 @@ class MobileNetV2(nn.Module):
     architecture = "mobilenet_v2"
     channels_last = ("cpu", "cuda")  # devices on which this memory format is faster
 
-    def __init__(
-        self,
-        classes: int,
-        norm: NormName = "group",
-        bottleneck: Annotated[int, "units of a linear layer before the classifier; 0: none"] = 0,
-    ) -> None:
+    def __init__(self, classes: int, norm: NormName = "group", bottleneck: Bottleneck = 0) -> None:
         super().__init__()
         check_value("model.bottleneck", bottleneck, int, Bounds(minimum=0))
         make_norm = norm_layer(norm, 8)

@@ -20,7 +20,6 @@ POINTS = {3: (0, 1, -1, 0.5, -2), 5: (0, 1, -1, 2, -2, 0.5, -0.5)}  # by the row
 MIN_CHANNELS_TIMES_ROWS = 320
 MIN_OUTPUTS_PER_CHANNEL = 4
 MAX_HEIGHT = 56
-
 MIN_ONEDNN_WEIGHTS = 2**18  # of a linear layer; for smaller ones oneDNN's start-up time is longer
 MIN_ONEDNN_ROWS = 2  # MKL is fast for the product with a single vector
 
@@ -52,7 +51,7 @@ class WinogradConv2d(nn.Conv2d):
 
 
 @cache
-def winograd_matrices(height: int, kernel_rows: int, top: int) -> tuple[Tensor, Tensor, Tensor]:
+def winograd_matrices(height: int, kernel_rows: int, top: int) -> tuple[Tensor, ...]:
     """Return the matrices from image rows to values, from products of values to output rows, and for kernels.
 
     Polynomials are multiplied by multiplying their values at some points; the transposed matrices filter.
@@ -66,8 +65,7 @@ def winograd_matrices(height: int, kernel_rows: int, top: int) -> tuple[Tensor, 
         to_rows[first : first + TILE_ROWS, tile] = _evaluation(kernel_rows, TILE_ROWS).T
     unpadded = to_values[:, :, top : top + height].reshape(-1, height)  # the padding is 0
     matrices = (unpadded, to_rows[:num_rows].reshape(num_rows, -1), _evaluation(kernel_rows, kernel_rows))
-    image_matrix, output_matrix, kernel_matrix = (torch.from_numpy(matrix).float() for matrix in matrices)
-    return image_matrix, output_matrix, kernel_matrix
+    return tuple(torch.from_numpy(matrix).float() for matrix in matrices)
 
 
 def _evaluation(kernel_rows: int, num_coefficients: int) -> NDArray[np.float64]:
@@ -95,10 +93,8 @@ class OneDNNProduct(torch.autograd.Function):
     def backward(context: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         a, b = context.saved_tensors
         needs_a, needs_b = context.needs_input_grad
-        return (
-            OneDNNProduct.apply(grad, b.t()) if needs_a else None,
-            OneDNNProduct.apply(grad.t(), a.t()) if needs_b else None,
-        )
+        grad_a = OneDNNProduct.apply(grad, b.t()) if needs_a else None
+        return grad_a, OneDNNProduct.apply(grad.t(), a.t()) if needs_b else None
 
 
 class OneDNNLinear(nn.Linear):
@@ -107,8 +103,7 @@ class OneDNNLinear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.dtype != torch.float32 or inputs.numel() < MIN_ONEDNN_ROWS * self.in_features:
             return super().forward(inputs)
-        product: Tensor = OneDNNProduct.apply(inputs.reshape(-1, self.in_features), self.weight)
-        outputs = product.view(*inputs.shape[:-1], self.out_features)
+        outputs = OneDNNProduct.apply(inputs.reshape(-1, self.in_features), self.weight).view(*inputs.shape[:-1], -1)
         return outputs if self.bias is None else outputs + self.bias
 
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 MAX_PATCH_CHANNELS = 4  # of images, up to which a GPU's own convolutions are slow
 MIN_GROUP_CHANNELS = 64  # from which one kernel runs all groups of a convolution
-RELU_MAXIMUM = {nn.ReLU: torch.inf, nn.ReLU6: 6.0}
+RELU_MAXIMUM: dict[type, float] = {nn.ReLU: torch.inf, nn.ReLU6: 6.0}
 ALIGNMENT = 8  # rows of matrices of a multiple of this many values use the tensor cores
 
 
@@ -34,16 +33,12 @@ class PatchConv2d(nn.Conv2d):
         patches = segments.unfold(1, rows, down).transpose(3, 4)  # [B, H, W, rows, segment]
         weights = F.pad(weight.permute(0, 2, 3, 1).flatten(2), (0, extra)).flatten(1)
         outputs = torch.bmm(patches.flatten(3).flatten(1, 2), weights.t().expand(len(images), -1, -1))
-        if bias is not None:
-            outputs = outputs + bias
+        outputs = outputs if bias is None else outputs + bias
         return outputs.unflatten(1, patches.shape[1:3]).permute(0, 3, 1, 2)
 
 
 class RowConv2d(nn.Conv2d):
-    """A Conv2d of stride 1 as one matrix product for each row of its kernel, which runs for many clients at once.
-
-    Libraries run the groups of a convolution one after another if a group has few channels.
-    """
+    """A Conv2d of stride 1 as one product for each row of its kernel; libraries run groups of few channels in turn."""
 
     def _conv_forward(self, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         (rows, columns), (top, left) = self.kernel_size, padding_of(self)
@@ -55,8 +50,7 @@ class RowConv2d(nn.Conv2d):
         row_inputs = [segments[:, y : y + height].flatten(1, 2) for y in range(rows)]
         products = [torch.bmm(inputs, weights_of_images[:, y].mT) for y, inputs in enumerate(row_inputs)]
         outputs = sum(products[1:], products[0])
-        if bias is not None:
-            outputs = outputs + bias
+        outputs = outputs if bias is None else outputs + bias
         return outputs.unflatten(1, (height, width)).permute(0, 3, 1, 2)
 
 
@@ -75,10 +69,7 @@ class AlignedLinear(nn.Linear):
 
 
 class ClientLinear(AlignedLinear):
-    """A Linear whose weight gradient has the memory layout of the weights.
-
-    By default `vmap` computes it transposed, and then it is transposed back for each client, value by value.
-    """
+    """A Linear whose weight gradient has the layout of the weights; `vmap` alone computes it transposed."""
 
     def _product(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if inputs.dim() != 2:
@@ -101,12 +92,7 @@ def _(inputs: Tensor, weights: Tensor) -> Tensor:
 @multiply.register_vmap
 def _(info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, weights: Tensor) -> tuple[Tensor, int]:
     inputs_KBI = clients_first(inputs, in_dims[0], info.batch_size)
-    outputs: Tensor = multiply(inputs_KBI, clients_first(weights, in_dims[1], info.batch_size))
-    return outputs, 0
-
-
-def _multiply_setup(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+    return multiply(inputs_KBI, clients_first(weights, in_dims[1], info.batch_size)), 0
 
 
 def _multiply_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +100,7 @@ def _multiply_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     return torch.matmul(grad, weights), torch.matmul(grad.mT, inputs)
 
 
-multiply.register_autograd(_multiply_backward, setup_context=_multiply_setup)
+multiply.register_autograd(_multiply_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
 
 
 def optimize_for_cuda(module: nn.Module, vmapped: bool) -> nn.Module:
@@ -129,8 +115,8 @@ def optimize_for_cuda(module: nn.Module, vmapped: bool) -> nn.Module:
             layer.__class__ = ClientLinear if vmapped else AlignedLinear
         if fast := _faster_convolution(layer, vmapped, fuses_layers):
             layer.__class__ = fast
-            if not is_channels_last:
-                layer.register_forward_hook(_make_contiguous)
+            if not is_channels_last:  # a `view` in the module may rely on the layout of a plain Conv2d
+                layer.register_forward_hook(lambda layer, inputs, outputs: outputs.contiguous())
     return module
 
 
@@ -148,24 +134,16 @@ def _faster_convolution(layer: nn.Module, vmapped: bool, fuses_layers: bool) -> 
     return RowConv2d if min(layer.in_channels, layer.out_channels) < MIN_GROUP_CHANNELS else GroupConv2d
 
 
-def _make_contiguous(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
-    """Return the outputs in the layout of a plain Conv2d, which a `view` in the module may rely on."""
-    return outputs.contiguous()
-
-
 def _fuse_norms(module: nn.Module) -> None:
     """Fuse each GroupNorm of a Sequential with the ReLU after it, unless the norm is used in several places."""
     num_uses = Counter(layer for _, layer in module.named_modules(remove_duplicate=False))
     for layer in module.modules():
         if type(layer) is nn.GroupNorm and layer.affine:
             layer.__class__ = FusedGroupNorm
-    for parent in module.modules():
-        if isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward:
-            _fuse_sequential(parent, num_uses)
-
-
-def _fuse_sequential(layers: nn.Sequential, num_uses: Counter[nn.Module]) -> None:
-    for index, (norm, activation) in enumerate(pairwise(layers), 1):
-        if isinstance(norm, FusedGroupNorm) and num_uses[norm] == 1 and type(activation) in RELU_MAXIMUM:
-            norm.minimum, norm.maximum = 0.0, RELU_MAXIMUM[type(activation)]
+    sequentials = [layer for layer in module.modules() if isinstance(layer, nn.Sequential)]
+    plain = [sequential for sequential in sequentials if type(sequential).forward is nn.Sequential.forward]
+    for layers, index in [(sequential, index) for sequential in plain for index in range(1, len(sequential))]:
+        norm, maximum = layers[index - 1], RELU_MAXIMUM.get(type(layers[index]))
+        if isinstance(norm, FusedGroupNorm) and num_uses[norm] == 1 and maximum:
+            norm.minimum, norm.maximum = 0.0, maximum
             layers[index] = nn.Identity()

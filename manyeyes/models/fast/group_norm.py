@@ -22,9 +22,7 @@ class FusedGroupNorm(nn.GroupNorm):
         if x.dim() != 4:
             return (super().forward(x) + (0 if residual is None else residual)).clamp(minimum, self.maximum)
         x, residual = to_channels_last(x), None if residual is None else to_channels_last(residual)
-        arguments = (self.num_groups, self.eps, minimum, self.maximum)
-        outputs: Tensor = normalize(x, self.weight, self.bias, residual, *arguments)[0]
-        return outputs
+        return normalize(x, self.weight, self.bias, residual, self.num_groups, self.eps, minimum, self.maximum)[0]
 
 
 @torch.library.custom_op("manyeyes::normalize", mutates_args=())
@@ -44,10 +42,7 @@ def normalize(
 
 
 @normalize.register_fake
-def _(
-    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None,
-    groups: int, eps: float, minimum: float, maximum: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, groups: int, *bounds: float) -> Any:
     mean = x.new_empty(len(x), groups, dtype=torch.float32)
     return torch.empty_like(x), mean, torch.empty_like(mean)
 
@@ -73,18 +68,12 @@ def normalize_backward(
     means = (sums * weight.float()).unflatten(2, (mean.shape[1], -1)).mean(3) / (x.shape[2] * x.shape[3])
     mean_grad, mean_product = (_per_channel(group_means, x) for group_means in means.unbind(1))
     x_grad = _per_channel(scale, x) * (w * clamped_grad - mean_grad - standardized * mean_product)
-    return (
-        to_channels_last(x_grad.to(x.dtype)),
-        x.new_empty(0) if residual is None else to_channels_last(clamped_grad.to(residual.dtype)),
-        sums,
-    )
+    residual_grad = x.new_empty(0) if residual is None else to_channels_last(clamped_grad.to(residual.dtype))
+    return to_channels_last(x_grad.to(x.dtype)), residual_grad, sums
 
 
 @normalize_backward.register_fake
-def _(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, mean: Tensor, scale: Tensor,
-    minimum: float, maximum: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, mean: Tensor, *_: Any) -> Any:
     residual_grad = x.new_empty(0) if residual is None else torch.empty_like(residual)
     return torch.empty_like(x), residual_grad, mean.new_empty(len(x), 2, x.shape[1])
 
@@ -96,9 +85,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tens
 
 def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     weight, residual = ctx.saved_tensors[1], ctx.saved_tensors[3]
-    x_grad, residual_grad, sums = normalize_backward(
-        to_channels_last(grad), *ctx.saved_tensors, ctx.minimum, ctx.maximum
-    )
+    inputs = *ctx.saved_tensors, ctx.minimum, ctx.maximum
+    x_grad, residual_grad, sums = normalize_backward(to_channels_last(grad), *inputs)
     bias_grad, weight_grad = sums.sum(0).to(weight.dtype).unbind()
     return x_grad, weight_grad, bias_grad, None if residual is None else residual_grad, None, None, None, None
 

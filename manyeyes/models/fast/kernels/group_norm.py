@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+Sizes = dict[str, int]  # constants that a kernel is compiled for
 TILE_ELEMENTS = 2048  # that a program reads at a time
 BLOCK_POSITIONS = 64  # of a line that a program takes, where the line is long enough
 SUM_PROGRAMS, WRITE_PROGRAMS = 512, 16384  # number that is aimed at
@@ -277,7 +278,7 @@ def normalize_backward(
 
 def _layout(
     x: Tensor, groups: int, minimum: float, maximum: float, residual: Tensor | None
-) -> tuple[int, int, dict[str, int], dict[str, bool]]:
+) -> tuple[int, int, Sizes, dict[str, bool]]:
     """Return the number of images, the lines of each, and the constants that the kernels are compiled for."""
     images, channels, pixels = len(x), x.shape[1], x.shape[2] * x.shape[3]
     pixels_per_line = 1
@@ -293,15 +294,13 @@ def _layout(
     return images, lines, sizes, flags
 
 
-def _grid(
-    images: int, lines: int, sizes: dict[str, int], num_programs: int, min_tiles: int
-) -> tuple[int, tuple[int, ...]]:
+def _grid(images: int, lines: int, sizes: Sizes, num_programs: int, min_tiles: int) -> tuple[int, tuple[int, ...]]:
     """Return the lines of a program, and the number of programs by positions, lines and images."""
     blocks, rows = triton.cdiv(sizes["V"], sizes["BLOCK"]), sizes["ROWS"]
     tiles = max(triton.cdiv(lines, max(1, num_programs // (images * blocks)) * rows), min_tiles)
     return tiles * rows, (blocks, triton.cdiv(lines, tiles * rows), images)
 
 
-def _group_sizes(sizes: dict[str, int]) -> dict[str, int]:
+def _group_sizes(sizes: Sizes) -> Sizes:
     """Return the constants that the kernels of a group are compiled for."""
     return {name: sizes[name] for name in "CVD"} | {"BLOCK": triton.next_power_of_2(sizes["D"]), "num_warps": 1}
