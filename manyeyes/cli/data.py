@@ -4,8 +4,7 @@ import inspect
 import shlex
 from argparse import BooleanOptionalAction, Namespace
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, get_args
 
 from manyeyes.cli.parser import Parser
 from manyeyes.config.compose import quote_override
@@ -80,14 +79,12 @@ def _add_dataset_arguments(parser: Parser, name: str) -> None:
 
 def options(source: Dataset) -> dict[str, tuple[Any, Any]]:
     """Return the options of a dataset that can be set on the command line: name to (type, default)."""
-    selected = {}
-    for name, parameter in inspect.signature(source.read_manifest, eval_str=True).parameters.items():
-        kind = parameter.annotation
-        if get_origin(kind) is UnionType:  # of a type and None
-            kind = get_args(kind)[0]
-        if parameter.kind is parameter.KEYWORD_ONLY and name in DATASET_OPTIONS:
-            selected[name] = (kind, parameter.default)
-    return selected
+    parameters = inspect.signature(source.read_manifest, eval_str=True).parameters
+    return {
+        name: ((get_args(parameter.annotation) or (parameter.annotation,))[0], parameter.default)  # X of X | None
+        for name, parameter in parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name in DATASET_OPTIONS
+    }
 
 
 def _prepare(args: Namespace) -> int:

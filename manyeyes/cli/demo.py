@@ -99,6 +99,7 @@ def _train(name: str, folder: Path) -> None:
     torch.set_num_threads(1)
     population = make_synthetic(DATASET, processes=1)
     algorithm, rounds = algorithms()[name]
+    metadata: dict[str, dict[str, object]] = {"algorithm": {"name": name}, "model": {"name": "lenet", "width": 16}}
     train(
         population,
         build_model("lenet", len(population.classes), size=DATASET.size, width=16),
@@ -107,11 +108,7 @@ def _train(name: str, folder: Path) -> None:
         evaluate_every=1 if name == CENTRALIZED else EVALUATE_EVERY,
         folder=folder,
         progress=False,
-        metadata={
-            "algorithm": {"name": name},
-            "model": {"name": "lenet", "width": 16},
-            "data": {"name": "synthetic", **asdict(DATASET)},
-        },
+        metadata=metadata | {"data": {"name": "synthetic", **asdict(DATASET)}},
     )
 
 
@@ -126,5 +123,4 @@ def _report(root: Path, folders: dict[str, Path], title: str) -> None:
     write_charts(comparison_charts(curves, baseline, TARGET_FRACTION * baseline, title), root)
     runs = find_runs([f"{name}={folder}" for name, folder in folders.items()])
     write(runs, root / "report.html", "Four ways to train")
-    print(f"Report: {root / 'report.html'}")
-    print(f"In the same folder: {root / 'table.md'}, the charts and every run.")
+    print(f"Report: {root / 'report.html'}\nIn the same folder: {root / 'table.md'}, the charts and every run.")

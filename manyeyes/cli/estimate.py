@@ -161,10 +161,9 @@ def _with_cohorts(
 ) -> dict[int, tuple[Algorithm, int]]:
     """Return the algorithm with each cohort size, and the number of rounds that its privacy budget allows."""
     sampler, num_users = algorithm.sampler, len(population.user_ids)
-    has_cohort_size = hasattr(sampler, "cohort_size")
     sized = {}
     for cohort_size in cohort_sizes or [getattr(sampler, "cohort_size", num_users)]:
-        if has_cohort_size:
+        if hasattr(sampler, "cohort_size"):
             algorithm = replace(algorithm, sampler=replace(sampler, cohort_size=cohort_size))  # type: ignore[type-var]
         elif cohort_size != num_users:
             raise ValueError(f"{type(sampler).__name__} takes all {num_users} users: leave out --cohorts")

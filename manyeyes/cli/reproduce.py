@@ -84,7 +84,7 @@ def _parse_options(arguments: list[str]) -> ReproduceOptions:
         else:
             known = ", ".join((*OPTIONS, *USER_SETTINGS))
             raise ValueError(f"{name} cannot be set, because the paper decides it: choose from {known}.")
-    return ReproduceOptions(**values, **{name: tuple(items) for name, items in lists.items()})
+    return ReproduceOptions(**values | {name: tuple(items) for name, items in lists.items()})
 
 
 def _parse_value(kind: Any, text: str) -> Any:

@@ -47,8 +47,9 @@ def blank_population(
 def model_size(model: FlatModel, num_personal: int, batch_size: int, image_size: tuple[int, int]) -> ModelSize:
     """Return the sizes of a model that trains on batches of these images."""
     images = torch.zeros(batch_size, 3, *image_size)
-    activations = activation_bytes(model, images)
-    return ModelSize(model.num_shared, model.num_trainable, num_personal, activations, images.nbytes)
+    return ModelSize(
+        model.num_shared, model.num_trainable, num_personal, activation_bytes(model, images), images.nbytes
+    )
 
 
 def activation_bytes(model: FlatModel, images: Tensor) -> int:
@@ -131,8 +132,7 @@ def _round_seconds(engine: Engine, weights: Tensor, plan: RoundPlan, context: Ro
 def _as_rank(device: torch.device) -> Iterator[None]:
     """Give this process what a rank on a CPU has: one thread, and memory that it retains."""
     num_threads = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
+    torch.set_num_threads(1 if device.type == "cpu" else num_threads)
     try:
         with retained_memory(device):
             yield

@@ -110,9 +110,7 @@ class ComparedNumber:
 def compare(results: ExhibitResults) -> list[ComparedNumber]:
     """Compare each number of an exhibit, with the runs that have finished and the datasets that are available."""
     return [
-        _count(results, row, metric, printed)
-        if isinstance(metric, Statistic)
-        else _measure(results, row, metric, printed)
+        _compare(results, row, metric, printed)
         for row in results.exhibit.rows
         for metric, printed in row.expected.items()
     ]
@@ -134,29 +132,21 @@ def to_csv(compared: list[ComparedNumber], tag: str) -> str:
     return text.getvalue()
 
 
-def _count(
-    results: ExhibitResults, row: ExhibitRow, statistic: Statistic, printed: PrintedValue | None
+def _compare(
+    results: ExhibitResults, row: ExhibitRow, metric: Metric | Statistic, printed: PrintedValue | None
 ) -> ComparedNumber:
-    datasets = [data for data in row.datasets if data.path.endswith(statistic.path_suffix)]
-    available = [results.populations[data] for data in datasets if data in results.populations]
-    values = tuple(statistic.compute(population) for population in available[:1])
-    return ComparedNumber(row.name, statistic, printed, values, not results.options.tag)
-
-
-def _measure(results: ExhibitResults, row: ExhibitRow, metric: Metric, printed: PrintedValue | None) -> ComparedNumber:
-    scaled, best_runs = results.options.scale_metric(metric), results.best_runs(row, metric)
+    is_paper_run = not results.options.tag
+    if isinstance(metric, Statistic):
+        datasets = [data for data in row.datasets if data.path.endswith(metric.path_suffix)]
+        available = [results.populations[data] for data in datasets if data in results.populations]
+        values = tuple(metric.compute(population) for population in available[:1])
+        return ComparedNumber(row.name, metric, printed, values, is_paper_run)
+    best_runs, scaled = results.best_runs(row, metric), results.options.scale_metric(metric)
+    values, gaps = tuple(best.value for best in best_runs), tuple(best.gap for best in best_runs)
+    has_diverged, best_run = results.has_diverged(row), _distinguish(row, [best.run for best in best_runs])
     budget = scaled.rounds if isinstance(scaled, AfterRounds) else getattr(scaled, "batches", 0)
-    return ComparedNumber(
-        row.name,
-        metric,
-        printed,
-        tuple(best.value for best in best_runs),
-        not results.options.tag,
-        bool(row.runs) and results.has_diverged(row),
-        _distinguish(row, [best.run for best in best_runs]),
-        (budget or 0) if scaled != metric else 0,
-        tuple(best.gap for best in best_runs),
-    )
+    budget = (budget or 0) if scaled != metric else 0
+    return ComparedNumber(row.name, metric, printed, values, is_paper_run, has_diverged, best_run, budget, gaps)
 
 
 def _distinguish(row: ExhibitRow, best_runs: list[RunRecipe]) -> str:

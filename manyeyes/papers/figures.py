@@ -77,7 +77,7 @@ def _printed_points(row: ExhibitRow, drawn: AfterRounds, color: int) -> Series:
 def bars(results: ExhibitResults, metric: Metric, label: str = "", group: NameOf = lambda name: "") -> Iterator[Chart]:
     """Yield a metric of each row, in a chart for each group of rows."""
     y = Axis(label or str(results.options.scale_metric(metric)), percent=True)
-    for title, rows in _groups(_with_metric(results, metric), group).items():
+    for title, rows in _groups((row for row in results.exhibit.rows if metric in row.expected), group).items():
         x, indices = Axis(names=tuple(row.name for row in rows)), list(range(len(rows)))
         values = [[best.value for best in results.best_runs(row, metric)] for row in rows]
         series = [_mean_series("measured", indices, values, 0, "bars")]
@@ -96,7 +96,7 @@ def relative_against(
     line: NameOf,
 ) -> Iterator[Chart]:
     """Yield the relative accuracy against a property of each row: a line for each family of rows."""
-    for title, rows in _groups(_with_metric(results, metric), group).items():
+    for title, rows in _groups((row for row in results.exhibit.rows if metric in row.expected), group).items():
         series = []
         for color, (name, members) in enumerate(_groups(rows, line).items()):
             best_runs = ((row, best) for row in members if (best := results.best_runs(row, metric)))
@@ -152,10 +152,6 @@ def _is_curve(row: ExhibitRow) -> bool:
     """Return whether a row is a learning curve, and neither a baseline nor a point of another chart."""
     is_point = any(isinstance(metric, AfterRounds) and metric.relative for metric in row.expected)
     return bool(row.runs) and row.runs[0].setting("algorithm") != "centralized" and not is_point
-
-
-def _with_metric(results: ExhibitResults, metric: Metric) -> list[ExhibitRow]:
-    return [row for row in results.exhibit.rows if metric in row.expected]
 
 
 def _groups(rows: Iterable[ExhibitRow], group: NameOf) -> dict[str, list[ExhibitRow]]:

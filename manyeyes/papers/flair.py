@@ -78,8 +78,7 @@ def _class_scores() -> Iterator[ExhibitRow]:
 
 def _user_scores() -> Iterator[ExhibitRow]:
     for setting in SETTINGS:
-        quantiles: Expected = {UserQuantile(percent): None for percent in (5, 25, 50, 75, 95)}
-        yield ExhibitRow(setting, (run(f"{setting}-17"),), quantiles)
+        yield ExhibitRow(setting, (run(f"{setting}-17"),), dict.fromkeys(map(UserQuantile, (5, 25, 50, 75, 95))))
 
 
 def _noise_cohorts() -> Iterator[ExhibitRow]:

@@ -48,9 +48,8 @@ def table2() -> Iterator[ExhibitRow]:
     baseline = runs.inaturalist_baseline()
     for data, method, vc, cohort_size, *printed in printed_table("hsu2020", "table2")[1:]:
         row = f"{data}, {_label(method, vc, 'no', cohort_size)}"
-        expected = percentages({**ROUNDS, **BATCHES}, printed, f"Table 2, row {row}")
         run = runs.inaturalist_run(SPLITS[data], method, int(cohort_size), vc == "yes")
-        yield ExhibitRow(row, (run,), expected, baseline)
+        yield ExhibitRow(row, (run,), percentages({**ROUNDS, **BATCHES}, printed, f"Table 2, row {row}"), baseline)
     yield _centralized(baseline, "Centralized", 57.9, "Table 2, row Centralized")
 
 

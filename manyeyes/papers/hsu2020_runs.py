@@ -4,7 +4,7 @@ from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe, make_run
 
 IMAGENET = "preprocess.mean=[0.485,0.456,0.406] preprocess.std=[0.229,0.224,0.225]"
 MOBILENET = f"model=mobilenet_v2 model.norm=group preprocess.scale=[0.08,1] {IMAGENET} algorithm.weight_decay=4e-5"
-CENTRALIZED = "algorithm=centralized algorithm.lr=0.01 algorithm.momentum=0.9 rounds=100 evaluate_every=5"
+CENTRALIZED = "algorithm=centralized algorithm.momentum=0.9 rounds=100 evaluate_every=5"
 LANDMARKS = DatasetRecipe("data/landmarks", ("landmarks", "--raw", "raw/landmarks", "--size", "224"))
 ALPHAS = {10: (100, 10, 1, 0.5, 0.2, 0.1, 0.05, 0), 100: (1000, 0.5, 0)}  # of the released partitions
 INATURALIST_ROUNDS = {("user_120k", False): 50_000, ("user_120k", True): 12_500, ("geo_3k", True): 12_500}  # by FedVC
@@ -53,7 +53,7 @@ def geo_3k_run(start: str, method: str, cohort_size: int) -> RunRecipe:
 def inaturalist_baseline(start: str = "pretrained") -> RunRecipe:
     """Return the centralized run, which does not depend on the partition."""
     name = ("inaturalist-centralized", "" if start == "pretrained" else start)
-    return _inaturalist(name, "user_120k", CENTRALIZED, start)
+    return _inaturalist(name, "user_120k", f"{CENTRALIZED} algorithm.lr=0.01", start)
 
 
 def landmarks_run(layers: str, method: str, ir: bool, cohort_size: int) -> RunRecipe:
@@ -62,7 +62,7 @@ def landmarks_run(layers: str, method: str, ir: bool, cohort_size: int) -> RunRe
 
 
 def landmarks_baseline(layers: str) -> RunRecipe:
-    return _landmarks((layers, "centralized"), layers, CENTRALIZED)
+    return _landmarks((layers, "centralized"), layers, f"{CENTRALIZED} algorithm.lr=0.01")
 
 
 def cifar_run(classes: int, alpha: float, cohort_size: int, epochs: int, rate: float, momentum: float) -> RunRecipe:
@@ -79,10 +79,7 @@ def cifar_run(classes: int, alpha: float, cohort_size: int, epochs: int, rate: f
 
 def cifar_baseline(classes: int) -> RunRecipe:
     """Return the centralized run, which does not depend on the partition."""
-    settings = """
-        algorithm=centralized algorithm.lr=0.02 algorithm.momentum=0.9 algorithm.schedule.kind=cosine
-        rounds=100 evaluate_every=5
-    """
+    settings = f"{CENTRALIZED} algorithm.lr=0.02 algorithm.schedule.kind=cosine"
     return _cifar(f"cifar{classes}-centralized", classes, ALPHAS[classes][0], settings)
 
 

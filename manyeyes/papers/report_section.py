@@ -24,13 +24,11 @@ NOT_REPRODUCED = (
 def paper_sections(runs: list[RunRecord], key: str | None = None) -> list[Section]:
     """Return a section for each table or figure that the runs belong to, or for the one that the user chose."""
     exhibits = list(EXHIBITS.values()) if key is None else [get_exhibit(key)]
-    sections = [
-        section
-        for (paper, options), run_names in _group_runs(runs).items()
-        for exhibit in exhibits
-        if exhibit.paper == paper
-        for section in _comparison(exhibit, options, run_names)
-    ]
+    sections: list[Section] = []
+    for (paper, options), run_names in _group_runs(runs).items():
+        for exhibit in exhibits:
+            if exhibit.paper == paper:
+                sections += _comparison(exhibit, options, run_names)
     return sections if sections or key is None else [_next_to_printed(exhibits[0], runs)]
 
 

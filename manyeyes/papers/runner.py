@@ -18,7 +18,6 @@ from manyeyes.papers.launchers import LauncherError, launch
 from manyeyes.papers.plan import PlannedRun, ReproduceOptions
 from manyeyes.training.processes import Train, run_parallel
 
-EXPECTED_ERRORS = (ValueError, DivergenceError, OSError)  # whose messages say what to do
 POLL_SECONDS = 0.5  # between looks at the first rounds
 MIN_TIMED_ROUNDS = 5
 
@@ -53,7 +52,9 @@ def error_message(error: Exception) -> str:
     """Return one sentence; an unexpected error is given with its type."""
     if is_config_error(error) or is_out_of_memory(error):
         return format_error(error)
-    return str(error) if isinstance(error, EXPECTED_ERRORS) else f"{type(error).__name__}: {error}"
+    return (
+        str(error) if isinstance(error, ValueError | DivergenceError | OSError) else f"{type(error).__name__}: {error}"
+    )
 
 
 def run_overrides(run: PlannedRun, extra: Sequence[str]) -> list[str]:
@@ -67,7 +68,7 @@ def run_overrides(run: PlannedRun, extra: Sequence[str]) -> list[str]:
 def _train_runs(runs: list[PlannedRun], trainable: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
     build_run_config(compose_config([*map(quote_override, trainable[0].settings), *options.extra]))  # or ValueError
     log(estimate(runs, options.parallel))
-    train = _launch if options.launcher else _run_in_processes if options.parallel > 1 else _run_here
+    train = _launch if options.launcher else _run_locally
     with _estimate_after_first_rounds(runs, trainable, options, log):
         errors = train(trainable, options, log)
     # Only the folder tells what has finished: the launcher may have failed, or another command trained a run.
@@ -75,32 +76,28 @@ def _train_runs(runs: list[PlannedRun], trainable: list[PlannedRun], options: Re
     return {folder: errors.get(folder) or "the run did not finish" for folder in unfinished}
 
 
-def _run_here(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
-    failures = {}
-    for number, run in enumerate(runs, 1):
-        if run.status in DONE:
-            continue  # another command trained it in the meantime
-        log(f"{number} of {len(runs)}: {run.folder}")
-        try:
-            config = compose_config([*map(quote_override, run.settings), *options.extra])
-            train_from(config, run.folder, resume=run.can_resume)
-        except Exception as error:  # one failure must not end a night of runs
-            failures[run.folder] = error_message(error)
-    return failures
-
-
-def _run_in_processes(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
-    """Train each run in its own process, with an equal number of cores."""
+def _run_locally(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
+    """Train each run in this process, or several at a time, each in its own process with an equal number of cores."""
     extra = (f"engine.workers={max(1, cores() // options.parallel)}", *options.extra)
 
-    def train_one(number: int, run: PlannedRun, train: Train) -> str:
+    def train_one(number: int, run: PlannedRun, train: Train | None = None) -> str:
         if run.status in DONE:
             return ""  # another command trained it in the meantime
         log(f"{number} of {len(runs)}: {run.folder}")
-        return train(run_overrides(run, extra))
+        return _train_here(run, options.extra) if train is None else train(run_overrides(run, extra))
 
-    errors = run_parallel([partial(train_one, number, run) for number, run in enumerate(runs, 1)], options.parallel)
+    tasks = [partial(train_one, number, run) for number, run in enumerate(runs, 1)]
+    errors = run_parallel(tasks, options.parallel) if options.parallel > 1 else [task() for task in tasks]
     return dict(zip([run.folder for run in runs], errors, strict=True))
+
+
+def _train_here(run: PlannedRun, extra: Sequence[str]) -> str:
+    """Train a run in this process, and return its error message."""
+    try:
+        train_from(compose_config([*map(quote_override, run.settings), *extra]), run.folder, resume=run.can_resume)
+    except Exception as error:  # one failure must not end a night of runs
+        return error_message(error)
+    return ""
 
 
 def _launch(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> Failures:
