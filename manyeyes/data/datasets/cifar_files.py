@@ -85,12 +85,12 @@ class RawCifar:
 def find(raw: Path, classes: int) -> RawCifar:
     """Return the files of the first edition in a folder, each checked to be the published one where that is known."""
     editions = [edition for edition in EDITIONS.values() if edition.name.startswith(f"cifar-{classes}-")]
-    for edition in editions:
-        for path in (raw, raw / edition.folder, raw / edition.archive):
-            if path.is_file() and path.name == edition.archive:
-                return _read_archive(path, edition)
-            if any((path / name).is_file() for name in (*edition.train, edition.test)):
-                return _read_folder(path, edition)
+    places = [(edition, path) for edition in editions for path in (raw, raw / edition.folder, raw / edition.archive)]
+    for edition, path in places:
+        if path.is_file() and path.name == edition.archive:
+            return _read_archive(path, edition)
+        if any((path / name).is_file() for name in (*edition.train, edition.test)):
+            return _read_folder(path, edition)
     archives = " or ".join(edition.archive for edition in editions)
     raise ValueError(f"CIFAR-{classes} is not in {raw}: put {archives} from {SITE} there, or the folder in it")
 
