@@ -1,7 +1,7 @@
 """What settings describe: the algorithm, population, model and options of a run."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -47,7 +47,6 @@ def build_population(config: Config) -> Population:
 
 
 def build_preprocess(config: Config) -> Preprocess:
-    """Return the preprocessing of images."""
     options = plain(config)["preprocess"].items()
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in options}
     return Preprocess(**values)
@@ -57,18 +56,12 @@ def build_model(config: Config, population: Population) -> nn.Module:
     """Return the model for the population's classes and image size, with initial weights from the run's seed."""
     settings = plain(config)
     options = dict(settings["model"])
-    name = options.pop("name")
-    return build_named_model(
-        name,
-        len(population.classes),
-        size=build_preprocess(settings).crop or population.image_shape[0],
-        seed=derive_key(settings["seed"], "weights") % 2**63,
-        **options,
-    )
+    size = build_preprocess(settings).crop or population.image_shape[0]
+    seed = derive_key(settings["seed"], "weights") % 2**63
+    return build_named_model(options.pop("name"), len(population.classes), size=size, seed=seed, **options)
 
 
 def build_run_config(config: Config) -> RunConfig:
-    """Return the options of the run."""
     settings = plain(config)
     return RunConfig(**{option.name: settings[option.name] for option in fields(RunConfig)})
 
@@ -77,7 +70,7 @@ def train_options(config: Config) -> dict[str, Any]:
     """Return the keyword arguments of `train`: the options of the run and of its engine, trackers, callbacks, metrics."""
     settings = plain(config)
     return {
-        **{option.name: settings[option.name] for option in fields(RunConfig)},
+        **asdict(build_run_config(settings)),
         **{option.name: settings["engine"][option.name] for option in ENGINE_OPTIONS},
         "engine": settings["engine"]["name"],
         **{name: listed(settings.get(name)) for name in LISTS},  # descriptions, from which `train` builds components

@@ -11,10 +11,10 @@ from typing import Any
 from hydra import compose, initialize
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, StringNode
 
-from manyeyes.config.errors import IMPORT_PATH, check_settings, format_error, is_config_error, user_choices
-from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, dict_node, group_node
+from manyeyes.config.errors import check_settings, format_error, is_config_error
+from manyeyes.config.groups import GROUPS, IMPORT_PATH, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, dict_node
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -62,27 +62,25 @@ def store_groups() -> None:
 def prepare_overrides(overrides: Sequence[str]) -> list[str]:
     """Store the components that overrides choose by import path; return the overrides with names that Hydra can read."""
     store_groups()
-    for group, import_path in user_choices(overrides):
-        _store_choice(group, _stored_name(import_path), import_path)
-    return [_with_stored_names(override) for override in overrides]
+    return [_store_user_choices(override) for override in overrides]
 
 
-def _with_stored_names(override: str) -> str:
-    name, _, value = override.partition("=")
-    if name.lstrip("+") not in GROUPS or not value:
-        return override
-    return f"{name}={IMPORT_PATH.sub(lambda match: _stored_name(match[0]), value)}"
+def _store_user_choices(override: str) -> str:
+    group = GROUPS.get(override.partition("=")[0].lstrip("+"))
 
+    def store(import_path: re.Match[str]) -> str:
+        assert group is not None, f"{override} chooses from no group"
+        name = re.sub(r"\W", "__", import_path[0])
+        _store_choice(group, name, import_path[0])
+        return name
 
-def _stored_name(import_path: str) -> str:
-    return re.sub(r"\W", "__", import_path)
+    return IMPORT_PATH.sub(store, override) if group else override
 
 
 def _store_choice(group: Group, name: str, choice: str) -> None:
+    node = {"name": StringNode(choice, is_optional=False), **dict_node(group.options(choice))}
     package = group.prefix(choice) if group.is_list else None
-    ConfigStore.instance().store(
-        group=group.name, name=name, node=group_node(choice, group.options(choice)), package=package
-    )
+    ConfigStore.instance().store(group=group.name, name=name, node=DictConfig(node), package=package)
 
 
 PATH_SETTINGS = ("folder", "resume", "data.path")

@@ -8,15 +8,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from manyeyes.config.groups import (
-    GROUPS,
-    PREPROCESS_OPTIONS,
-    RUN_OPTIONS,
-    Group,
-    is_plain,
-    nested_options,
-    setting_names,
-)
+from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, is_plain, nested_options, setting_names
 from manyeyes.core.registry import Option, suggestion
 
 TYPE_NAMES = {"Float": "a number", "Integer": "a whole number", "bool": "true or false"}
@@ -24,7 +16,6 @@ MEMORY_ADVICE = (
     "make algorithm.batch_size, engine.num_streams or engine.workers smaller, keep images off the GPU with "
     "engine.image_storage=cpu, or stop other programs that use the memory"
 )
-IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def is_config_error(error: BaseException) -> bool:
@@ -38,13 +29,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def format_error(error: BaseException, overrides: Iterable[str] = ()) -> str:
-    """Return one sentence that names the setting, the value given and what to do.
-
-    Parameters
-    ----------
-    overrides
-        What was typed: settings of components by import path are only known from it.
-    """
+    """Return one sentence that names the setting, the value given and what to do; overrides name a user's components."""
     if is_out_of_memory(error):
         device = "The GPU" if "CUDA" in str(error) else "This machine"
         return f"{device} has too little memory for this run: {MEMORY_ADVICE}."
@@ -52,19 +37,9 @@ def format_error(error: BaseException, overrides: Iterable[str] = ()) -> str:
         return f"Cannot read {error.override!r}: write name=value, with quotes around a value that has spaces."
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _format_missing_choice(error)
-    chain = list(_chain(error))
-    known = set(setting_names(user_choices(overrides)))
-    return _format_setting_error("\n".join(map(str, chain)), known) or ": ".join(
-        str(cause).partition("\n")[0] for cause in chain
-    )
-
-
-def user_choices(overrides: Iterable[str]) -> Iterator[tuple[Group, str]]:
-    """Yield the components that overrides choose by import path, with their groups."""
-    for override in overrides:
-        name, _, value = override.partition("=")
-        if group := GROUPS.get(name.lstrip("+")):
-            yield from ((group, path) for path in IMPORT_PATH.findall(value))
+    messages = [str(cause) for cause in _chain(error)]
+    sentence = _format_setting_error("\n".join(messages), set(setting_names(overrides)))
+    return sentence or ": ".join(message.partition("\n")[0] for message in messages)
 
 
 def _format_missing_choice(error: MissingConfigException) -> str:
@@ -115,21 +90,21 @@ def check_settings(config: DictConfig) -> None:
     values.pop("hydra", None)
     _check_names("", values, {option.name for option in RUN_OPTIONS} | {"preprocess", *GROUPS})
     _check_options("preprocess", values["preprocess"], PREPROCESS_OPTIONS)
-    for name, group in GROUPS.items():
-        _check_group(group, values[name])
+    for name in GROUPS:
+        _check_group(name, values[name])
 
 
-def _check_group(group: Group, value: Any) -> None:
-    """Check the options of what a group has chosen."""
+def _check_group(name: str, value: Any) -> None:
     if value is None:
         return
     if not isinstance(value, Mapping):
-        raise ValueError(f"{group.name}={value} cannot be read: write {group.name}=NAME.")
-    items = {f"{group.name}.{key}": item for key, item in value.items()} if group.is_list else {group.name: value}
+        raise ValueError(f"{name}={value} cannot be read: write {name}=NAME.")
+    group = GROUPS[name]
+    items = {f"{name}.{key}": item for key, item in value.items()} if group.is_list else {name: value}
     for prefix, item in items.items():
         if not isinstance(item, Mapping) or "name" not in item:
             raise ValueError(unknown_setting(f"{prefix}.{next(iter(item))}" if isinstance(item, Mapping) else prefix))
-        options = {name: option for name, option in item.items() if name != "name"}
+        options = {option: value for option, value in item.items() if option != "name"}
         _check_options(prefix, options, group.options(str(item["name"])))
 
 
@@ -153,7 +128,6 @@ def _check_names(prefix: str, values: Iterable[str], expected: Iterable[str]) ->
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__

@@ -3,8 +3,10 @@
 Nothing is declared here: choices are what the registry holds, and options are what the components declare.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -25,6 +27,7 @@ from manyeyes.engines.base import EngineOptions
 from manyeyes.models import model_options
 from manyeyes.training.config import RunConfig
 
+IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 NO_COMPONENT = "none"  # switches off a slot of the named algorithm
 OPTIONAL_SLOTS = ("partitioner", *(slot.name for slot in fields(Algorithm) if slot.default is None))
 PREPROCESS_OPTIONS = options_of(Preprocess)
@@ -90,15 +93,20 @@ def list_key(choice: str) -> str:
     return choice.rpartition(":")[2].replace(".", "_")
 
 
-def setting_names(choices: Iterable[tuple[Group, str]] = ()) -> Iterator[str]:
-    """Yield the full name of every setting of every built-in choice, and of these choices."""
-    yield from (option.name for option in RUN_OPTIONS)
-    yield from ("preprocess", *option_names(PREPROCESS_OPTIONS, "preprocess"))
-    for group in GROUPS.values():
-        yield group.name
-        for choice in group.choices():
-            yield from option_names(group.options(choice), group.prefix(choice))
-    for group, choice in choices:
+def user_choices(overrides: Iterable[str]) -> Iterator[tuple[Group, str]]:
+    """Yield the components that overrides choose by import path, with their groups."""
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if group := GROUPS.get(name.lstrip("+")):
+            yield from ((group, path) for path in IMPORT_PATH.findall(value))
+
+
+def setting_names(overrides: Iterable[str] = ()) -> Iterator[str]:
+    """Yield the full name of every setting of every built-in choice, and of what overrides choose by import path."""
+    yield from (*(option.name for option in RUN_OPTIONS), "preprocess", *GROUPS)
+    yield from option_names(PREPROCESS_OPTIONS, "preprocess")
+    built_in = ((group, choice) for group in GROUPS.values() for choice in group.choices())
+    for group, choice in chain(built_in, user_choices(overrides)):
         yield from option_names(group.options(choice), group.prefix(choice))
 
 
@@ -112,18 +120,12 @@ def option_names(options: Iterable[Option], prefix: str) -> Iterator[str]:
 SCALARS: dict[Any, type[Any]] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}
 
 
-def group_node(name: str, options: Iterable[Option]) -> DictConfig:
-    """Return the node of a component: its name and its options."""
-    return DictConfig({"name": StringNode(name, is_optional=False)} | dict_node(options))
-
-
 def dict_node(options: Iterable[Option]) -> dict[str, Any]:
     """Return a node for each option that can be typed; options whose default is an object are left out."""
     return {option.name: option_node(option) for option in options if is_plain(option)}
 
 
 def option_node(option: Option) -> Node:
-    """Return the node of one option, with its type and default."""
     if nested := nested_options(option):
         return DictConfig(dict_node(nested))
     kind, is_optional = _kind(option)

@@ -6,15 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING
 from typing import Any
 
-from manyeyes.config.groups import (
-    ENGINE_OPTIONS,
-    GROUPS,
-    PREPROCESS_OPTIONS,
-    RUN_OPTIONS,
-    Group,
-    is_plain,
-    nested_options,
-)
+from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, is_plain, nested_options
 from manyeyes.core.registry import Option, lookup, names
 
 HEAD = """usage: manyeyes run [group=choice ...] [setting=value ...] [--multirun] [--cfg job]
@@ -45,18 +37,10 @@ def _chosen_lines(override: str) -> Iterator[str]:
     if (group := GROUPS.get(name.lstrip("+"))) is None:
         return
     for choice in filter(None, re.split(r"[\[\],]+", value)):
-        if choice not in group.choices():
-            lookup(group.slot, choice)  # refuses an unknown name, and suggests the nearest
-        yield f"{group.name}={choice}{_summary(group, choice)}"
+        is_component = choice not in group.choices() or choice in names(group.slot)  # unlike engine=auto
+        text = (lookup(group.slot, choice).factory.__doc__ or "").strip() if is_component else ""  # refuses other names
+        yield f"{group.name}={choice}{': ' if text else ''}{text.partition(chr(10))[0]}"
         yield from _choice_lines(group, choice) or ["  (no options)"]
-
-
-def _summary(group: Group, choice: str) -> str:
-    """Return the first line of a component's docstring."""
-    if ":" not in choice and choice not in names(group.slot):  # such as engine=auto
-        return ""
-    text = (lookup(group.slot, choice).factory.__doc__ or "").strip()
-    return f": {text.partition(chr(10))[0]}" if text else ""
 
 
 def _group_lines() -> Iterator[str]:
@@ -70,7 +54,7 @@ def _setting_lines() -> Iterator[str]:
     """Yield every setting: of the run, of preprocessing and the engine, and of the choices of every group."""
     yield from ("", "Settings of the run:", *_lines(RUN_OPTIONS, ""))
     yield from ("", "Preprocessing of images:", *_lines(PREPROCESS_OPTIONS, "preprocess."))
-    yield from ("", "Every engine:", *_lines(ENGINE_OPTIONS, "engine."))
+    yield from ("", "Every engine:", *_choice_lines(GROUPS["engine"], "auto"))
     for group in GROUPS.values():
         if group.name == "algorithm":
             yield from _algorithm_lines(group)

@@ -31,13 +31,11 @@ from manyeyes.training.run_files import CONFIG_FILE, check_version
 from manyeyes.training.run_folder import unused_path
 from manyeyes.training.train import train
 
-SUMMARY_METRICS = ("accuracy", "macro_accuracy", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
-USER_METRICS = ("user_mean", "personalized_user_mean")
-RESUME_OVERRIDES = (  # settings that may change in a resumed run
-    "rounds",
-    "max_local_batches",
-    "evaluate_every",
-    "evaluate_every_fraction",
+ACCURACIES = ("accuracy", "macro_accuracy", "user_mean", "personalized_user_mean")
+PRINTED_METRICS = (*ACCURACIES, "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
+SCHEDULE_SETTINGS = ("rounds", "max_local_batches", "evaluate_every", "evaluate_every_fraction")
+RESUME_OVERRIDES = (
+    *SCHEDULE_SETTINGS,
     "checkpoint_seconds",
     "client_state_cache_mib",
     "trackers",
@@ -50,7 +48,12 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
     """Train one run, or one of a sweep: return what a sweep may optimize; a failure does not stop the others."""
     try:
         check_settings(config)
-        result = _train_composed(config)
+        if config.resume:
+            folder = Path(config.resume)
+            settings = resumed_settings(folder, config, HydraConfig.get().overrides.task)
+            result = train_from(settings, folder, resume=True)
+        else:
+            result = train_from(config, _new_folder(config))
     except Exception as error:
         if is_config_error(error) or is_out_of_memory(error):
             error = ValueError(format_error(error))
@@ -59,8 +62,8 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
         failures.append(_with_number(error))
         return None
     if result.folder is not None:  # of several processes of one run, only the first writes its folder
-        printed = (*SUMMARY_METRICS, *USER_METRICS)
-        print(f"{result.folder}: {', '.join(f'{n} {value:.4f}' for n, value in result.final.items() if n in printed)}")
+        printed = [f"{name} {value:.4f}" for name, value in result.final.items() if name in PRINTED_METRICS]
+        print(f"{result.folder}: {', '.join(printed)}")
     return result.final.get(result.metric)
 
 
@@ -82,14 +85,6 @@ def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: boo
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped} Continue with: {resume_command(folder)}") from None
-
-
-def _train_composed(config: DictConfig) -> Result:
-    """Train a run as Hydra has composed it: a new one, or one that is resumed."""
-    if not config.resume:
-        return train_from(config, _new_folder(config))
-    folder = Path(config.resume)
-    return train_from(resumed_settings(folder, config, HydraConfig.get().overrides.task), folder, resume=True)
 
 
 def _new_folder(config: DictConfig) -> Path:
@@ -121,12 +116,11 @@ def resumed_settings(folder: Path, config: DictConfig, overrides: Sequence[str])
             settings[keys[0]] = new[keys[0]]
         elif keys != ["resume"]:
             _copy(keys, new, settings)
-    for name, value in settings.items():
-        if _is_incomplete(name, value):
-            raise ValueError(
-                f"{folder} was started in Python, and does not record how its {name} was made: add {name}=..., or "
-                f"continue it in Python with train(..., folder={str(folder)!r}, resume=True)"
-            )
+    if name := next((name for name, value in settings.items() if _is_incomplete(name, value)), None):
+        raise ValueError(
+            f"{folder} was started in Python, and does not record how its {name} was made: add {name}=..., or "
+            f"continue it in Python with train(..., folder={str(folder)!r}, resume=True)"
+        )
     return settings
 
 

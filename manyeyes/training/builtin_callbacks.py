@@ -91,31 +91,21 @@ class EarlyStopping(Callback):
             run.request_stop(f"{self.metric} has not improved on {self._best:.4g} in {self._num_without} evaluations")
 
 
-class PrivacyLedger(Callback):
-    """Writes `privacy.json` at the end of a private run: the guarantee, and what was spent."""
+class FinalReports(Callback):
+    """Writes `per_class.csv` and `per_user.csv` at the end of a run, and `privacy.json` if it is private."""
 
     def on_train_end(self, run: TrainingRun, result: Result) -> None:
-        privacy, state = run.algorithm.privacy, run.state
-        if privacy is None or run.folder is None:
+        if run.folder is None:
             return
-        report = {
-            "guarantee": privacy.describe(),
-            "epsilon": privacy.epsilon_spent(state.round, state.privacy_state),
-            "rounds": state.round,
-            "mechanism": describe("privacy", privacy),
-        }
-        RunFolder(run.folder).write_json(PRIVACY_FILE, report)
-
-
-class Tables(Callback):
-    """Writes `per_class.csv` and `per_user.csv` at the end of a run."""
-
-    def on_train_end(self, run: TrainingRun, result: Result) -> None:
-        if run.folder is None or run.evaluator is None or result.score is None:
-            return
-        folder, population = RunFolder(run.folder), run.evaluator.population
-        folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population))
-        folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))
+        folder, privacy, state = RunFolder(run.folder), run.algorithm.privacy, run.state
+        if privacy is not None:
+            epsilon = privacy.epsilon_spent(state.round, state.privacy_state)
+            report = {"guarantee": privacy.describe(), "epsilon": epsilon, "rounds": state.round}
+            folder.write_json(PRIVACY_FILE, report | {"mechanism": describe("privacy", privacy)})
+        if run.evaluator is not None and result.score is not None:
+            population = run.evaluator.population
+            folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population))
+            folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))
 
 
 def per_class_table(score: Score, population: Population) -> str:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyeyes.core.registry import build, describe
@@ -18,8 +17,8 @@ from manyeyes.core.state import ServerState
 from manyeyes.training.run_files import Event
 
 if TYPE_CHECKING:
+    from manyeyes.training.loop import TrainingLoop
     from manyeyes.training.result import Result
-    from manyeyes.training.setup import TrainingSetup
 
 
 class TrainingRun:
@@ -28,38 +27,32 @@ class TrainingRun:
     `events` and `state` are copies. The state is the server's: with privacy, its weights hold only noised updates.
     """
 
-    def __init__(
-        self,
-        setup: TrainingSetup,
-        folder: Path | None,
-        read_events: Callable[[], list[Event]],
-        read_state: Callable[[], ServerState],
-    ) -> None:
-        algorithm = setup.algorithm
+    def __init__(self, loop: TrainingLoop) -> None:
+        setup, algorithm = loop.setup, loop.setup.algorithm
         self.algorithm = algorithm if algorithm.privacy is None else copy.deepcopy(algorithm)
         self.population = setup.population  # that is trained on
         self.config = setup.config
         self.evaluator = setup.evaluator
         self.metrics = setup.metrics  # that are reported in addition to the usual ones
-        self.folder = folder  # None on the processes that write nothing, and in a run without a folder
+        self.folder = loop.recorder.path  # None on the processes that write nothing, and in a run without a folder
         self.rank = setup.dist.rank  # of this process under torchrun; the first has 0
         self.stop_reason: str | None = None
-        self._read_events, self._read_state = read_events, read_state
+        self._loop = loop
 
     @property
     def events(self) -> list[Event]:
         """The events so far, those before a resume too."""
-        return copy.deepcopy(self._read_events())
+        return copy.deepcopy(self._loop.recorder.events)
 
     @property
     def state(self) -> ServerState:
         """The server's state after the last round."""
-        return copy.deepcopy(self._read_state())
+        return copy.deepcopy(self._loop.state)
 
     @property
     def round(self) -> int:
         """How many rounds are completed."""
-        return self._read_state().round
+        return self._loop.state.round
 
     def request_stop(self, reason: str) -> None:
         """End the run after this round, as if it were the last."""

@@ -59,7 +59,6 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path, device: torch.device) -> Checkpoint:
-    """Read a checkpoint."""
     try:
         with safe_open(path, "pt", device=str(device)) as file:
             metadata = json.loads((file.metadata() or {})[METADATA_KEY])

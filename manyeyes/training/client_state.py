@@ -11,9 +11,8 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, MutableMapping
-from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import safetensors.torch
 import torch
@@ -24,8 +23,7 @@ from manyeyes.core.state import ClientState
 COPY_BYTES = 2**24  # that are copied at a time
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """Where the state of a client is in the file."""
 
     client_id: int
@@ -35,7 +33,6 @@ class Record:
 
 
 def state_bytes(state: ClientState) -> int:
-    """Return how much memory a state takes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
@@ -89,11 +86,8 @@ class ClientStateStore(MutableMapping[int, ClientState]):
         record = self._records[client_id]
         data = os.pread(self._file.fileno(), record.size, record.offset)
         if checksum(client_id, data) != record.checksum:
-            print(
-                f"The state of client {client_id} in {self._path} is damaged: the client starts again from the shared "
-                "model.",
-                file=sys.stderr,
-            )
+            damage = f"The state of client {client_id} in {self._path} is damaged"
+            print(f"{damage}: the client starts again from the shared model.", file=sys.stderr)
             del self[client_id]
             raise KeyError(client_id)
         state = {name: tensor.to(self._device) for name, tensor in safetensors.torch.load(data).items()}
@@ -131,7 +125,7 @@ class ClientStateStore(MutableMapping[int, ClientState]):
         self._uncommitted.clear()
         if self._path is not None and self._open_file is not None:
             os.fsync(self._open_file.fileno())
-        return torch.tensor([astuple(record) for record in self._records.values()], dtype=torch.int64).view(-1, 4)
+        return torch.tensor(list(self._records.values()), dtype=torch.int64).view(-1, 4)
 
     def commit(self) -> None:
         """The checkpoint with the last index is on disk: free what only older checkpoints referred to."""
@@ -173,17 +167,14 @@ class ClientStateStore(MutableMapping[int, ClientState]):
             offset = self._free[len(data)].pop()
         else:
             offset, self._end = self._end, self._end + len(data)
-        self._write_bytes(data, offset)
-        self._uncommitted.add(offset)
-        self._records[client_id] = Record(client_id, offset, len(data), checksum(client_id, data))
-
-    def _write_bytes(self, data: bytes, offset: int) -> None:
         written = 0
         try:
             while written < len(data):
                 written += os.pwrite(self._file.fileno(), memoryview(data)[written:], offset + written)
         except OSError as error:  # such as a full disk, which names no file
             raise OSError(error.errno, error.strerror, str(self._path or tempfile.gettempdir())) from error
+        self._uncommitted.add(offset)
+        self._records[client_id] = Record(client_id, offset, len(data), checksum(client_id, data))
 
     def _release(self, record: Record) -> None:
         """Free the offset of a record that has been replaced; after the next checkpoint if the last refers to it."""

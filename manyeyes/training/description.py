@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from itertools import chain
 from typing import Any
@@ -13,14 +13,7 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import (
-    DESCRIPTION_ATTRIBUTE,
-    SETTINGS,
-    describe,
-    import_object,
-    import_path,
-    source_hash,
-)
+from manyeyes.core.registry import DESCRIPTION_ATTRIBUTE, SETTINGS, describe, import_object, import_path, source_hash
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models.flat import FlatModel
@@ -60,17 +53,11 @@ def describe_training(
 def source_hashes(components: Iterable[Any], description: Mapping[str, Any]) -> dict[str, str]:
     """Return the hash of the source file of each component that does not come with manyeyes, by import path."""
     paths = {import_path(component): component for component in components if component is not None}
-    paths |= {path: import_object(path) for path in _import_paths(description) if path not in paths}
+    items = chain.from_iterable(value if isinstance(value, list) else [value] for value in description.values())
+    names = [str(item.get("name")) for item in items if isinstance(item, Mapping)]
+    paths |= {name: import_object(name) for name in names if ":" in name and name not in paths}
     own = {path: part for path, part in sorted(paths.items()) if not path.startswith(("manyeyes.", "torch."))}
     return {path: digest for path, part in own.items() if (digest := source_hash(part)) is not None}
-
-
-def _import_paths(description: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the import paths in a description."""
-    for value in description.values():
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, Mapping) and ":" in str(item.get("name", "")):
-                yield str(item["name"])
 
 
 def warn_of_changed_sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

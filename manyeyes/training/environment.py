@@ -33,7 +33,6 @@ def environment() -> dict[str, Any]:
 
 
 def package_version(package: str) -> str | None:
-    """Return the installed version of a package, or None."""
     try:
         return version(package)
     except PackageNotFoundError:

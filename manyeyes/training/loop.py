@@ -31,10 +31,9 @@ from manyeyes.training.setup import TrainingSetup
 
 def train_rounds(loop: TrainingLoop) -> None:
     """Train the rounds that are left."""
-    config = loop.setup.config
+    config, source = loop.setup.config, loop.setup.plan_source
     handles_signals = loop.recorder.path is not None or loop.setup.dist.size > 1
     loop.start()
-    source = loop.setup.plan_source
     with (
         source if isinstance(source, AbstractContextManager) else nullcontext(),
         deferred_interrupts() if handles_signals else nullcontext(lambda: False) as is_stop_requested,
@@ -71,8 +70,7 @@ class TrainingLoop:
         self.num_batches = sum(event.get("max_client_batches", 0) for event in recorder.events)
         self.stop_reason: str | None = None
         self.saved_at = time.monotonic()
-        run = TrainingRun(setup, recorder.path, lambda: self.recorder.events, lambda: self.state)
-        self.callbacks = CallbackList(callbacks, observers, run)
+        self.callbacks = CallbackList(callbacks, observers, TrainingRun(self))
         if checkpoint:
             self.callbacks.load_state_dicts(checkpoint.callbacks)
 
@@ -80,11 +78,8 @@ class TrainingLoop:
     def is_complete(self) -> bool:
         """Whether no round is left."""
         config = self.setup.config
-        return (
-            self.state.round >= config.rounds
-            or 0 < config.max_local_batches <= self.num_batches
-            or self.stop_reason is not None
-        )
+        is_at_batch_limit = 0 < config.max_local_batches <= self.num_batches
+        return self.state.round >= config.rounds or is_at_batch_limit or self.stop_reason is not None
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -110,27 +105,18 @@ class TrainingLoop:
             self._score({})
 
     def train_round(self) -> Event:
-        """Train one round and return its event."""
-        setup, start = self.setup, time.perf_counter()
+        setup, algorithm, start = self.setup, self.setup.algorithm, time.perf_counter()
         try:
             plan = setup.plan_source.plan(self.state.round) if setup.plan_source else None
-            is_private = setup.algorithm.privacy is not None
-            noise_seed = setup.dist.all_gather(secrets.randbits(128))[0] if is_private else None
+            noise_seed = setup.dist.all_gather(secrets.randbits(128))[0] if algorithm.privacy is not None else None
             self.state, metrics = run_round(
-                setup.algorithm,
-                self.state,
-                setup.population,
-                setup.engine,
-                self.clients,
-                setup.config.seed,
-                plan,
-                noise_seed,
+                algorithm, self.state, setup.population, setup.engine, self.clients, setup.config.seed, plan, noise_seed
             )
         except (DivergenceError, PeerLostError):
             self.save()
             raise
         self.num_batches += metrics.max_client_batches
-        return make_event(metrics, time.perf_counter() - start, isinstance(setup.algorithm.sampler, Centralized))
+        return make_event(metrics, time.perf_counter() - start, isinstance(algorithm.sampler, Centralized))
 
     def evaluate(self, event: Event) -> None:
         """Add the scores of the current model to an event; after the last round, those of the model that is kept."""
@@ -153,7 +139,6 @@ class TrainingLoop:
         return is_interrupted
 
     def save(self) -> None:
-        """Write a checkpoint."""
         self.callbacks.call("on_checkpoint")
         self.recorder.save(self.state, self.clients, self.callbacks.state_dicts())
         self.saved_at = time.monotonic()

@@ -65,11 +65,9 @@ def run_status(signals: RunSignals) -> tuple[Status, str]:
         return "finished", ""
     if signals.is_growing:
         return ("stale", "a process on another machine no longer writes") if is_late else ("running", "")
-    return (
-        ("stopped", "its process has ended: continue it with resume=")
-        if signals.has_events
-        else ("empty", "it ended before round 1")
-    )
+    if signals.has_events:
+        return "stopped", "its process has ended: continue it with resume="
+    return "empty", "it ended before round 1"
 
 
 def read_status(folder: Path, last_event: Event | None = None, planned_rounds: int | None = None) -> tuple[Status, str]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import torch
@@ -17,58 +16,44 @@ import yaml
 from manyeyes.core.state import DivergenceError, ServerState
 from manyeyes.io.files import acquire_lock, write_text
 from manyeyes.training import checkpoint as checkpoints
+from manyeyes.training import run_files
 from manyeyes.training.checkpoint import CallbackState, Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.environment import environment
-from manyeyes.training.run_files import (
-    CHECKPOINT_FILE,
-    CLIENT_STATES_FILE,
-    CONFIG_FILE,
-    DIVERGED_FILE,
-    ENVIRONMENT_FILE,
-    FAILED_FILE,
-    LOCK_FILE,
-    METRICS_FILE,
-    MODEL_FILE,
-    Event,
-    check_version,
-)
+from manyeyes.training.run_files import Event, check_version
 
 
 class RunFolder:
     """Writes the files of a run; a context manager that holds the folder's lock."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.metrics = path, path / METRICS_FILE
-        self.checkpoint, self.client_states = path / CHECKPOINT_FILE, path / CLIENT_STATES_FILE
+        self.path, self.metrics = path, path / run_files.METRICS_FILE
+        self.checkpoint, self.client_states = path / run_files.CHECKPOINT_FILE, path / run_files.CLIENT_STATES_FILE
         self._lock: IO[str] | None = None
         self._is_claimed = False  # whether the run in the folder is the current one
 
     def __enter__(self) -> RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = acquire_lock(self.path, self.path / LOCK_FILE)
+            self._lock = acquire_lock(self.path, self.path / run_files.LOCK_FILE)
         except OSError as error:
             raise ValueError(f"The run folder {self.path} cannot be created: {error.strerror}.") from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         assert self._lock is not None, "the folder was not entered"
         if self._is_claimed and isinstance(error, Exception):
-            file = DIVERGED_FILE if isinstance(error, DivergenceError) else FAILED_FILE
+            file = run_files.DIVERGED_FILE if isinstance(error, DivergenceError) else run_files.FAILED_FILE
             with suppress(OSError):  # such as the full disk that the run has failed for
                 self.write_text(file, f"{str(error) or type(error).__name__}\n")
         self._lock.close()  # the file stays, so that no two processes lock two different files
 
     def create(self, engine: Mapping[str, str] | None = None) -> None:
         """Record where a new run runs, and on what engine; refuse a folder that has a run already."""
-        if self.checkpoint.exists() or (self.path / MODEL_FILE).exists():
-            raise ValueError(
-                f"{self.path} already has a run: continue it with resume={self.path}, or choose another folder."
-            )
-        self.write_json(ENVIRONMENT_FILE, {**environment(), **(engine or {})})
+        if self.checkpoint.exists() or (self.path / run_files.MODEL_FILE).exists():
+            fix = f"continue it with resume={self.path}, or choose another folder"
+            raise ValueError(f"{self.path} already has a run: {fix}.")
+        self.write_json(run_files.ENVIRONMENT_FILE, {**environment(), **(engine or {})})
         self._claim()
 
     def load(self, device: torch.device, fingerprint: str) -> Checkpoint:
@@ -87,20 +72,18 @@ class RunFolder:
 
     def write_config(self, description: Mapping[str, Any]) -> None:
         """Write what the run is; a continued run may have more rounds than it began with."""
-        self.write_text(CONFIG_FILE, yaml.safe_dump(dict(description), sort_keys=False))
+        self.write_text(run_files.CONFIG_FILE, yaml.safe_dump(dict(description), sort_keys=False))
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file of this name."""
         self.write_text(name, json.dumps(content, indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of this name."""
         write_text(self.path / name, text)
 
     def _claim(self) -> None:
         """Take over the folder, without the failure of an earlier attempt; a process without the lock only reads."""
         self._is_claimed = self._lock is not None
-        for name in (FAILED_FILE, DIVERGED_FILE) if self._is_claimed else ():
+        for name in (run_files.FAILED_FILE, run_files.DIVERGED_FILE) if self._is_claimed else ():
             (self.path / name).unlink(missing_ok=True)
 
 
@@ -124,16 +107,14 @@ class Recorder:
             return
         size = checkpoint.metrics_bytes if checkpoint else 0
         if size and folder.metrics.stat().st_size < size:
-            raise ValueError(
-                f"{folder.metrics} is shorter than its checkpoint says: restore the file, or start a new run."
-            )
+            fix = "restore the file, or start a new run"
+            raise ValueError(f"{folder.metrics} is shorter than its checkpoint says: {fix}.")
         self._metrics = folder.metrics.open("ab")
         self._metrics.truncate(size)
         self._metrics.seek(size)  # truncate leaves the position, which `save` records, behind the end
         self.events = read_events(folder.metrics)
 
     def write(self, event: Event) -> None:
-        """Add the event of a round."""
         self.events.append(event)
         if self._metrics is not None:
             self._metrics.write(json.dumps(event).encode() + b"\n")
@@ -145,7 +126,7 @@ class Recorder:
             return
         os.fsync(self._metrics.fileno())
         checkpoint = Checkpoint(state, clients.flush(), self._metrics.tell(), self._fingerprint, callbacks)
-        checkpoints.save(self.path / CHECKPOINT_FILE, checkpoint)
+        checkpoints.save(self.path / run_files.CHECKPOINT_FILE, checkpoint)
         clients.commit()
 
     def close(self) -> None:

@@ -17,28 +17,19 @@ import yaml
 from numpy.typing import NDArray
 
 from manyeyes.metrics import PerUser
+from manyeyes.training import run_files
 from manyeyes.training.dataset_stats import is_valid
-from manyeyes.training.run_files import (
-    CONFIG_FILE,
-    DATASET_STATS_FILE,
-    ENVIRONMENT_FILE,
-    HEADLINE_METRICS,
-    METRICS_FILE,
-    PER_CLASS_FILE,
-    PER_USER_FILE,
-    PRIVACY_FILE,
-    Event,
-    Status,
-    finite_numbers,
-    parse_event,
-    read_status,
-)
+from manyeyes.training.run_files import Event, Status, finite_numbers, parse_event, read_status
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
 NO_POINTS = (np.zeros(0, np.int64), np.zeros(0))
-RUN_FILES = (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE)  # a folder with any of them is a run
+RUN_FILES = (
+    run_files.CONFIG_FILE,
+    run_files.ENVIRONMENT_FILE,
+    run_files.METRICS_FILE,
+)  # a folder with any of them is a run
 NOT_COMPARED = ("folder", "resume")  # settings that say where a run is, not what it is
 
 
@@ -76,7 +67,7 @@ class RunRecord:
     @property
     def metric(self) -> str | None:
         """The metric that is shown first."""
-        return next((name for name in HEADLINE_METRICS if any(name in event for event in self.events)), None)
+        return next((name for name in run_files.HEADLINE_METRICS if any(name in event for event in self.events)), None)
 
     @property
     def key_without_seed(self) -> str:
@@ -105,7 +96,6 @@ class RunRecord:
 
     @cached_property
     def event_rounds(self) -> Ints:
-        """The round of each event."""
         return np.array([event["round"] for event in self.events], np.int64)
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
@@ -114,38 +104,36 @@ class RunRecord:
         return rounds.tolist(), values.tolist()
 
     def last(self, name: str) -> float | None:
-        """Return the last value of a metric, or None."""
         return float(self.columns[name][1][-1]) if name in self.columns else None
 
     def user_scores(self) -> dict[str, PerUser]:
         """Return the score of each user by column of per_user.csv: of the shared model, and "personalized"."""
-        names = [name for name in self.user_rows[0] if name not in ("user", "examples")] if self.user_rows else []
-        counts = np.array([int(row["examples"]) for row in self.user_rows], np.int64)
-        return {
-            name: PerUser(np.arange(len(counts)), np.array([float(row[name]) for row in self.user_rows]), counts)
-            for name in names
-        }
+        if not self.user_rows:
+            return {}
+        columns = {name: np.array([float(row[name]) for row in self.user_rows]) for name in [*self.user_rows[0]][1:]}
+        counts = columns.pop("examples").astype(np.int64)
+        return {name: PerUser(np.arange(len(counts)), values, counts) for name, values in columns.items()}
 
 
 def read_run(folder: Path, name: str = "") -> RunRecord:
     """Return everything that can be read of a run."""
     reader = _FolderReader(folder)
     events = reader.events()
-    settings = dict(_flat(reader.mapping(CONFIG_FILE)))
-    stats = reader.mapping(DATASET_STATS_FILE)
+    settings = dict(_flat(reader.mapping(run_files.CONFIG_FILE)))
+    stats = reader.mapping(run_files.DATASET_STATS_FILE)
     if stats and not is_valid(stats):
-        reader.problems.append(f"{DATASET_STATS_FILE} is damaged and ignored")
+        reader.problems.append(f"{run_files.DATASET_STATS_FILE} is damaged and ignored")
         stats = {}
     record = RunRecord(
         name=name or folder.resolve().name,
         folder=folder,
         events=events,
         settings=settings,
-        environment=reader.mapping(ENVIRONMENT_FILE),
-        privacy=reader.mapping(PRIVACY_FILE),
+        environment=reader.mapping(run_files.ENVIRONMENT_FILE),
+        privacy=reader.mapping(run_files.PRIVACY_FILE),
         dataset_stats=stats,
-        class_rows=reader.rows(PER_CLASS_FILE),
-        user_rows=reader.rows(PER_USER_FILE),
+        class_rows=reader.rows(run_files.PER_CLASS_FILE),
+        user_rows=reader.rows(run_files.PER_USER_FILE),
         problems=tuple(reader.problems),
     )
     status, note = read_status(folder, events[-1] if events else None, record.planned_rounds)
@@ -170,7 +158,6 @@ class _FolderReader:
             return ""
 
     def mapping(self, file: str) -> dict[str, Any]:
-        """Return the content of a YAML or JSON file."""
         parse = partial(yaml.load, Loader=yaml.CSafeLoader) if file.endswith(".yaml") else json.loads
         try:
             content = parse(self.text(file) or "{}")
@@ -182,7 +169,6 @@ class _FolderReader:
         return {}
 
     def rows(self, file: str) -> list[dict[str, str]]:
-        """Return the valid rows of a table of scores."""
         rows = list(csv.DictReader(self.text(file).splitlines()))
         valid_rows = [row for row in rows if _is_score(row)]
         if num_invalid := len(rows) - len(valid_rows):
@@ -193,17 +179,20 @@ class _FolderReader:
         """Return the events in order; damaged lines, such as the last one after a crash, are ignored."""
         events: list[Event] = []
         damaged_lines: list[int] = []
-        for number, line in enumerate(self.text(METRICS_FILE).splitlines(), 1):
+        for number, line in enumerate(self.text(run_files.METRICS_FILE).splitlines(), 1):
             event = parse_event(line)
             if event is None or not _is_next(event, events[-1]["round"] if events else -1):
                 damaged_lines.append(number)
             else:
                 events.append(event)
-        if len(damaged_lines) == 1:
-            self.problems.append(f"line {damaged_lines[0]} of {METRICS_FILE} is damaged and ignored")
-        elif damaged_lines:
-            count, first = len(damaged_lines), damaged_lines[0]
-            self.problems.append(f"{count:,} lines of {METRICS_FILE}, the first line {first}, are damaged and ignored")
+        if damaged_lines:
+            file, count, first = run_files.METRICS_FILE, len(damaged_lines), damaged_lines[0]
+            lines = (
+                f"line {first} of {file} is"
+                if count == 1
+                else f"{count:,} lines of {file}, the first line {first}, are"
+            )
+            self.problems.append(f"{lines} damaged and ignored")
         return events
 
 

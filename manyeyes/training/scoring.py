@@ -105,7 +105,6 @@ def _fine_tuned_models(
 def _train_models(
     models: dict[int, Tensor], state: ServerState, plan: RoundPlan, context: RoundContext, engine: Engine
 ) -> dict[int, Tensor]:
-    """Return the models of the clients of a plan after local training."""
     initial = {client_id: {PERSONAL_WEIGHTS: model} for client_id, model in models.items()}
     result = engine.train(state.weights, plan, context, initial)
     return {client_id: client_state[PERSONAL_WEIGHTS] for client_id, client_state in result.client_states.items()}

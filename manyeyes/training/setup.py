@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from manyeyes.components.client_optimizers import resolve_schedules
 from manyeyes.components.samplers import Centralized
 from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import RoundPlan, plan_round
@@ -19,10 +20,10 @@ from manyeyes.core.population import Population
 from manyeyes.core.registry import import_object
 from manyeyes.core.rng import derive_key, make_rng
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import DistInfo, EngineOptions, EngineSetup, dist_info
+from manyeyes.engines.base import DistInfo, EngineBase, EngineOptions, EngineSetup, dist_info
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
 from manyeyes.engines.images import ImagePrefetcher, PlanPrefetcher, place_images, reads_from_disk
-from manyeyes.engines.select import make_engine
+from manyeyes.engines.select import choose_device, make_engine
 from manyeyes.metrics import MetricSet
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel, with_seeded_dropout
@@ -70,20 +71,9 @@ def _validation_split(population: Population, algorithm: Algorithm, config: RunC
     return population.split(name)
 
 
-def prepare_model(
-    model: Model, splits: Splits, preprocess: Preprocess, seed: int, device: torch.device
-) -> tuple[nn.Module, FlatModel]:
-    """Build or copy the module of a run, check that it fits the data, and return it with its flat view."""
-    population = splits.train
-    preprocess.check(*population.image_shape[:2])
-    module = make_module(model, population, preprocess, seed).to(device)
-    image_size = preprocess.shape(*population.image_shape[:2])
-    check_fits(module, *image_size, len(population.classes), evaluated=splits.test is not None)
-    return module, FlatModel(with_seeded_dropout(module))
-
-
 def make_module(model: Model, population: Population, preprocess: Preprocess, seed: int) -> nn.Module:
     """Return a module that the run may change: from a name, an import path or a factory, or a copy."""
+    preprocess.check(*population.image_shape[:2])
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     arguments: dict[str, Any] = {
@@ -127,62 +117,81 @@ class TrainingSetup:
     dist: DistInfo = field(default_factory=DistInfo)
     engine_name: str = ""
     metrics: tuple[Any, ...] = ()  # that are reported in addition to the usual ones
+    splits: dict[str, Population | None] = field(default_factory=dict)  # whose statistics are written
 
 
 def make_setup(
+    population: Population,
+    model: Model,
     algorithm: Algorithm,
-    splits: Splits,
-    module: nn.Module,
-    model: FlatModel,
+    test: Population | None,
     preprocess: Preprocess,
     config: RunConfig,
     options: EngineOptions,
-    device: torch.device,
     metrics: MetricSet,
 ) -> TrainingSetup:
-    """Put together what a run works with: images where they are needed, the engine and the evaluators."""
+    """Check a run, and put together what it works with: images where they are needed, the engine and the evaluators."""
+    algorithm = resolve_schedules(algorithm, config.rounds)
+    splits = make_splits(population, test, algorithm, config)
+    check_algorithm(algorithm, splits)
+    metrics.validate(splits.test or splits.train)
+    algorithm, config = limit_to_budget(algorithm, splits.train, config)
+    device = choose_device(options.device)
+    module = make_module(model, splits.train, preprocess, config.seed).to(device)
+    image_size = preprocess.shape(*splits.train.image_shape[:2])
+    check_fits(module, *image_size, len(splits.train.classes), evaluated=splits.test is not None)
+    flat_model = FlatModel(with_seeded_dropout(module))
+    check_model(algorithm, flat_model, splits, image_size)
     populations = [split for split in (splits.train, splits.test, splits.validation) if split is not None]
     train, *evaluated = place_images(populations, options.image_storage, device)
-    planner = partial(plan_round, algorithm, splits.train, config.seed, num_augment_uniforms=preprocess.num_uniforms)
-    images = None
-    if options.prefetch_mib and reads_from_disk(train.images):
-        images = ImagePrefetcher(train, planner, config.rounds, options.prefetch_mib * MIB)
-        train = replace(train, images=images)
     cohort_size = getattr(algorithm.sampler, "cohort_size", len(splits.train.user_ids))
-    engine_setup = EngineSetup(model, train, preprocess, device, options, cohort_size, dist_info(), images)
-    engine = make_engine(algorithm, engine_setup)
-    plan_source: PlanSource | None = images
-    if images is None:
-        plan_source = prefetcher = PlanPrefetcher(planner, config.rounds, engine.prefetch)
-        engine.on_device_busy = prefetcher.prepare
-    if algorithm.personal_layers is not None:
-        engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer before a folder exists
+    engine_setup = EngineSetup(flat_model, train, preprocess, device, options, cohort_size, dist_info())
+    engine, plan_source = _make_engine(algorithm, engine_setup, config)
     evaluate = partial(
         LocalEvaluator,
-        model,
+        flat_model,
         preprocess=preprocess,
         device=device,
         precision=engine.precision,
         compile=engine.compiles,
         dist=engine_setup.dist,
     )
-    test, validation = (*evaluated, None, None)[:2]
+    evaluated_split, validation = (*evaluated, None, None)[:2]
     return TrainingSetup(
         algorithm=algorithm,
         population=splits.train,
         preprocess=preprocess,
         config=config,
         module=module,
-        model=model,
+        model=flat_model,
         device=device,
         engine=engine,
-        evaluator=None if test is None else evaluate(population=test, metrics=metrics),
+        evaluator=None if evaluated_split is None else evaluate(population=evaluated_split, metrics=metrics),
         best_model=None if validation is None else BestModel(evaluate(population=validation)),
         plan_source=plan_source,
         dist=engine_setup.dist,
         engine_name=engine.name,
         metrics=metrics.metrics,
+        splits=splits.by_users,
     )
+
+
+def _make_engine(algorithm: Algorithm, setup: EngineSetup, config: RunConfig) -> tuple[EngineBase, PlanSource]:
+    """Return the engine, and what draws plans and reads images ahead for it."""
+    num_uniforms, train = setup.preprocess.num_uniforms, setup.population
+    planner = partial(plan_round, algorithm, train, config.seed, num_augment_uniforms=num_uniforms)
+    prefetch_bytes = setup.options.prefetch_mib * MIB
+    plan_source: PlanSource
+    if prefetch_bytes and reads_from_disk(train.images):
+        plan_source = images = ImagePrefetcher(train, planner, config.rounds, prefetch_bytes)
+        engine = make_engine(algorithm, replace(setup, population=replace(train, images=images), prefetcher=images))
+    else:
+        engine = make_engine(algorithm, setup)
+        plan_source = prefetcher = PlanPrefetcher(planner, config.rounds, engine.prefetch)
+        engine.on_device_busy = prefetcher.prepare
+    if algorithm.personal_layers is not None:
+        engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer before a folder exists
+    return engine, plan_source
 
 
 def check_algorithm(algorithm: Algorithm, splits: Splits) -> None:
@@ -196,9 +205,8 @@ def check_algorithm(algorithm: Algorithm, splits: Splits) -> None:
         )
 
 
-def check_model(algorithm: Algorithm, model: FlatModel, splits: Splits, preprocess: Preprocess) -> None:
+def check_model(algorithm: Algorithm, model: FlatModel, splits: Splits, image_size: tuple[int, int]) -> None:
     """Refuse a model that federated training would change in part only, or whose norms cannot learn."""
-    image_size = preprocess.shape(*splits.train.image_shape[:2])
     traits = probe(model, *image_size)
     if traits.mutated_buffer:
         raise ValueError(

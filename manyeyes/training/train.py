@@ -9,17 +9,15 @@ from typing import Any
 
 import torch
 
-from manyeyes.components.client_optimizers import resolve_schedules
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.core.state import DivergenceError
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.engines.malloc import retained_memory
-from manyeyes.engines.select import choose_device
 from manyeyes.metrics import MetricSet
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.builtin_callbacks import PrivacyLedger, RejectionMessages, Tables
+from manyeyes.training.builtin_callbacks import FinalReports, RejectionMessages
 from manyeyes.training.callbacks import build_all
 from manyeyes.training.checkpoint import Checkpoint, write_tensors
 from manyeyes.training.client_state import ClientStateStore
@@ -31,18 +29,7 @@ from manyeyes.training.progress import progress_bar
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import DATASET_STATS_FILE, MODEL_FILE, read_config
 from manyeyes.training.run_folder import Recorder, RunFolder
-from manyeyes.training.setup import (
-    MIB,
-    Model,
-    TrainingSetup,
-    check_algorithm,
-    check_model,
-    check_norm_statistics,
-    limit_to_budget,
-    make_setup,
-    make_splits,
-    prepare_model,
-)
+from manyeyes.training.setup import MIB, Model, TrainingSetup, check_norm_statistics, make_setup
 
 
 def train(
@@ -107,18 +94,11 @@ def train(
     description = describe_training(
         algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics, metadata
     )
-    algorithm = resolve_schedules(algorithm, config.rounds)
-    splits = make_splits(population, test, algorithm, config)
-    check_algorithm(algorithm, splits)
-    metric_set.validate(splits.test or splits.train)
-    algorithm, config = limit_to_budget(algorithm, splits.train, config)
-    device = choose_device(engine_options.device)
-    module, flat_model = prepare_model(model, splits, preprocess, config.seed, device)
-    check_model(algorithm, flat_model, splits, preprocess)
-    setup = make_setup(algorithm, splits, module, flat_model, preprocess, config, engine_options, device, metric_set)
-    target = RunTarget(folder, resume, description, splits.by_users)
+    setup = make_setup(population, model, algorithm, test, preprocess, config, engine_options, metric_set)
     with setup.engine:
-        return run_training(setup, target, callbacks, (*trackers, *progress_bar(title, progress)))
+        return run_training(
+            setup, RunTarget(folder, resume, description), callbacks, (*trackers, *progress_bar(title, progress))
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +108,6 @@ class RunTarget:
     folder: str | Path | None = None
     resume: bool = False
     description: dict[str, Any] = field(default_factory=dict)  # config.yaml
-    splits: dict[str, Population | None] = field(default_factory=dict)  # whose statistics are written
 
 
 def run_training(
@@ -140,7 +119,7 @@ def run_training(
     """
     check_norm_statistics(setup.algorithm, setup.model)
     best_model = () if setup.best_model is None else (setup.best_model,)
-    callbacks = (*best_model, PrivacyLedger(), Tables(), *callbacks)
+    callbacks = (*best_model, FinalReports(), *callbacks)
     observers = (RejectionMessages(), *observers) if setup.dist.rank == 0 else ()
     with ExitStack() as stack:
         stack.enter_context(retained_memory(setup.device))
@@ -165,22 +144,18 @@ def open_run(
     checkpoint = folder.load(setup.device, run_fingerprint) if target.resume else None
     recorder = Recorder()
     if writes:
-        _describe_in_folder(folder, setup, target)
+        if target.resume:
+            warn_of_changed_sources(read_config(folder.path), target.description)
+        else:
+            folder.create({"engine": setup.engine_name, "device": str(setup.device)})
+            if setup.splits:
+                folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(setup.splits)) + "\n")
+        folder.write_config(target.description)
         recorder = stack.enter_context(closing(Recorder(folder, run_fingerprint, checkpoint)))
     recorder.events = setup.dist.all_gather(recorder.events)[0]
     index = None if checkpoint is None else checkpoint.clients
     clients = ClientStateStore(folder.client_states, setup.device, max_bytes, index, writes)
     return recorder, stack.enter_context(closing(clients)), checkpoint
-
-
-def _describe_in_folder(folder: RunFolder, setup: TrainingSetup, target: RunTarget) -> None:
-    if target.resume:
-        warn_of_changed_sources(read_config(folder.path), target.description)
-    else:
-        folder.create({"engine": setup.engine_name, "device": str(setup.device)})
-        if target.splits:
-            folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(target.splits)) + "\n")
-    folder.write_config(target.description)
 
 
 @contextmanager
