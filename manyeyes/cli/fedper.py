@@ -22,11 +22,11 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(BASELINE["help"])
         return 0
-    flags, given, raw = _parse(argv)
-    name = given.pop("dataset.name", "cifar10").strip("'\"")
+    flags, arguments, raw = _parse(argv)
+    name = arguments.pop("dataset.name", "cifar10").strip("'\"")
     if name not in DATASETS:
         raise ValueError(f"dataset.name is {name!r}: choose cifar10 or flickr, one at a time.")
-    settings = _translate(given, name)
+    settings = _translate(arguments, name)
     if "resume" not in settings:  # a resumed run has its settings
         defaults = dict(text.split("=", 1) for text in (BASELINE["settings"] + DATASETS[name]["settings"]).split())
         if "partitioner" in settings:  # other options than those of the baseline's
@@ -71,27 +71,27 @@ def _named_configuration(path: str) -> dict[str, str]:
     return settings
 
 
-def _translate(given: dict[str, str], dataset: str) -> dict[str, str]:
+def _translate(arguments: dict[str, str], dataset: str) -> dict[str, str]:
     """Return our settings for the baseline's; those that do not fit the dataset are refused."""
-    if (fraction := given.pop("dataset.fraction", TRAIN_FRACTION)) != TRAIN_FRACTION:
+    if (fraction := arguments.pop("dataset.fraction", TRAIN_FRACTION)) != TRAIN_FRACTION:
         raise ValueError(
             f"dataset.fraction is {fraction}: only {TRAIN_FRACTION}, the fraction of training images, is possible."
         )
-    if dataset == "flickr" and given.get("dataset.num_classes") == "5":
-        del given["dataset.num_classes"]
-    for name in given if dataset == "flickr" else ():
+    if dataset == "flickr" and arguments.get("dataset.num_classes") == "5":
+        del arguments["dataset.num_classes"]
+    for name in arguments if dataset == "flickr" else ():
         if BASELINE["translations"].get(name, name).startswith("partitioner"):
             raise ValueError(
                 f"{name} is for CIFAR-10: FLICKR-AES has five scores, and its clients are chosen when it is prepared "
                 "(manyeyes data prepare flickr_aes --raters N)."
             )
-    if "model_name" in given:
-        models = given["model_name"].split(",")
+    if "model_name" in arguments:
+        models = arguments["model_name"].split(",")
         if unknown := set(models) - MODELS.keys():
             raise ValueError(f"model_name is {unknown.pop()!r}: choose mobile or resnet, or give model=...")
-        given["model_name"] = ",".join(MODELS[model] for model in models)
-    sampler = {"sampler": "uniform"} if "clients_per_round" in given else {}
-    return sampler | translate(BASELINE, given)
+        arguments["model_name"] = ",".join(MODELS[model] for model in models)
+    sampler = {"sampler": "uniform"} if "clients_per_round" in arguments else {}
+    return sampler | translate(BASELINE, arguments)
 
 
 def _prepare_data(name: str, path: Path, raw: Path | None) -> None:

@@ -15,14 +15,14 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(BASELINE["help"])
         return 0
-    flags, given = split_arguments(argv)
+    flags, arguments = split_arguments(argv)
     settings: dict[str, str] = {}
-    if "resume" not in given:  # a resumed run has its settings
-        row = _choose("pretrained", given.pop("pretrained", "true"), {"true": "FL-F-17", "false": "FL-R-17"})
+    if "resume" not in arguments:  # a resumed run has its settings
+        row = _choose("pretrained", arguments.pop("pretrained", "true"), {"true": "FL-F-17", "false": "FL-R-17"})
         settings = dict(setting.split("=", 1) for setting in paper.run(row).settings)
-        values = given.pop(FINE_LABELS, "false").split(",")  # several in a sweep
+        values = arguments.pop(FINE_LABELS, "false").split(",")  # several in a sweep
         settings["data.task"] = ",".join(_choose(FINE_LABELS, v, {"true": "fine", "false": "coarse"}) for v in values)
-    translated = translate(BASELINE, given)
+    translated = translate(BASELINE, arguments)
     if settings and "data.path" not in translated and translated.get("data", "flair") == "flair":
         settings["data.path"] = _find_data()
     return train(flags, settings | translated)

@@ -25,20 +25,15 @@ def main(argv: list[str]) -> int:
         return 0
     flags, overrides = split_flags(argv)
     chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
-    if "resume" in chosen:  # Hydra does not know options of components that only the run in the folder chooses
-        groups = {name: name.partition(".")[0] for name in chosen}
-        check_resume_overrides([name for name, group in groups.items() if group in GROUPS and group not in chosen], ())
+    if "resume" in chosen:
+        _check_resume(chosen)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors are raised, and can be printed in one sentence
     sys.argv = ["manyeyes run", *flags, *prepare_overrides(overrides)]  # where Hydra reads its arguments
     failures: list[Exception] = []
     process = os.getpid()
 
     def job(config: DictConfig) -> float | None:
-        value = run_one(config, failures)
-        if failures and os.getpid() != process:  # a process of a launcher, whose list of failures stays there
-            print(f"manyeyes: {failures[-1]}", file=sys.stderr)
-            raise failures[-1]
-        return value
+        return _run_job(config, failures, process)
 
     try:
         with wait_for_all_jobs(chosen.get("hydra/launcher", ""), numbered=True):
@@ -52,6 +47,21 @@ def main(argv: list[str]) -> int:
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _run_job(config: DictConfig, failures: list[Exception], process: int) -> float | None:
+    """Train one run; in a process of a launcher, whose list of failures stays there, a failure is printed and raised."""
+    value = run_one(config, failures)
+    if failures and os.getpid() != process:
+        print(f"manyeyes: {failures[-1]}", file=sys.stderr)
+        raise failures[-1]
+    return value
+
+
+def _check_resume(chosen: dict[str, str]) -> None:
+    """Refuse options of components that the run has and the command does not choose: Hydra does not know them."""
+    groups = {name: name.partition(".")[0] for name in chosen}
+    check_resume_overrides([name for name, group in groups.items() if group in GROUPS and group not in chosen], ())
 
 
 def split_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:

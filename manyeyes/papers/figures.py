@@ -1,4 +1,4 @@
-"""The charts of each table and figure; the paper's numbers are drawn only next to runs that are the paper's."""
+"""The charts of each table and figure; the paper's numbers are shown only next to runs that are the paper's."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,13 +38,13 @@ def curves(
 ) -> Iterator[Chart]:
     """Yield a metric over rounds: a line for each row, and a chart for each group of rows."""
     x, y = Axis("rounds"), Axis(f"relative {metric}" if relative else LABELS[metric], percent=True)
-    drawn = AfterRounds(metric, relative=relative)
+    curve_metric = AfterRounds(metric, relative=relative)
     for title, rows in _groups(filter(_is_curve, results.exhibit.rows), group).items():
         series = []
         for color, row in enumerate(rows):
-            series.append(_curve(row.name, results.best_runs(row, drawn), drawn, color))
+            series.append(_curve(row.name, results.best_runs(row, curve_metric), curve_metric, color))
             if not results.options.tag:
-                series.append(_printed_points(row, drawn, color))
+                series.append(_printed_points(row, curve_metric, color))
         baseline = results.centralized_baseline(rows[0], 0)
         yield _chart(title, x, y, series, 1.0 if relative and baseline is not None else baseline)
 
@@ -60,7 +60,7 @@ def _curve(name: str, best_runs: list[BestRun], metric: AfterRounds, color: int)
     return _mean_series(name, rounds, [[value[round] for value in values] for round in rounds], color)
 
 
-def _printed_points(row: ExhibitRow, drawn: AfterRounds, color: int) -> Series:
+def _printed_points(row: ExhibitRow, curve_metric: AfterRounds, color: int) -> Series:
     """Return the points that the paper says a curve goes through."""
     points = []
     for metric, printed in row.expected.items():
@@ -68,7 +68,7 @@ def _printed_points(row: ExhibitRow, drawn: AfterRounds, color: int) -> Series:
             continue
         if isinstance(metric, RoundsTo):
             points.append((printed.value, metric.fraction))
-        elif isinstance(metric, AfterRounds) and metric.metric == drawn.metric and not drawn.relative:
+        elif isinstance(metric, AfterRounds) and metric.metric == curve_metric.metric and not curve_metric.relative:
             points.append((metric.rounds or row.runs[0].count("rounds"), printed.as_fraction))
     x, y = [x for x, _ in points], [y for _, y in points]
     return Series(f"{row.name} (paper)", x, y, kind="points", dashed=True, color=color)
@@ -82,7 +82,7 @@ def bars(results: ExhibitResults, metric: Metric, label: str = "", group: NameOf
         values = [[best.value for best in results.best_runs(row, metric)] for row in rows]
         series = [_mean_series("measured", indices, values, 0, "bars")]
         if not results.options.tag:
-            printed = [number.as_fraction if (number := row.expected[metric]) else None for row in rows]
+            printed = [_fraction(row, metric) for row in rows]
             series.append(Series("paper", indices, printed, kind="points", dashed=True, color=1))
         yield _chart(title, x, y, series, results.centralized_baseline(rows[0], 0), _gap_note(results, rows, metric))
 
@@ -99,12 +99,20 @@ def relative_against(
     for title, rows in _groups((row for row in results.exhibit.rows if metric in row.expected), group).items():
         series = []
         for color, (name, members) in enumerate(_groups(rows, line).items()):
-            best_runs = ((row, best) for row in members if (best := results.best_runs(row, metric)))
-            candidates = [(x_of(row, best[0]), [run.value for run in best]) for row, best in best_runs]
-            points = sorted((x, values) for x, values in candidates if x is not None)
+            points = sorted(_points(results, members, metric, x_of))
             series.append(_mean_series(name, [x for x, _ in points], [values for _, values in points], color))
         y = Axis("relative accuracy", percent=True)
         yield _chart(title, x, y, series, 1.0, _gap_note(results, rows, metric))
+
+
+def _points(
+    results: ExhibitResults, rows: list[ExhibitRow], metric: Metric, x_of: Callable[[ExhibitRow, BestRun], float | None]
+) -> Iterator[tuple[float, list[float]]]:
+    """Yield the property of each row that has it, and the values of the row's seeds."""
+    for row in rows:
+        best_runs = results.best_runs(row, metric)
+        if best_runs and (x := x_of(row, best_runs[0])) is not None:
+            yield x, [best.value for best in best_runs]
 
 
 def class_scores(results: ExhibitResults) -> Iterator[Chart]:
@@ -116,16 +124,16 @@ def class_scores(results: ExhibitResults) -> Iterator[Chart]:
 
 def _classes(results: ExhibitResults, row: ExhibitRow, color: int) -> Iterator[Series]:
     """Yield the measured and printed AP of each class, of the first seed."""
-    for best in results.best_runs(row, AfterRounds("macro_ap"))[:1]:
-        scores, counts = best.outcome.class_scores, best.outcome.class_counts
-        labels = [label for label, count in counts.items() if count]
-        x, y = [counts[label] for label in labels], [scores[label] for label in labels]
-        measured = Series(row.name, x, y, kind="points", color=color, labels=labels)
-        yield measured
-        if not results.options.tag:
-            expected = [row.expected.get(ClassMetric(label)) for label in labels]
-            printed = [number.as_fraction if number else None for number in expected]
-            yield replace(measured, name=f"{row.name} (paper)", y=printed, dashed=True)
+    if not (best_runs := results.best_runs(row, AfterRounds("macro_ap"))):
+        return
+    scores, counts = best_runs[0].outcome.class_scores, best_runs[0].outcome.class_counts
+    labels = [label for label, count in counts.items() if count]
+    x, y = [counts[label] for label in labels], [scores[label] for label in labels]
+    measured = Series(row.name, x, y, kind="points", color=color, labels=labels)
+    yield measured
+    if not results.options.tag:
+        printed = [_fraction(row, ClassMetric(label)) for label in labels]
+        yield replace(measured, name=f"{row.name} (paper)", y=printed, dashed=True)
 
 
 def user_scores(results: ExhibitResults) -> Iterator[Chart]:
@@ -146,6 +154,11 @@ def _chart(
     """Return a chart with a line at the centralized result."""
     lines = [] if centralized is None else [ReferenceLine("centralized", y=centralized)]
     return Chart("", title, x, y, series, note, lines)
+
+
+def _fraction(row: ExhibitRow, metric: Metric) -> float | None:
+    """Return the number that the paper prints for a metric, as a fraction of 1."""
+    return None if (printed := row.expected.get(metric)) is None else printed.as_fraction
 
 
 def _is_curve(row: ExhibitRow) -> bool:

@@ -27,18 +27,20 @@ Failures = dict[Path, str]  # a sentence for each run folder
 
 def run_all(runs: list[PlannedRun], options: ReproduceOptions, log: Log) -> list[str]:
     """Train the runs that have not finished; return a sentence for each failed one, and log which have diverged."""
-    for run in runs if options.retry_diverged else ():
-        if run.status == "diverged":
-            run.reset()
+    for run in filter(_has_diverged, runs) if options.retry_diverged else ():
+        run.reset()
     remaining = [run for run in runs if run.status not in DONE]
     failures = {run.folder: missing_dataset(run.run.dataset) for run in remaining}
     if trainable := [run for run in remaining if not failures[run.folder]]:
         failures |= _train_runs(runs, trainable, options, log)
-    for run in runs:
-        if run.status == "diverged":
-            log(f"{run.folder} has diverged; to train it again, set retry_diverged=true")
+    for run in filter(_has_diverged, runs):
+        log(f"{run.folder} has diverged; to train it again, set retry_diverged=true")
     reasons = [(f"{folder}", reason) for folder, reason in failures.items() if reason]
     return [reason if reason.startswith(f"{folder} ") else f"{folder}: {reason}" for folder, reason in reasons]
+
+
+def _has_diverged(run: PlannedRun) -> bool:
+    return run.status == "diverged"
 
 
 def missing_dataset(dataset: DatasetRecipe | None) -> str:

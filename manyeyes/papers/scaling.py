@@ -58,12 +58,8 @@ def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     settings = {key: value for key, value in settings.items() if key.partition(".")[0] != "partitioner"}
     arguments = run.dataset.arguments if run.dataset is not None else ()
     options = {option.removeprefix("--"): value for option, value in pairwise(arguments) if option.startswith("--")}
-    header, *rows = printed_table("synthetic", "datasets")
-    sizes = {(row[0], row[1]): dict(zip(header[2:], row[2:], strict=True)) for row in rows}
-    kind = "classes" if classes_per_client else options.get("split", "-")
     data = {"data": "synthetic", "data.task": task or ("rating" if name == "flickr_aes" else "single")}
-    row = sizes.get((name, kind)) or sizes[name, "-"]
-    data |= {f"data.{option}": value for option, value in row.items() if value != "-"}
+    data |= _synthetic_options(name, "classes" if classes_per_client else options.get("split", "-"))
     if classes_per_client:
         data["data.alpha"] = str(int(classes_per_client) / 10)
     elif "alpha" in options:
@@ -99,3 +95,10 @@ def _scale_dataset(dataset: DatasetRecipe, root: float) -> DatasetRecipe:
     arguments = (*dataset.arguments[:index], size, *dataset.arguments[index + 1 :])
     path = dataset.path if arguments == dataset.arguments else f"{dataset.path}_{size}px"
     return replace(dataset, path=path, arguments=arguments)
+
+
+def _synthetic_options(name: str, kind: str) -> dict[str, str]:
+    header, *rows = printed_table("synthetic", "datasets")
+    values = {(row[0], row[1]): row[2:] for row in rows}
+    sizes = zip(header[2:], values.get((name, kind)) or values[name, "-"], strict=True)
+    return {f"data.{option}": value for option, value in sizes if value != "-"}
