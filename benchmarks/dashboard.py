@@ -119,13 +119,13 @@ def measure(server: subprocess.Popen[str], url: str, root: Path, rounds: int) ->
     report("refresh without changes", f"{1e3 * median(idle):.1f} ms")
     report("refresh after one run has advanced", f"{1e3 * median(advanced):.1f} ms, {num_bytes:,} bytes")
     _, everything, _ = request(url + "api/runs")
-    ids = [row[0] for row in everything["runs"][:10]]
+    ids = [run["id"] for run in everything["runs"][:10]]
     query = url + "api/curves?y=accuracy&y=train_loss&" + "&".join(f"run={run_id}" for run_id in ids)
     seconds, _, num_bytes = request(query)
     report("two curves of ten runs, first time", f"{1e3 * seconds:.0f} ms, {num_bytes / 1e3:.0f} kB")
     report("two curves of ten runs, again", f"{1e3 * request(query)[0]:.0f} ms")
     for first in range(0, len(everything["runs"]), 60):
-        runs = "&".join(f"run={row[0]}" for row in everything["runs"][first : first + 60])
+        runs = "&".join(f"run={run['id']}" for run in everything["runs"][first : first + 60])
         request(f"{url}api/curves?y=accuracy&{runs}")
     report("memory after the curves of all runs", f"{memory(server):.0f} MB")
 
