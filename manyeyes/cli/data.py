@@ -2,7 +2,9 @@
 
 import inspect
 import shlex
+import tomllib
 from argparse import BooleanOptionalAction, Namespace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,22 +17,8 @@ from manyeyes.data.synthetic.dataset import SyntheticImages
 from manyeyes.report.population import show
 from manyeyes.training.progress import counter
 
-DATASET_OPTIONS = {  # keyword arguments of `read_manifest` that can be set, with their help
-    "partition": "how images are given to users: dirichlet, released, classes or iid",
-    "users": "number of users",
-    "alpha": "concentration of the Dirichlet distribution; small is more skewed",
-    "classes_per_client": "classes of each user",
-    "splits": "the file or folder of the released splits",
-    "task": "the labels that come first",
-    "split": "which split: see the dataset's page",
-    "construct": "make the split from the annotations instead of the released CSVs",
-    "per_class": "training images per class, with --construct",
-    "raters": "number of raters",
-    "min_ratings": "minimum number of ratings of a rater",
-    "max_ratings": "maximum number of ratings of a rater",
-    "min_per_score": "minimum number of images that a rater gave each score",
-    "seed": "seed of every random choice",
-}
+# Keyword arguments of `read_manifest` that can be set, with their help.
+DATASET_OPTIONS = tomllib.loads(files("manyeyes.cli").joinpath("dataset_options.toml").read_text("utf-8"))
 
 
 def main(argv: list[str]) -> int:
