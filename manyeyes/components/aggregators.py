@@ -4,8 +4,6 @@ An aggregator needs each client's update [K, W]: its memory grows with the cohor
 Coordinates are processed in blocks, so that no other array has that size.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -21,12 +19,10 @@ Aggregate = tuple[Tensor, Tensors]  # the update [W] and the new state
 
 
 def no_state(self: object, weights: Tensor) -> Tensors:
-    """Return the server state of an aggregator that has none."""
     return {}
 
 
 def replaces_the_sum(self: object, algorithm: Algorithm, population: Population) -> str | None:
-    """Return why an aggregator cannot replace the sum of the updates, or None."""
     name = describe("aggregator", self)["name"]
     if algorithm.correction is not None and algorithm.correction.uploads:
         correction = type(algorithm.correction).__name__
@@ -37,7 +33,6 @@ def replaces_the_sum(self: object, algorithm: Algorithm, population: Population)
 
 
 def counts_uniformly(self: object, algorithm: Algorithm, population: Population) -> str | None:
-    """Return why an aggregator that ignores client weights does not fit the algorithm, or None."""
     if algorithm.client_weighting != WeightUniformly():
         return (
             f"aggregator={describe('aggregator', self)['name']} counts every client the same, or a false number of "
@@ -157,5 +152,5 @@ def _trimmed_mean(updates_KW: Tensor, num_cut: int) -> Tensor:
     return torch.cat([block.sort(0).values[middle].mean(0) for block in _blocks(updates_KW)])
 
 
-def _blocks(updates_KW: Tensor) -> Iterator[Tensor]:
-    yield from updates_KW.split(max(1, MAX_SORTED_ELEMENTS // len(updates_KW)), 1)
+def _blocks(updates_KW: Tensor) -> tuple[Tensor, ...]:
+    return updates_KW.split(max(1, MAX_SORTED_ELEMENTS // len(updates_KW)), 1)

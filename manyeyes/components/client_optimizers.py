@@ -1,5 +1,4 @@
-"""How a client steps: pure functions of flat vectors [P], or of several clients' at once [K, P]; and how a learning
-rate changes over rounds."""
+"""How a client steps: pure functions of flat vectors [P], or of several clients' at once [K, P]; and schedules."""
 
 import math
 from dataclasses import dataclass, replace
@@ -43,9 +42,7 @@ class Schedule:
         if self.kind == "constant":
             return 1.0
         if not self.rounds:
-            raise ValueError(
-                "schedule.rounds=0 stands for the whole run: call resolve_schedules(algorithm, rounds) first"
-            )
+            raise ValueError("schedule.rounds=0 is the whole run: call resolve_schedules(algorithm, rounds) first")
         progress = min((round - self.warmup) / (self.rounds - self.warmup), 1.0)
         remaining = (1 + math.cos(math.pi * progress)) / 2 if self.kind == "cosine" else (1 - progress) ** self.power
         return self.final + (1 - self.final) * remaining

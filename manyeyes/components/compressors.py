@@ -65,14 +65,12 @@ class TopK:
     fraction: float = option(0.01, "fraction of the values that is sent", above=0, maximum=1)
     error_feedback = True
 
-    def _num_sent(self, num_elements: int) -> int:
-        return math.ceil(self.fraction * num_elements)
-
     def num_bytes(self, num_elements: int) -> int:
-        return 8 * self._num_sent(num_elements)
+        return 8 * math.ceil(self.fraction * num_elements)  # an index and a value of 4 bytes each
 
     def encode(self, update_N: Tensor, rng: np.random.Generator) -> dict[str, Tensor]:
-        indices = update_N.abs().topk(self._num_sent(len(update_N)), sorted=False).indices.sort().values
+        num_sent = math.ceil(self.fraction * len(update_N))
+        indices = update_N.abs().topk(num_sent, sorted=False).indices.sort().values
         return {"indices": indices.to(torch.int32), "values": update_N[indices]}
 
     def decode(self, arrays: dict[str, Tensor], num_elements: int) -> Tensor:

@@ -14,7 +14,6 @@ SLOTS_OF_SEVERAL_CLIENTS = ("correction", "personal_layers", "compressor", "aggr
 
 
 def exceeds_population(self: Any, algorithm: Algorithm, population: Population) -> str | None:
-    """Return why a sampler cannot fill its cohort, or None."""
     if self.cohort_size <= (num_users := len(population.user_ids)):
         return None
     return f"cohort_size={self.cohort_size} is more than the {num_users} users of the data: choose a smaller cohort"

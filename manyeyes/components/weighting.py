@@ -82,11 +82,9 @@ class ImportanceReweighting:
                 "set example_weighting=none"
             )
         target, num_classes = self.target_distribution, len(population.classes)
-        if target is None:
-            return None
-        if len(target) != num_classes:
+        if target is not None and len(target) != num_classes:
             return f"target_distribution has {len(target)} values for {num_classes} classes: give one value per class"
-        if not (min(target) >= 0 and abs(sum(target) - 1) <= 1e-6):
+        if target is not None and not (min(target) >= 0 and abs(sum(target) - 1) <= 1e-6):
             return f"target_distribution must be at least 0 everywhere and sum to 1; it sums to {sum(target):.6g}"
         return None
 

@@ -42,8 +42,8 @@ class ClientContext:
 
     spec: TrainingSpec
     setup: EngineSetup  # its population has all examples of the store
-    train: Population | None
-    test: Population | None
+    train: Population  # perhaps without examples
+    test: Population
 
     def read_tensors(self, message: Message) -> dict[str, Tensor]:
         """Return what the server sent: weights [W], and the correction's server state [P] if it is sent."""
@@ -66,14 +66,14 @@ def query(message: Message, context: Context) -> Message:
     info: dict[str, Any] = {
         "name": str(context.node_config.get("name", population.user_name(0))),
         "user_id": int(np.asarray(user_id)[0]) if user_id is not None else -1,
-        "num_examples": 0 if client.train is None else len(client.train),
-        "num_test_examples": 0 if client.test is None else len(client.test),
+        "num_examples": len(client.train),
+        "num_test_examples": len(client.test),
         "classes": list(population.classes),
         "multi": int(population.labels.multi),
         "height": population.image_shape[0],
         "width": population.image_shape[1],
     }
-    if client.spec.needs_class_counts and client.train is not None:
+    if client.spec.needs_class_counts:
         info["class_counts"] = client.train.class_counts.tolist()
     return _reply(message, info)
 
@@ -84,7 +84,7 @@ def train(message: Message, context: Context) -> Message:
     client, task = _open_client(context), parse_config(message.content, TRAIN_TASK_TYPES)
     spec, device, tensors = client.spec, client.setup.device, client.read_tensors(message)
     client_id, round = task["client_id"], task["round"]
-    if client.train is None:
+    if not len(client.train):
         raise ValueError("the store of this client has no training images")
     population = replace(client.train, user_ids=np.array([client_id]))
     algorithm = _local_algorithm(spec.algorithm, task)
@@ -116,7 +116,7 @@ def evaluate(message: Message, context: Context) -> Message:
     """Count the correct predictions of the shared model, with this client's own layers, on its test images."""
     client, task = _open_client(context), parse_config(message.content, TASK_TYPES)
     weights, population = client.read_tensors(message)["weights"], client.test
-    if population is None:
+    if not len(population):
         raise ValueError("the store of this client has no test images")
     setup, personal_layers = client.setup, client.spec.algorithm.personal_layers
     if personal_layers is not None:
@@ -172,12 +172,6 @@ def _load_client(path: Path, settings: str) -> ClientContext:
     if len(population.user_ids) != 1:
         raise ValueError(f"{path} has {len(population.user_ids)} users, and a client has one: split it by user first.")
     setup = make_engine_setup(spec, build_model(spec.config, population), population)
-    if "split" not in population.columns:
-        return ClientContext(spec, setup, population, None)
-    return ClientContext(spec, setup, _split(population, "train"), _split(population, spec.config.eval_split))
-
-
-def _split(population: Population, name: str) -> Population | None:
-    """Return a split of the population; None if it is empty."""
-    mask = np.asarray(population.columns["split"]) == name
-    return population.filter(mask) if mask.any() else None
+    split = np.asarray(population.columns.get("split", np.full(len(population), "train")))
+    train, test = (population.filter(split == name) for name in ("train", spec.config.eval_split))
+    return ClientContext(spec, setup, train, test)

@@ -19,15 +19,7 @@ from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundCo
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.client_step import decompress
 from manyeyes.engines.distributed.process_group import PeerLostError
-from manyeyes.flower.messages import (
-    CONFIG,
-    InvalidReply,
-    TensorSpecs,
-    from_record,
-    parse_config,
-    send_and_receive,
-    to_record,
-)
+from manyeyes.flower.messages import CONFIG, InvalidReply, TensorSpecs, from_record, parse_config, send_tasks, to_record
 from manyeyes.flower.registry import ClientRegistry
 
 REPLY_TYPES = {"round": int, "client_id": int, "num_examples": int, "loss": float, "norm": float}
@@ -41,11 +33,7 @@ class GridEngine(EngineBase):
     name = "grid"
 
     def __init__(
-        self,
-        setup: EngineSetup,
-        registry: ClientRegistry,
-        run_id: str,
-        target_distribution: tuple[float, ...] = (),
+        self, setup: EngineSetup, registry: ClientRegistry, run_id: str, target_distribution: tuple[float, ...] = ()
     ) -> None:
         super().__init__(setup)
         self.setup, self.registry, self.config, self.run_id = setup, registry, registry.config, run_id
@@ -108,7 +96,7 @@ class GridEngine(EngineBase):
         }
         update_specs = _update_specs(accumulator.weights, context)
         group, timeout = str(plan.round + 1), self.config.reply_timeout
-        for node, message in send_and_receive(self.registry.grid, tasks, MessageType.TRAIN, timeout, group):
+        for node, message in send_tasks(self.registry.grid, tasks, MessageType.TRAIN, timeout, group):
             client = asked[node]
             try:
                 if isinstance(message, str):
@@ -171,7 +159,6 @@ class UpdateAccumulator:
         self._updates_KW = weights.new_zeros(num_clients, len(weights)) if context.keep_client_updates else None
 
     def has(self, client_id: int) -> bool:
-        """Return whether a valid reply of the client has been added."""
         return bool(self._accepted_K[self._indices[client_id]])
 
     def add(self, client_id: int, update_W: Tensor, upload_P: Tensor | None, loss: float, norm: float) -> None:
@@ -189,16 +176,9 @@ class UpdateAccumulator:
         if _clients_keep_state(self.context):
             accepted = filter(self.has, self._indices)
             client_states = {client_id: {LAST_ROUND: torch.tensor(self.plan.round)} for client_id in accepted}
-        return CohortResult(
-            update_W=self._update_W.float(),
-            uploads_P=None if self._uploads_P is None else self._uploads_P.float(),
-            accepted_K=self._accepted_K,
-            loss_K=self._loss_K,
-            norm_K=self._norm_K,
-            client_states=client_states,
-            updates_KW=self._updates_KW,
-            rejection_reasons=rejection_reasons,
-        )
+        uploads_P = None if self._uploads_P is None else self._uploads_P.float()
+        update_W, statistics = self._update_W.float(), (self._accepted_K, self._loss_K, self._norm_K)
+        return CohortResult(update_W, uploads_P, *statistics, client_states, self._updates_KW, rejection_reasons)
 
 
 def _update_specs(weights: Tensor, context: RoundContext) -> TensorSpecs:

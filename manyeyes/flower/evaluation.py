@@ -16,7 +16,7 @@ from manyeyes.engines.base import SINGLE_PROCESS
 from manyeyes.engines.evaluation import Score
 from manyeyes.flower.engine import MAX_LOSS, GridEngine
 from manyeyes.flower.members import Member
-from manyeyes.flower.messages import InvalidReply, from_record, parse_config, send_and_receive, to_record
+from manyeyes.flower.messages import InvalidReply, from_record, parse_config, send_tasks, to_record
 from manyeyes.metrics import Accuracy
 
 REPLY_TYPES = {"client_id": int, "loss": float}
@@ -32,7 +32,6 @@ class GridEvaluator:
         self.engine, self.population = engine, population  # the population has the numbers of test images
 
     def evaluate_global(self, weights: Tensor) -> Score:
-        """Return the score of the shared model."""
         return self.evaluate_personal_layers(weights, weights, {})
 
     def evaluate_personal_layers(self, weights: Tensor, mask: Tensor, clients: ClientStates) -> Score:
@@ -42,7 +41,7 @@ class GridEvaluator:
         asked = {nodes[id]: members[id] for id in self.population.user_ids.tolist() if id in nodes}
         tasks = {node: self.engine.make_task(record, NO_ROUND, m.client_id, clients) for node, m in asked.items()}
         score, timeout = Accuracy.empty(len(self.population.classes)), registry.config.reply_timeout
-        for node, message in send_and_receive(registry.grid, tasks, MessageType.EVALUATE, timeout, "evaluation"):
+        for node, message in send_tasks(registry.grid, tasks, MessageType.EVALUATE, timeout, "evaluation"):
             try:
                 if isinstance(message, str):
                     raise InvalidReply(message)

@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 
 from cryptography import x509
@@ -13,10 +14,7 @@ from cryptography.x509.oid import NameOID
 
 VALIDITY_DAYS = 365
 CA_NAME = "manyeyes trial CA"
-OTHER_KEY_USES = (
-    *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
-    *("encipher_only", "decipher_only"),
-)
+CA_KEY_USES = ("digital_signature", "key_cert_sign", "crl_sign")
 
 
 def make_keys(folder: Path, num_clients: int, hosts: Sequence[str]) -> list[Path]:
@@ -25,8 +23,7 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str]) -> list[Path
         raise ValueError(f"{folder} is not empty: choose a new folder, so that no key is overwritten.")
     folder.mkdir(parents=True, exist_ok=True)
     ca_key, server_key, *client_keys = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2 + num_clients))
-    uses = {"digital_signature": True, "key_cert_sign": True, "crl_sign": True}
-    usage = x509.KeyUsage(**uses, **dict.fromkeys(OTHER_KEY_USES, False))
+    usage = x509.KeyUsage(**{use: use in CA_KEY_USES for use in signature(x509.KeyUsage).parameters})
     ca = _certificate(CA_NAME, ca_key.public_key()).add_extension(x509.BasicConstraints(True, 0), True)
     server = _certificate(hosts[0], server_key.public_key())
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())

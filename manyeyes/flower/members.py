@@ -79,7 +79,6 @@ class Members:
 
     @cached_property
     def by_id(self) -> dict[int, Member]:
-        """The members by client id."""
         return {member.client_id: member for member in self.all}
 
     @staticmethod

@@ -27,7 +27,6 @@ class InvalidReply(ValueError):
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return a Flower record of the tensors."""
     return ArrayRecord({name: Array(_as_numpy_type(tensor.detach().cpu()).numpy()) for name, tensor in tensors.items()})
 
 
@@ -51,7 +50,7 @@ def parse_config(content: RecordDict, types: Mapping[str, type]) -> dict[str, An
     return {name: record[name] for name in types}
 
 
-def send_and_receive(
+def send_tasks(
     grid: Grid, tasks: Mapping[int, RecordDict], message_type: str, timeout: float, group: str = ""
 ) -> Iterator[tuple[int, Message | str]]:
     """Send each node its task and yield (node, reply) as replies arrive, or (node, reason) if there is none."""

@@ -15,7 +15,7 @@ from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Ints, Population
 from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.members import ClientInfo, Members, read_client_info, resolve_members
-from manyeyes.flower.messages import CONFIG, InvalidReply, send_and_receive
+from manyeyes.flower.messages import CONFIG, InvalidReply, send_tasks
 
 
 @dataclass
@@ -74,7 +74,7 @@ class ClientRegistry:
         self._queries.update(unknown_nodes)
         tasks = {node: RecordDict({CONFIG: ConfigRecord({})}) for node in unknown_nodes}
         infos: dict[int, ClientInfo] = {}
-        for node, reply in send_and_receive(self.grid, tasks, MessageType.QUERY, self.config.reply_timeout):
+        for node, reply in send_tasks(self.grid, tasks, MessageType.QUERY, self.config.reply_timeout):
             try:
                 if isinstance(reply, str):
                     raise InvalidReply(reply)

@@ -63,7 +63,7 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
         algorithm=algorithm,
         population=population,
         engine=engine,
-        evaluator=_make_evaluator(config, spec, members, engine),
+        evaluator=_make_evaluator(spec, engine),
         preprocess=spec.preprocess,
         config=run_config,
         module=module,
@@ -87,17 +87,14 @@ def _gather_members(registry: ClientRegistry, spec: TrainingSpec, folder: Path) 
         raise ValueError(f"{folder} has no federated run of this version: set resume to the folder of one.") from None
 
 
-def _make_evaluator(
-    config: FederationConfig, spec: TrainingSpec, members: Members, engine: GridEngine
-) -> Evaluator | None:
+def _make_evaluator(spec: TrainingSpec, engine: GridEngine) -> Evaluator | None:
     """Return an evaluator on the server's own store, or one that asks the clients; with privacy they are not asked."""
+    config, members = engine.config, engine.registry.members
     if config.test_store:
         population = open_population(Path(config.test_store), spec.config.data.task or None)
         if population.classes != members.data.classes:
-            raise ValueError(
-                f"The classes of test_store={config.test_store} are not those of the clients: give a store of the same "
-                "task."
-            )
+            store = f"test_store={config.test_store}"
+            raise ValueError(f"The classes of {store} are not those of the clients: give a store of the same task.")
         if "split" in population.columns:
             population = population.split(spec.config.eval_split)
         return LocalEvaluator(engine.setup.model, population, spec.preprocess, engine.setup.device)

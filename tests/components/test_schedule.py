@@ -51,5 +51,5 @@ def test_a_schedule_of_length_0_gets_the_length_of_the_run() -> None:
     )
     resolved: Any = resolve_schedules(algorithm, rounds=40)
     assert (resolved.client_optimizer.schedule.rounds, resolved.server_optimizer.schedule.rounds) == (40, 5)
-    with pytest.raises(ValueError, match=r"schedule.rounds=0 stands for the whole run"):
+    with pytest.raises(ValueError, match=r"schedule.rounds=0 is the whole run"):
         Schedule("cosine").factor(0)
