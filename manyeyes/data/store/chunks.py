@@ -22,6 +22,7 @@ from manyeyes.data.decode import DecodedImage, UnreadableImage, decode, fit
 from manyeyes.data.manifest import Source
 from manyeyes.data.store.images import encode
 
+CHUNKS_PER_PROCESS = 3  # that are converted ahead
 CHUNK_SIZE = 128  # images that a kill loses at most, and that a process has in memory
 
 
@@ -95,12 +96,13 @@ def convert(job: ConversionJob, first: int, num_processes: int) -> Generator[Chu
     if num_processes == 1:
         yield from map(job.chunk, remaining)
         return
+    num_ahead = CHUNKS_PER_PROCESS * num_processes  # so that processes work while the parent writes
     ignore_ctrl_c = (signal.signal, (signal.SIGINT, signal.SIG_IGN))  # the parent handles it
     with NamedTemporaryFile(suffix=".pickle") as file:  # not an argument, which would block if a process died at once
         _dump(job, file)
         with ProcessPoolExecutor(num_processes, CleanSpawnContext(), *ignore_ctrl_c) as pool:
             try:
-                pending = deque(pool.submit(_convert_chunk, file.name, n) for n in islice(remaining, num_processes + 1))
+                pending = deque(pool.submit(_convert_chunk, file.name, n) for n in islice(remaining, num_ahead))
                 while pending:
                     chunk = pending.popleft().result()
                     pending.extend(pool.submit(_convert_chunk, file.name, n) for n in islice(remaining, 1))
