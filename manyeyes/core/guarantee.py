@@ -29,9 +29,9 @@ def check_private(algorithm: Algorithm) -> None:
     if algorithm.privacy is None:
         return
     if algorithm.aggregator is not None:
+        name = type(algorithm.aggregator).__name__
         raise ValueError(
-            f"privacy adds noise to the sum of clipped updates, and aggregator={type(algorithm.aggregator).__name__} "
-            "would replace that sum: set aggregator=none"
+            f"privacy needs the sum of updates, and aggregator={name} would replace that sum: set aggregator=none"
         )
     for slot in CROSS_CLIENT_SLOTS:
         component, covered = getattr(algorithm, slot), algorithm.privacy.covered.get(slot, ())
@@ -55,13 +55,11 @@ def check_plan(algorithm: Algorithm, plan: RoundPlan) -> None:
         return
     for client in plan.clients:
         if client.weight != 1:
-            raise ValueError(
-                f"privacy needs a weight of 1 for every client, and a client weighs {client.weight:g}: "
-                "set client_weighting=uniform"
-            )
+            reason = f"privacy needs a weight of 1 for every client, and a client weighs {client.weight:g}"
+            raise ValueError(f"{reason}: set client_weighting=uniform")
     if len({client.client_id for client in plan.clients}) < len(plan.clients):
         raise ValueError(
-            "privacy needs each client at most once per round, and the plan has one twice: set sampler=poisson"
+            "privacy needs each client at most once per round, and one is there twice: set sampler=poisson"
         )
 
 
@@ -80,6 +78,6 @@ def private_update(
     max_norm = int(result.accepted_K.sum()) * context.clipping_norm if result.accepted_K.any() else 0.0
     if not float(torch.linalg.vector_norm(total)) <= max_norm * (1 + NORM_RTOL):
         raise RuntimeError(
-            "the engine returned a sum of updates whose norm is above that of clipped updates: report this engine"
+            "the engine returned a sum of updates whose norm is above that of clipped updates: report it"
         )
     return privacy.privatize(replace(result, update_W=total), plan, context, privacy_state, noise_seed)

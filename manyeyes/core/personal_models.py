@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import compress
+from dataclasses import replace
 
 import torch
 
 from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.state import PERSONAL_MODEL_PREFIX, ClientState, ClientStates, RoundContext, ServerState
-
-
-@dataclass(frozen=True, eq=False)
-class PersonalTraining:
-    """The result of training the clients' personal models; empty if the algorithm has none."""
-
-    client_states: dict[int, ClientState] = field(default_factory=dict)
-    failures: dict[int, str] = field(default_factory=dict)  # by client id; the reason is empty for "not finite"
+from manyeyes.core.state import PERSONAL_MODEL_PREFIX, ClientState, ClientStates, Cohort, RoundContext, ServerState
 
 
 def train_personal_models(
     algorithm: Algorithm, state: ServerState, plan: RoundPlan, engine: Engine, client_states: ClientStates
-) -> PersonalTraining:
-    """Train each client's personal model from its last state or, the first time, from the server's weights."""
+) -> Cohort:
+    """Train each client's personal model from its last state or, the first time, from the server's weights.
+
+    Without personal models, the cohort has no clients.
+    """
     personal_model = algorithm.personal_model
     if personal_model is None or not plan.clients:
-        return PersonalTraining()
+        return Cohort.empty(plan, state.weights)
     correction = personal_model.correction
     if correction.init(torch.zeros(0)) is not None or correction.needs_full_gradient:
-        raise ValueError(
-            f"personal_model={type(personal_model).__name__} uses {type(correction).__name__}, which needs server "
-            "state or a full gradient, and a personal model has neither: use ProximalTerm"
-        )
+        uses = f"personal_model={type(personal_model).__name__} uses {type(correction).__name__}"
+        raise ValueError(f"{uses}, which needs server state or a full gradient: use ProximalTerm")
     context = RoundContext(
         client_optimizer=algorithm.client_optimizer,
         lr=algorithm.client_optimizer.learning_rate(state.round),
@@ -52,17 +44,12 @@ def train_personal_models(
         client_id: {prefix + name: tensor for name, tensor in state.items()}
         for client_id, state in result.client_states.items()
     }
-    failed = [client.client_id for client in compress(plan.clients, ~result.accepted_K)]
-    return PersonalTraining(
-        new_states, {client_id: result.rejection_reasons.get(client_id, "") for client_id in failed}
-    )
+    return Cohort(plan, replace(result, client_states=new_states))
 
 
-def merge_client_states(
-    old: ClientStates, new: dict[int, ClientState], personal: PersonalTraining
-) -> dict[int, ClientState]:
+def merge_client_states(old: ClientStates, new: dict[int, ClientState], personal: Cohort) -> dict[int, ClientState]:
     """Return the new states of the clients of a round; without personal models they replace the old ones."""
-    if not personal.client_states and not personal.failures:
+    if not personal.plan.clients:
         return new
-    own = personal.client_states
+    own = personal.result.client_states
     return {k: old.get(k, {}) | own.get(k, {}) | new.get(k, {}) for k in sorted(own.keys() | new.keys())}

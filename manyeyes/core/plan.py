@@ -28,8 +28,8 @@ class ClientPlan:
     example_weights_SB: Floats  # in the loss
     augment_uniforms_SBD: Floats | None
     dropout_seeds_S: Ints
-    full_indices: Ints | None  # all examples of the client and their weights, where a correction needs them
-    full_weights: Floats | None
+    full_indices: Ints | None = None  # all examples of the client and their weights, where a correction needs them
+    full_weights: Floats | None = None
     phase_S: Ints | None = None  # ALL, PERSONAL or SHARED; None: always ALL
 
     @cached_property
@@ -116,11 +116,9 @@ def draw_uniforms(
     """Return the random numbers of each client's augmentation [S, B, D]; None without augmentation."""
     if not num_augment_uniforms:
         return [None] * len(batches)
+    shapes = [(*positions_SB.shape, num_augment_uniforms) for positions_SB in batches]
     rngs = make_rngs(seed, "augment", round, client_ids)
-    return [
-        rng.random((*positions_SB.shape, num_augment_uniforms), np.float32)
-        for positions_SB, rng in zip(batches, rngs, strict=True)
-    ]
+    return [rng.random(shape, np.float32) for shape, rng in zip(shapes, rngs, strict=True)]
 
 
 def example_weights(algorithm: Algorithm, population: Population, user: int) -> Floats | None:

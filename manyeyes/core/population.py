@@ -138,16 +138,11 @@ class Population:
         sizes = {"images": len(images), "labels": len(labels), **{name: len(column) for name, column in arrays.items()}}
         for name, size in sizes.items():
             if size != len(users):
-                raise ValueError(
-                    f"{name} has {size} entries and users has {len(users)}: give one entry for each example"
-                )
+                raise ValueError(f"{name} has {size} entries and users has {len(users)}: give one for each example")
         ids, num_classes = labels.nonzero()[1], len(labels.classes)
         invalid = ids[(ids < 0) | (ids >= num_classes)]
         if len(invalid):
-            raise ValueError(
-                f"labels has class {invalid[0]} and there are {num_classes} classes: "
-                f"give ids from 0 to {num_classes - 1}"
-            )
+            raise ValueError(f"labels has class {invalid[0]} and there are {num_classes} classes: number them from 0")
         try:
             names, index, counts = np.unique(users, return_inverse=True, return_counts=True)
         except TypeError as error:

@@ -10,7 +10,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
@@ -106,10 +106,7 @@ def option(default: Any = MISSING, help: str = "", **bounds: Any) -> Any:
 def check_options(component: Any, setting: str | None = None) -> None:
     """Raise ValueError unless every option of a dataclass has its declared type and bounds: its `__post_init__`.
 
-    Parameters
-    ----------
-    setting
-        The setting that the message puts before an option's name; by default where the class is registered.
+    The message puts `setting` before an option's name; by default the one where the class is registered.
     """
     kind = type(component)
     if setting is None:
@@ -142,13 +139,7 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
     hints = _hints(factory)
     if is_dataclass(factory):
         return tuple(
-            Option(
-                declared.name,
-                hints.get(declared.name, Any),
-                declared.default if declared.default_factory is MISSING else declared.default_factory(),
-                declared.metadata.get("help", ""),
-                declared.metadata.get("bounds", NO_BOUNDS),
-            )
+            Option(declared.name, hints.get(declared.name, Any), _field_default(declared), **declared.metadata)
             for declared in fields(factory)
             if declared.init and declared.repr
         )
@@ -286,9 +277,9 @@ def _call(factory: Callable[..., Any], options: Mapping[str, Any], setting: str,
     known = {declared.name: declared for declared in options_of(factory)}
     for name in options:
         if name not in known:
+            options_text = ", ".join(known) or "none"
             raise ValueError(
-                f"{setting}.{name} is not an option of {label}{suggestion(name, known)}: "
-                f"it has {', '.join(known) or 'none'}"
+                f"{setting}.{name} is not an option of {label}{suggestion(name, known)}: it has {options_text}"
             )
     for declared in known.values():
         value = options.get(declared.name, declared.default)
@@ -322,6 +313,10 @@ def _as_data(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_as_data(item) for item in value]
     return value
+
+
+def _field_default(declared: Field[Any]) -> Any:
+    return declared.default if declared.default_factory is MISSING else declared.default_factory()
 
 
 def _parameter_option(parameter: inspect.Parameter, hint: Any) -> Option:

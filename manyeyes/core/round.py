@@ -17,15 +17,7 @@ from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.rng import derive_key
 from manyeyes.core.round_metrics import round_metrics
-from manyeyes.core.state import (
-    Cohort,
-    DivergenceError,
-    MutableClientStates,
-    RoundContext,
-    RoundMetrics,
-    ServerState,
-    empty_result,
-)
+from manyeyes.core.state import Cohort, DivergenceError, MutableClientStates, RoundContext, RoundMetrics, ServerState
 
 
 def run_round(
@@ -56,16 +48,17 @@ def run_round(
     context = make_context(algorithm, state, engine)
     client_states = {c.client_id: client_state for c in plan.clients if (client_state := clients.get(c.client_id))}
 
-    result = engine.train(state.weights, plan, context, client_states) if plan.clients else empty_result(state.weights)
-    cohort = Cohort(plan, result, num_users=len(population.user_ids))
+    cohort = Cohort.empty(plan, state.weights)
+    if plan.clients:
+        cohort = Cohort(plan, engine.train(state.weights, plan, context, client_states))
     update_W, aggregated = aggregate_updates(algorithm, state, context, cohort, noise_seed)
-    new_state = step_server(algorithm, aggregated, cohort, update_W, engine.num_trainable)
+    new_state = step_server(algorithm, aggregated, cohort, update_W, len(population.user_ids), engine.num_trainable)
     personal = train_personal_models(algorithm, state, plan, engine, client_states)
     metrics = round_metrics(algorithm, population, context, cohort, new_state, personal, engine.num_trainable)
     has_loss = not math.isnan(metrics.update_norm)
     if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(new_state.weights).all()):
         raise DivergenceError(f"the weights after round {new_state.round} are no longer finite")
-    clients.update(merge_client_states(client_states, result.client_states, personal))
+    clients.update(merge_client_states(client_states, cohort.result.client_states, personal))
     return new_state, metrics
 
 
@@ -117,17 +110,15 @@ def robust_mean(aggregator: Aggregator, state: ServerState, cohort: Cohort) -> t
     """Return the aggregator's combination of the accepted updates [W], and its new state."""
     result = cohort.result
     if result.updates_KW is None:
-        raise ValueError(
-            f"aggregator={type(aggregator).__name__} compares the clients' updates, and this engine returns only "
-            "their sum: use engine=reference or engine=multiprocess"
-        )
+        name = type(aggregator).__name__
+        raise ValueError(f"aggregator={name} needs each client's update: use engine=reference or engine=multiprocess")
     weights_K = torch.tensor([c.weight for c in cohort.accepted], dtype=torch.float64)
     updates_KW = result.updates_KW[np.flatnonzero(result.accepted_K)]
     return aggregator.aggregate(updates_KW, weights_K, state.weights, state.aggregator_state)
 
 
 def step_server(
-    algorithm: Algorithm, state: ServerState, cohort: Cohort, update_W: Tensor, num_trainable: int
+    algorithm: Algorithm, state: ServerState, cohort: Cohort, update_W: Tensor, num_users: int, num_trainable: int
 ) -> ServerState:
     """Step the server optimizer and the correction; BatchNorm statistics are only averaged."""
     theta, statistics = state.weights[:num_trainable], state.weights[num_trainable:]
@@ -142,7 +133,7 @@ def step_server(
             uploads=cohort.result.uploads_P,
             num_sampled=len(cohort.plan.clients),
             num_accepted=len(cohort.accepted),
-            num_clients=cohort.num_users,
+            num_clients=num_users,
         )
         correction_state, new_theta = algorithm.correction.server_update(correction_state, step)
     return replace(

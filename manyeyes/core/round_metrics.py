@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.personal_models import PersonalTraining
 from manyeyes.core.population import Population
 from manyeyes.core.state import Cohort, RoundContext, RoundMetrics, ServerState, communication_cost
 
@@ -20,7 +19,7 @@ def round_metrics(
     context: RoundContext,
     cohort: Cohort,
     new_state: ServerState,
-    personal: PersonalTraining,
+    personal: Cohort,
     num_trainable: int,
 ) -> RoundMetrics:
     """Return the metrics of a round."""
@@ -52,14 +51,14 @@ def round_metrics(
     )
 
 
-def rejection_reasons(population: Population, cohort: Cohort, personal: PersonalTraining) -> dict[str, str]:
+def rejection_reasons(population: Population, cohort: Cohort, personal: Cohort) -> dict[str, str]:
     """Return why clients were rejected, by name; empty for an update that was not finite."""
-    reasons = {}
-    for client in cohort.rejected:
-        reasons[population.user_name(client.user)] = cohort.result.rejection_reasons.get(client.client_id, "")
-    for client in cohort.accepted:
-        if client.client_id in personal.failures:
-            name = population.user_name(client.user)
-            default = f"the personal model of user {name} was not finite and is discarded"
-            reasons[name] = personal.failures[client.client_id] or default
+    reasons = {
+        population.user_name(client.user): cohort.result.rejection_reasons.get(client.client_id, "")
+        for client in cohort.rejected
+    }
+    for client in personal.rejected:
+        name = population.user_name(client.user)
+        default = f"the personal model of user {name} was not finite and is discarded"
+        reasons.setdefault(name, personal.result.rejection_reasons.get(client.client_id) or default)
     return reasons

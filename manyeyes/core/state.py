@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 
 import numpy as np
@@ -56,19 +56,19 @@ class CohortResult:
     rejection_reasons: Mapping[int, str] = field(default_factory=dict)  # by client id, where it is not "not finite"
 
 
-def empty_result(weights: Tensor) -> CohortResult:
-    """Return the result of a round in which no client takes part."""
-    none = np.zeros(0)
-    return CohortResult(torch.zeros_like(weights), None, none.astype(bool), none, none, {})
-
-
 @dataclass(frozen=True, eq=False)
 class Cohort:
     """The clients of a round with the result of their training."""
 
     plan: RoundPlan
     result: CohortResult
-    num_users: int  # of the population
+
+    @staticmethod
+    def empty(plan: RoundPlan, weights: Tensor) -> "Cohort":
+        """Return the cohort of a round in which no client takes part."""
+        none = np.zeros(0)
+        result = CohortResult(torch.zeros_like(weights), None, none.astype(bool), none, none, {})
+        return Cohort(replace(plan, clients=()), result)
 
     @property
     def accepted(self) -> list[ClientPlan]:

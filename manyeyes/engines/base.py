@@ -59,10 +59,6 @@ class DistInfo:
     rank: int = 0
     size: int = 1  # number of processes
 
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag is set in any process."""
-        return any(self.all_gather(flag))
-
     def all_gather(self, local: T) -> list[T]:
         """Return the objects of all processes, in the order of ranks."""
         if self.size == 1:
@@ -147,8 +143,7 @@ class EngineBase:
             mask = self._model.mask(personal_layers.parameter_names(self._model.module).__contains__)
             if not mask.any():
                 raise ValueError(
-                    f"no layer of the model matches personal_layers={personal_layers}: choose layers by the names of "
-                    "its parameters."
+                    f"no layer of the model matches personal_layers={personal_layers}: choose existing layers."
                 )
             self._masks[personal_layers] = mask
         return self._masks[personal_layers]

@@ -98,9 +98,8 @@ class DistributedEngine(EngineBase):
         return self.engine.in_group(ClientGroup(members.index(self.dist.rank), len(members), sum_over_members))
 
     def _gather_client_states(self, local: CohortResult, device: torch.device) -> dict[int, ClientState]:
-        shards = self.dist.all_gather(
-            {k: _move(state, torch.device("cpu")) for k, state in local.client_states.items()}
-        )
+        host = torch.device("cpu")
+        shards = self.dist.all_gather({k: _move(state, host) for k, state in local.client_states.items()})
         return {client_id: _move(state, device) for shard in shards for client_id, state in shard.items()}
 
 

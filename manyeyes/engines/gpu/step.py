@@ -163,6 +163,4 @@ class StepCompiler:
             example_weights_SB=(indices >= 0).astype(np.float32),
             augment_uniforms_SBD=np.full((*indices.shape, buffers.num_uniforms), 0.5, np.float32),
             dropout_seeds_S=np.zeros(1, np.int64),
-            full_indices=None,
-            full_weights=None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -100,11 +100,10 @@ class StreamTrainer:
     def _functions(self, stream: Stream, shape: StepShape) -> dict[Hashable, Callable[[], None]]:
         """Return what a stream runs, by name: a step of each shape, and the begin and end of groups of each width."""
         width, functions = shape[0], self._step_functions[shape]
-        prepare: Callable[[Callable[..., Any]], Callable[..., Any]] = (
-            compiled if self.engine.compiles else lambda function: function
-        )
-        take_step, accumulate = prepare(stream.step), prepare(stream.accumulate)
-        reset = prepare(stream.reset) if width > 1 else stream.reset
+        take_step, accumulate, reset = stream.step, stream.accumulate, stream.reset
+        if self.engine.compiles:
+            take_step, accumulate = compiled(take_step), compiled(accumulate)
+            reset = compiled(reset) if width > 1 else reset
         is_active, phases, client_weights = (
             self.plan_buffers.columns[name][:, stream.number] for name in ("is_active", "phases", "client_weights")
         )

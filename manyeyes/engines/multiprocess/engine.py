@@ -134,10 +134,8 @@ class MultiprocessEngine(EngineBase):
             if death + 1 < MAX_WORKER_DEATHS:
                 print(f"round {round + 1}: worker {number + 1} died ({cause}) and is replaced", file=sys.stderr)
                 self._send(number, task)
-        raise RuntimeError(
-            f"worker {number + 1} died {MAX_WORKER_DEATHS} times in round {round + 1} ({cause}), perhaps for lack of "
-            "memory: set engine.workers or algorithm.batch_size to a smaller number."
-        )
+        deaths = f"worker {number + 1} died {MAX_WORKER_DEATHS} times in round {round + 1} ({cause})"
+        raise RuntimeError(f"{deaths}, perhaps for lack of memory: set engine.workers or algorithm.batch_size lower.")
 
     def _train_shard(self, number: int, task: Task) -> CohortResult:
         """Train a shard of the round, in a worker: its sums go into its own row of the shared memory."""
