@@ -57,6 +57,7 @@ def test_a_privacy_budget_shortens_the_run(command: Callable[..., Any]) -> None:
     assert "Cohort 2: the privacy budget" not in outcome.out
 
 
+@pytest.mark.slow
 def test_the_noise_that_a_budget_needs_is_named(command: Callable[..., Any]) -> None:
     outcome = command("estimate", *TINY, *PRIVATE, "privacy.epsilon=8", "rounds=300", "--ranks", "1", *FAST)
     noise_multiplier = calibrate(32, 4, rounds=300, epsilon=8).accountant.noise_multiplier
@@ -88,6 +89,7 @@ def test_a_partitioner_decides_the_users() -> None:
     assert len(population.user_ids) == 7
 
 
+@pytest.mark.fast_cases("arguments0", "arguments1", "arguments2", "arguments5", "arguments8")
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
