@@ -42,6 +42,7 @@ def assert_golden(file: str, case: str, record: Record) -> None:
     assert not wrong, f"{'; '.join(wrong)}{REWRITE}"
 
 
+@pytest.mark.fast_cases("reference")
 @pytest.mark.parametrize("case", marked(ENGINE_CASES))
 def test_every_algorithm_gives_its_golden_numbers_on_every_engine(case: str) -> None:
     assert_golden("engines", case, ENGINE_CASES[case]())
@@ -52,6 +53,19 @@ def test_feddyn_gives_its_golden_numbers_on_every_engine(case: str) -> None:
     assert_golden("feddyn", case, FEDDYN_CASES[case]())
 
 
+@pytest.mark.fast_cases(
+    "private-central",
+    "private-adaptive",
+    "personal-finetuned",
+    "packed",
+    "robust-median",
+    "server-adam",
+    "linear",
+    "live-batch-norm",
+    "augment",
+    "resumed",
+    "dealt-store",
+)
 @pytest.mark.parametrize("case", marked(RUN_CASES))
 def test_every_kind_of_run_gives_its_golden_numbers(case: str) -> None:
     assert_golden("runs", case, RUN_CASES[case]())

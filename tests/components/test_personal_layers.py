@@ -66,6 +66,7 @@ HEADS: dict[str, list[tuple[str, ...]]] = {  # as FedPer's baseline counts layer
 }
 
 
+@pytest.mark.fast_cases("lenet", "mobilenet")
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_has_all_parameters_and_statistics_of_the_last_blocks(name: str, norm: str) -> None:

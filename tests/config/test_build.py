@@ -122,6 +122,7 @@ def test_a_named_algorithm_is_built_from_its_settings(name: str) -> None:
     assert build_algorithm(compose_config([f"algorithm={name}"])) == NAMED_ALGORITHMS[name]()
 
 
+@pytest.mark.fast_cases("fedavg", "fedper", "fedadam")
 @pytest.mark.parametrize("name", ALGORITHM_NAMES)
 def test_the_description_in_a_run_folder_builds_the_same_algorithm(name: str) -> None:
     overrides = [f"algorithm={name}", "rounds=70"]

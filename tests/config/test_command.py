@@ -187,6 +187,7 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_sweep(
     assert (outcome.code, outcome.err) == (1, "".join(lines))
 
 
+@pytest.mark.slow
 def test_divergence_ends_with_a_sentence_and_code_1(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
     outcome = command("run", *tiny, "algorithm.lr=1e38", "folder=run")
     assert outcome.code == 1
@@ -332,6 +333,7 @@ def test_a_run_that_began_in_python_continues_on_the_command_line(tmp_path: Path
     assert (outcome.code, outcome.err.count("\n")) == (1, 1)
 
 
+@pytest.mark.fast_cases("overrides0", "overrides1")
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [

@@ -35,6 +35,7 @@ def interrupt_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_write_other_files", interrupt)
 
 
+@pytest.mark.fast_cases("full disk")
 @pytest.mark.parametrize(
     ("error", "message"),
     [

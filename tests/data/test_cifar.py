@@ -138,6 +138,7 @@ def test_too_few_images_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "raw").exists()
 
 
+@pytest.mark.fast_cases("cifar-10-python")
 @pytest.mark.parametrize("edition", EDITIONS)
 def test_synthetic_files_have_the_images_and_labels_of_their_population(
     copy_edition: CopyEdition, tmp_path: Path, edition: str

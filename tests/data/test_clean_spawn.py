@@ -75,6 +75,7 @@ def test_a_script_without_a_guard_is_run_once(tmp_path: Path, spawn: Spawn, scri
     assert run_script(spawn, tmp_path, script) == (0, f"the script runs\n{output}\n", "")
 
 
+@pytest.mark.slow
 def test_a_source_defined_in_the_script_is_refused(tmp_path: Path, spawn: Spawn) -> None:
     code, out, err = run_script(spawn, tmp_path, MAKE_SOURCE + SCRIPT_SOURCE + WRITE_STORE)
     assert (code, out) == (1, "the script runs\n")

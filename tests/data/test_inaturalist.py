@@ -282,6 +282,7 @@ def test_every_image_of_a_class_is_equally_likely() -> None:
     assert abs(np.bincount(sampled) - 600).max() < 100  # five standard deviations of a binomial
 
 
+@pytest.mark.slow
 def test_the_choice_of_images_depends_on_the_seed_only(synthetic_raw: Path) -> None:
     first, repeated, other_seed = (
         set(read_manifest(synthetic_raw, construct=True, seed=seed).columns["image_id"].tolist()) for seed in (0, 0, 1)

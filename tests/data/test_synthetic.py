@@ -72,6 +72,7 @@ def test_coarse_classes_are_as_common_as_in_flair() -> None:
     assert np.abs(frequency - published).max() < 0.12
 
 
+@pytest.mark.slow
 def test_no_main_class_is_more_than_a_quarter(population: Population) -> None:
     assert population.class_counts.max() < 0.25 * len(population)
 

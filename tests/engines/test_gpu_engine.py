@@ -158,6 +158,7 @@ def test_a_client_whose_update_is_not_finite_is_rejected(engine: str) -> None:
     assert relative_error(actual, expected) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINE_PARAMS)
 def test_a_round_in_many_chunks_is_the_same(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _, _ = train_on(engine, ALGORITHMS["momentum, decay and clipping"])

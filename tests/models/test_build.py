@@ -59,16 +59,19 @@ def test_all_models_are_registered() -> None:
     assert set(names("model")) >= set(MODELS)
 
 
+@pytest.mark.fast_cases("lenet", "linear", "mobilenet", "resnet18")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_seed_gives_the_same_weights(name: str) -> None:
     assert have_equal_weights(build_model(name, 10, seed=3), build_model(name, 10, seed=3))
 
 
+@pytest.mark.fast_cases("lenet", "linear", "mobilenet", "resnet18")
 @pytest.mark.parametrize("name", MODELS)
 def test_another_seed_gives_other_weights(name: str) -> None:
     assert not have_equal_weights(build_model(name, 10, seed=3), build_model(name, 10, seed=4))
 
 
+@pytest.mark.fast_cases("lenet", "linear", "mobilenet", "resnet18")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_global_generator_is_neither_used_nor_changed(name: str) -> None:
     torch.manual_seed(1)
@@ -89,6 +92,7 @@ def test_images_of_any_size_give_logits(name: str, size: int) -> None:
         assert model(random_images(1, size)).shape == (1, 7)
 
 
+@pytest.mark.fast_cases("lenet", "linear", "mobilenet", "resnet18")
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_has_a_gradient(name: str) -> None:
     model = build_model(name, 10)
@@ -107,6 +111,7 @@ def test_channels_last_gives_the_same_logits(name: str) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.fast_cases("lenet", "mobilenet")
 @pytest.mark.parametrize(
     ("name", "norm"), [("lenet", "group"), ("resnet18", "frozen_batch"), ("mobilenet_v1", "group")]
 )

@@ -15,6 +15,7 @@ def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision() -> None:
     assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == (314, 3_504_872)
 
 
+@pytest.mark.fast_cases("features.0", "features.17", "classifier.1.weight")
 @pytest.mark.parametrize(
     ("key", "shape"),
     [

@@ -19,6 +19,7 @@ def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision(name: str) 
     assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == TORCHVISION[name]
 
 
+@pytest.mark.fast_cases("conv1.weight", "bn1", "layer4", "fc.weight")
 @pytest.mark.parametrize(
     ("key", "shape"),
     [

@@ -63,6 +63,7 @@ def test_adaptive_clipping_splits_the_noise_between_update_and_count() -> None:
     assert_stddev(-np.log(clips) / 0.2 - (1 - 0.5), 3.0 / 20)  # all 20 of the 20 expected are unclipped
 
 
+@pytest.mark.slow
 def test_a_simulated_cohort_also_scales_the_noise_of_the_count() -> None:
     privacy = private_algorithm(adaptive(clipped_count_stddev=8.0, noise_cohort_size=80)).privacy
     seed = os_seed()
