@@ -56,27 +56,18 @@ def _setting_lines() -> Iterator[str]:
     yield from ("", "Preprocessing of images:", *_lines(PREPROCESS_OPTIONS, "preprocess."))
     yield from ("", "Every engine:", *_choice_lines(GROUPS["engine"], "auto"))
     for group in GROUPS.values():
-        if group.name == "algorithm":
-            yield from _algorithm_lines(group)
-        elif group.name != "engine":
-            for choice in group.choices():
-                yield from _with_title(f"{group.name}={choice}:", _choice_lines(group, choice))
+        if group.name != "engine":
+            yield from _choices_lines(group)
 
 
-def _algorithm_lines(group: Group) -> Iterator[str]:
-    """Yield the options of the default algorithm, and of the others what is different."""
-    default = group.default or ""
-    default_lines = _choice_lines(group, default)
-    yield from _with_title(f"algorithm={default}:", default_lines)
+def _choices_lines(group: Group) -> Iterator[str]:
+    """Yield the options of every choice; those that all algorithms have are shown with the default algorithm."""
+    note, shown = "", list[str]()
     for choice in group.choices():
-        lines = [line for line in _choice_lines(group, choice) if line not in default_lines]
-        yield from _with_title(f"algorithm={choice} (other options as {default}):", lines)
-
-
-def _with_title(title: str, lines: list[str]) -> Iterator[str]:
-    """Yield lines under a title, if there are any."""
-    if lines:
-        yield from ("", title, *lines)
+        if lines := [line for line in _choice_lines(group, choice) if line not in shown]:
+            yield from ("", f"{group.name}={choice}{note}:", *lines)
+        if group.name == "algorithm" and choice == group.default:
+            note, shown = f" (other options as {choice})", lines
 
 
 def _choice_lines(group: Group, choice: str) -> list[str]:

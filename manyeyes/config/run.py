@@ -59,7 +59,8 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
             error = ValueError(format_error(error))
         if not isinstance(error, ValueError | DivergenceError | PeerLostError | OSError):
             raise
-        failures.append(_with_number(error))
+        job = HydraConfig.get()
+        failures.append(ValueError(f"run {job.job.num}: {error}") if job.mode == RunMode.MULTIRUN else error)
         return None
     if result.folder is not None:  # of several processes of one run, only the first writes its folder
         printed = [f"{name} {value:.4f}" for name, value in result.final.items() if name in PRINTED_METRICS]
@@ -95,12 +96,6 @@ def _new_folder(config: DictConfig) -> Path:
     if job.mode == RunMode.MULTIRUN:
         return Path(job.sweep.dir, str(job.job.num))
     return unused_path(Path("runs", f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{list_key(config.algorithm.name)}"))
-
-
-def _with_number(error: Exception) -> Exception:
-    """Return the error, in a sweep with the number of the run that it ended."""
-    job = HydraConfig.get()
-    return ValueError(f"run {job.job.num}: {error}") if job.mode == RunMode.MULTIRUN else error
 
 
 def resumed_settings(folder: Path, config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:

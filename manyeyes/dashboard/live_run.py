@@ -147,7 +147,7 @@ class LiveRun:
         events, silent_seconds = self._recent.events, time.time() - updated / run_files.NANOSECONDS
         is_final = run_files.is_final_model(self._model_time, updated, self._recent.round, rounds)
         is_stopped_early = bool(self._model_time and events and events[-1].get("stop_reason") is not None)
-        signals = run_files.RunSignals(
+        status, note = run_files.run_status(
             has_events=bool(events),
             is_complete=is_final or is_stopped_early,
             failure=self._failure,
@@ -156,7 +156,6 @@ class LiveRun:
             silent_seconds=silent_seconds,
             seconds_per_round=seconds_per_round,
         )
-        status, note = run_files.run_status(signals)
         self._is_over = status not in ("running", "stale") and silent_seconds > OVER_SECONDS
         return status, note
 

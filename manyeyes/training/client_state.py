@@ -8,10 +8,10 @@ to, whenever a process dies. A checkpoint writes only the states that changed, a
 import os
 import shutil
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
 from typing import IO, NamedTuple
 
 import safetensors.torch
@@ -140,9 +140,7 @@ class ClientStateStore(MutableMapping[int, ClientState]):
     @property
     def _file(self) -> IO[bytes]:
         if self._open_file is None:
-            self._open_file = (
-                self._path.open("w+b", buffering=0) if self._path else tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-            )
+            self._open_file = self._path.open("w+b", buffering=0) if self._path else TemporaryFile(buffering=0)  # noqa: SIM115
         return self._open_file
 
     def _add_to_cache(self, client_id: int, state: ClientState) -> bool:
@@ -172,7 +170,7 @@ class ClientStateStore(MutableMapping[int, ClientState]):
             while written < len(data):
                 written += os.pwrite(self._file.fileno(), memoryview(data)[written:], offset + written)
         except OSError as error:  # such as a full disk, which names no file
-            raise OSError(error.errno, error.strerror, str(self._path or tempfile.gettempdir())) from error
+            raise OSError(error.errno, error.strerror, str(self._path or gettempdir())) from error
         self._uncommitted.add(offset)
         self._records[client_id] = Record(client_id, offset, len(data), checksum(client_id, data))
 

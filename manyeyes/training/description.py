@@ -70,12 +70,12 @@ def warn_of_changed_sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> N
 
 def as_plain(value: Any) -> Any:
     """Return a value as YAML can hold it; what it cannot hold becomes text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {str(key): as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [as_plain(item) for item in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return as_plain(asdict(value))
     if value is None or type(value) in (bool, int, float, str):
         return value
     return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else str(value)

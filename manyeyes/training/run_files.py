@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,31 +40,27 @@ NANOSECONDS = 1e9  # per second
 _LOCK_FIELDS = 6  # of a line of LOCKS_FILE, the last of which ends with the inode
 
 
-@dataclass(frozen=True)
-class RunSignals:
-    """What the status of a run follows from."""
-
-    has_events: bool
-    is_complete: bool = False  # its model was written after its last round
-    failure: tuple[Status, str] | None = None  # diverged or failed, and the reason
-    is_locked: bool = False  # by a process of this machine
-    is_growing: bool = False  # lines were added although no process of this machine has the run
-    silent_seconds: float = 0.0  # since its last line
-    seconds_per_round: float = 0.0
-
-
-def run_status(signals: RunSignals) -> tuple[Status, str]:
+def run_status(
+    *,
+    has_events: bool,
+    is_complete: bool = False,  # its model was written after its last round
+    failure: tuple[Status, str] | None = None,  # diverged or failed, and the reason
+    is_locked: bool = False,  # by a process of this machine
+    is_growing: bool = False,  # lines were added although no process of this machine has the run
+    silent_seconds: float = 0.0,  # since its last line
+    seconds_per_round: float = 0.0,
+) -> tuple[Status, str]:
     """Return the status of a run, and an explanation where it needs one."""
-    is_late = signals.silent_seconds > max(STALE_SECONDS, STALE_ROUNDS * signals.seconds_per_round)
-    if signals.is_locked:
+    is_late = silent_seconds > max(STALE_SECONDS, STALE_ROUNDS * seconds_per_round)
+    if is_locked:
         return ("stale", "its process exists, but writes nothing") if is_late else ("running", "")
-    if signals.failure:
-        return signals.failure
-    if signals.is_complete:
+    if failure:
+        return failure
+    if is_complete:
         return "finished", ""
-    if signals.is_growing:
+    if is_growing:
         return ("stale", "a process on another machine no longer writes") if is_late else ("running", "")
-    if signals.has_events:
+    if has_events:
         return "stopped", "its process has ended: continue it with resume="
     return "empty", "it ended before round 1"
 
@@ -78,14 +73,13 @@ def read_status(folder: Path, last_event: Event | None = None, planned_rounds: i
     if is_complete and last_event is not None and last_event.get("stop_reason") is None:
         planned_rounds = planned_rounds or read_config(folder).get("rounds")
         is_complete = is_final_model(model_time, metrics_time, last_event["round"], planned_rounds)
-    signals = RunSignals(
+    return run_status(
         has_events=last_event is not None,
         is_complete=is_complete,
         failure=read_failure(folder),
         is_locked=is_locked(folder / LOCK_FILE, locked_inodes()),
         silent_seconds=time.time() - metrics_time / NANOSECONDS if metrics_time else 0.0,
     )
-    return run_status(signals)
 
 
 def is_final_model(model_time: int, metrics_time: int, last_round: int, planned_rounds: object) -> bool:

@@ -248,10 +248,8 @@ def limit_to_budget(algorithm: Algorithm, population: Population, config: RunCon
     """Return the algorithm with its privacy calibrated for this run, and as many rounds as the budget allows."""
     algorithm, rounds = calibrate_privacy(algorithm, population, config.rounds)
     if rounds < config.rounds:
-        print(
-            f"The privacy budget allows {rounds} of {config.rounds} rounds: the run ends after round {rounds}.",
-            file=sys.stderr,
-        )
+        limit = f"The privacy budget allows {rounds} of {config.rounds} rounds"
+        print(f"{limit}: the run ends after round {rounds}.", file=sys.stderr)
     return algorithm, replace(config, rounds=rounds)
 
 

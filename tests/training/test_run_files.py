@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from manyeyes.io.files import acquire_lock
 from manyeyes.training.run_files import (
-    RunSignals,
     Status,
     finite_numbers,
     locked_inodes,
@@ -24,20 +24,20 @@ from manyeyes.training.run_files import (
 @pytest.mark.parametrize(
     ("signals", "status"),
     [
-        (RunSignals(has_events=False), "empty"),
-        (RunSignals(has_events=True), "stopped"),
-        (RunSignals(has_events=True, is_complete=True), "finished"),
-        (RunSignals(has_events=True, is_complete=True, failure=("diverged", "NaN")), "diverged"),
-        (RunSignals(has_events=False, is_locked=True, silent_seconds=1), "running"),
-        (RunSignals(has_events=True, is_locked=True, failure=("failed", "full"), silent_seconds=1), "running"),
-        (RunSignals(has_events=True, is_locked=True, silent_seconds=301), "stale"),
-        (RunSignals(has_events=True, is_locked=True, silent_seconds=301, seconds_per_round=20), "running"),
-        (RunSignals(has_events=True, is_growing=True, silent_seconds=60), "running"),
-        (RunSignals(has_events=True, is_growing=True, silent_seconds=301), "stale"),
+        ({"has_events": False}, "empty"),
+        ({"has_events": True}, "stopped"),
+        ({"has_events": True, "is_complete": True}, "finished"),
+        ({"has_events": True, "is_complete": True, "failure": ("diverged", "NaN")}, "diverged"),
+        ({"has_events": False, "is_locked": True, "silent_seconds": 1}, "running"),
+        ({"has_events": True, "is_locked": True, "failure": ("failed", "full"), "silent_seconds": 1}, "running"),
+        ({"has_events": True, "is_locked": True, "silent_seconds": 301}, "stale"),
+        ({"has_events": True, "is_locked": True, "silent_seconds": 301, "seconds_per_round": 20}, "running"),
+        ({"has_events": True, "is_growing": True, "silent_seconds": 60}, "running"),
+        ({"has_events": True, "is_growing": True, "silent_seconds": 301}, "stale"),
     ],
 )
-def test_a_status_follows_from_signals(signals: RunSignals, status: Status) -> None:
-    assert run_status(signals)[0] == status
+def test_a_status_follows_from_signals(signals: dict[str, Any], status: Status) -> None:
+    assert run_status(**signals)[0] == status
 
 
 def write_run(folder: Path, rounds: int, planned_rounds: int = 10) -> None:
