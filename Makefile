@@ -2,6 +2,7 @@
 #   make demo    compare four algorithms on synthetic images, in under two minutes on a CPU
 #   make check   lint, types and the fast tests, in about a minute after set-up
 #   make test    lint, types, complexity and all tests that need no GPU
+#   make reference  write docs/reference.md, the page of all settings
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +13,7 @@ BROWSER := command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -
 	{ apt-get install -y -q chromium || { apt-get update -q && apt-get install -y -q chromium; }; } >/dev/null 2>&1 || \
 	echo "Chromium cannot be installed: browser tests are skipped"
 
-.PHONY: demo check test lint clean
+.PHONY: demo check test lint reference clean
 
 demo: $(VENV)/ready
 	$(BIN)/manyeyes demo
@@ -29,6 +30,10 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/complexipy --failed --quiet
+
+reference: $(VENV)/ready
+	{ sed '/^```$$/,$$d' docs/reference.md && echo '```' && $(BIN)/manyeyes run --help && echo '```'; } > docs/reference.new
+	mv docs/reference.new docs/reference.md
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

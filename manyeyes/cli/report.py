@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="the page (report.html in the run's folder, or here for several runs)")
     parser.add_argument("--title", default="", help="its heading")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="also write every chart there, as SVG and as CSV")
-    parser.add_argument("--paper", metavar="PAPER.ITEM", help="show a paper's numbers too: see reproduce --list")
+    parser.add_argument("--paper", metavar="PAPER.NAME", help="show a paper's numbers too: see reproduce --list")
     parser.add_argument("--section", action="append", default=[], metavar="MODULE:FUNCTION", help="add one of your own")
     args = parser.parse_args(argv)
     runs = find_runs(args.runs)

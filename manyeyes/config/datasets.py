@@ -23,7 +23,7 @@ setattr(load_synthetic, OPTIONS_ATTRIBUTE, lambda: (*options_of(SyntheticImages)
 
 @register("dataset", "store")
 def load_store(
-    path: Annotated[str, "its folder or file"],
+    path: Annotated[str, "folder or HDF5 file of the prepared dataset"],
     task: Annotated[str, "which of its labels are predicted; empty: the first ones"] = "",
 ) -> Population:
     """A dataset that `manyeyes data prepare` made, or an HDF5 file of FLAIR."""

@@ -71,5 +71,4 @@ def test_help_of_an_unknown_choice_suggests_the_nearest() -> None:
 
 
 def test_the_reference_page_shows_this_help() -> None:
-    """Write it again with `python -m manyeyes run --help`."""
-    assert run_help().rstrip() in REFERENCE.read_text()
+    assert run_help().rstrip() in REFERENCE.read_text(), "docs/reference.md is outdated: run make reference"
