@@ -57,17 +57,17 @@ def _setting_lines() -> Iterator[str]:
     yield from ("", "Every engine:", *_choice_lines(GROUPS["engine"], "auto"))
     for group in GROUPS.values():
         if group.name != "engine":
-            yield from _choices_lines(group)
+            yield from _group_option_lines(group)
 
 
-def _choices_lines(group: Group) -> Iterator[str]:
-    """Yield the options of every choice; those that all algorithms have are shown with the default algorithm."""
-    note, shown = "", list[str]()
+def _group_option_lines(group: Group) -> Iterator[str]:
+    """Yield the options of every choice; of algorithms, those that differ from the default one's."""
+    note, default_lines = "", list[str]()
     for choice in group.choices():
-        if lines := [line for line in _choice_lines(group, choice) if line not in shown]:
+        if lines := [line for line in _choice_lines(group, choice) if line not in default_lines]:
             yield from ("", f"{group.name}={choice}{note}:", *lines)
         if group.name == "algorithm" and choice == group.default:
-            note, shown = f" (other options as {choice})", lines
+            note, default_lines = f" (other options as {choice})", lines
 
 
 def _choice_lines(group: Group, choice: str) -> list[str]:
