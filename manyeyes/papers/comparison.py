@@ -100,7 +100,7 @@ class ComparedNumber:
             "deviation": f"{stdev(values):.12g}" if is_finite and len(values) > 1 else "",
             "seeds": len(values) or "",
             "difference": "" if self.difference is None else f"{self.difference:.12g}",
-            "within": VERDICTS[self.is_within],
+            "agrees": VERDICTS[self.is_within],
             "run": self.best_run,
             "evaluated": describe(self.gaps),
             "runs are": tag,
@@ -118,7 +118,7 @@ def compare(results: ExhibitResults) -> list[ComparedNumber]:
 
 def comparison_table(compared: Iterable[ComparedNumber], tag: str, title: str = "") -> Table:
     """Return a table of the compared numbers; the tag says how runs differ from the paper's."""
-    columns = [*PRINTED_COLUMNS, f"measured ({tag})" if tag else "measured", "difference", "within"]
+    columns = [*PRINTED_COLUMNS, f"measured ({tag})" if tag else "measured", "difference", "agrees"]
     return Table(title, columns, [number.cells() for number in compared], is_prose=True)
 
 

@@ -41,7 +41,7 @@ def test_an_evaluation_at_another_round_is_named_in_every_file_and_not_compared(
     assert cell in Path("runs/test/table1.html").read_text()
     with Path("runs/test/table1.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
-    assert (first["evaluated"], first["difference"], first["within"]) == (gap, "", "")
+    assert (first["evaluated"], first["difference"], first["agrees"]) == (gap, "", "")
     assert float(first["measured"]) == pytest.approx(accuracy)
     assert second["evaluated"] == "", "the last round is evaluated"
     assert float(second["measured"]) == pytest.approx(read_accuracy("test/fedavg/0") / read_accuracy("test/all/0"))
