@@ -8,7 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -101,6 +103,17 @@ class MultiLabels:
 Labels = SingleLabels | MultiLabels
 
 
+def take_images(images: Any, rows: Ints, device: torch.device | None = None) -> Tensor:
+    """Return the images of some rows [B, H, W, 3]: by the source's own `take(rows, device)`, else by index.
+
+    Without a device they stay where they are. An array, whose `take` does something else, is indexed.
+    """
+    if hasattr(images, "take") and not isinstance(images, np.ndarray):
+        taken: Tensor = images.take(rows, device)
+        return taken
+    return torch.from_numpy(np.asarray(images[rows])).to(device)
+
+
 @dataclass(frozen=True, eq=False)
 class Population:
     """Users and their examples; user u has the examples `offsets[u]` to `offsets[u + 1]`.
@@ -108,7 +121,7 @@ class Population:
     A view (a split, a subset) shares the images; `image_indices` has the row of each of its examples.
     """
 
-    images: Any  # uint8 [N, H, W, 3] with a shape, a dtype and a length, indexed by rows: an array, files, a device
+    images: Any  # uint8 [N, H, W, 3] with a shape, a dtype and a length, read by `take_images`
     labels: Labels
     offsets: Ints
     user_ids: Ints  # the same in every view: random streams and client state are keyed by it
@@ -195,7 +208,7 @@ class Population:
 
     def pixels(self, examples: NDArray[Any]) -> NDArray[np.uint8]:
         """Return the images of the examples [B, H, W, 3]."""
-        return np.asarray(self.images[self.image_indices[examples]])
+        return np.asarray(take_images(self.images, self.image_indices[examples]).cpu().numpy())
 
     def user_name(self, user: int) -> str:
         """Return the name of a user in the source, or else its id."""

@@ -7,10 +7,9 @@ from manyeyes.components.losses import default_loss
 from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import Loss, OptState
 from manyeyes.core.plan import ClientPlan, RoundPlan
-from manyeyes.core.population import Ints, Population
+from manyeyes.core.population import Ints, Population, take_images
 from manyeyes.core.rng import make_rng
 from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, RESIDUAL, ClientState, RoundContext
-from manyeyes.engines.images import DeviceImages
 
 LossAndGrad = tuple[float, Tensor]
 EPS = 1e-12  # stands for a sum of weights that is 0: examples that count nothing then give no gradient
@@ -18,11 +17,8 @@ EPS = 1e-12  # stands for a sum of weights that is 0: examples that count nothin
 
 def fetch(population: Population, examples: Ints, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the images [B, H, W, 3] and the targets of the same examples."""
-    if isinstance(population.images, DeviceImages):
-        images = population.images.select(population.image_indices[examples])
-    else:
-        images = torch.from_numpy(population.pixels(examples))
-    return images.to(device), torch.from_numpy(population.labels.targets(examples)).to(device)
+    images = take_images(population.images, population.image_indices[examples], device)
+    return images, torch.from_numpy(population.labels.targets(examples)).to(device)
 
 
 def training_loss(context: RoundContext, population: Population) -> Loss:

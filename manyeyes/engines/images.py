@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.core.plan import RoundPlan
-from manyeyes.core.population import Ints, Population
+from manyeyes.core.population import Ints, Population, take_images
 
 AUTO_MEMORY_FRACTION = 0.6  # of the free memory that `auto` fills with images: the rest is for training
 LOAD_CHUNK_BYTES = 2**28  # that are on the host at a time while images are loaded
@@ -37,11 +37,12 @@ class DeviceImages:
         return len(self.tensor)
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
-        return self.select(np.arange(len(self))[rows]).cpu().numpy()
+        return self.take(np.arange(len(self))[rows]).cpu().numpy()
 
-    def select(self, rows: Ints) -> Tensor:
-        """Return the images of these rows, where they are."""
-        return self.tensor[torch.from_numpy(rows).to(self.tensor.device)]
+    def take(self, rows: Ints, device: torch.device | None = None) -> Tensor:
+        """Return the images of these rows, by default where they are."""
+        images = self.tensor[torch.from_numpy(rows).to(self.tensor.device)]
+        return images if device is None else images.to(device)
 
 
 def place_images(populations: Sequence[Population], storage: str, device: torch.device) -> list[Population]:
@@ -74,8 +75,7 @@ def load_to_device(population: Population, device: torch.device, chunk_bytes: in
     tensor = torch.empty((len(rows), *population.image_shape), dtype=torch.uint8, device=device)
     step = max(1, chunk_bytes // int(np.prod(population.image_shape)))
     for first in range(0, len(rows), step):
-        pixels = np.asarray(population.images[rows[first : first + step]])
-        tensor[first : first + step] = torch.from_numpy(pixels)
+        tensor[first : first + step] = take_images(population.images, rows[first : first + step])
     return replace(population, images=DeviceImages(tensor), image_indices=image_indices)
 
 
@@ -116,14 +116,17 @@ class ImagePrefetcher:
         return len(self._images)
 
     def __getitem__(self, rows: Ints) -> NDArray[np.uint8]:
-        images, buffer = self._images, self.buffer
+        buffer = self.buffer
         if buffer is None or not len(buffer.rows):
-            return np.asarray(images[rows])
+            return self._read_rows(rows)
         index = np.searchsorted(buffer.rows, rows).clip(max=len(buffer.rows) - 1)
         pixels, is_missing = self._halves[buffer.half][index], buffer.rows[index] != rows
         if is_missing.any():
-            pixels[is_missing] = images[rows[is_missing]]
+            pixels[is_missing] = self._read_rows(rows[is_missing])
         return pixels
+
+    def _read_rows(self, rows: Ints) -> NDArray[np.uint8]:
+        return take_images(self._images, rows).numpy()
 
     def plan(self, round: int) -> RoundPlan:
         """Return the plan of a round, whose images are now in memory, and start to read those of the next round."""
@@ -146,7 +149,7 @@ class ImagePrefetcher:
                 break
             with self.fork_lock:
                 chunk = rows[first : first + step]
-                pixels[first : first + len(chunk)] = self._images[chunk]
+                pixels[first : first + len(chunk)] = self._read_rows(chunk)
             time.sleep(YIELD_SECONDS)
         return plan, PrefetchBuffer(round % 2, rows)
 

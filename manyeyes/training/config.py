@@ -25,7 +25,7 @@ class RunConfig:
         "", "split on which the model with the lowest loss is selected, tested and kept; empty: keep the last model"
     )
     max_local_batches: int = option(
-        0, "stop when the largest clients of all rounds have trained on this many batches; 0: no limit", minimum=0
+        0, "stop when the sum over rounds of the largest client's batches reaches this; 0: no limit", minimum=0
     )
     checkpoint_seconds: float = option(60.0, "seconds between checkpoints", minimum=0)
     client_state_cache_mib: int = option(

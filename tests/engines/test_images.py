@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from manyeyes.core.population import Population, SingleLabels
+from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.engines.client_step import fetch
 from manyeyes.engines.images import DeviceImages, image_bytes, load_to_device, place_images
 from tests.engines.engine_runs import CPU
@@ -101,3 +101,19 @@ def test_cpu_loads_nothing_to_the_gpu(set_free_bytes: Any) -> None:
     population = make_colored_images()
     set_free_bytes(10**9)
     assert place_images([population], "cpu", CUDA) == [population]
+
+
+def test_images_of_a_users_own_source_are_taken_from_it() -> None:
+    class Source:
+        shape, dtype = (5, 2, 2, 3), np.dtype(np.uint8)
+
+        def __len__(self) -> int:
+            return 5
+
+        def take(self, rows: Ints, device: torch.device | None = None) -> torch.Tensor:
+            return torch.from_numpy(rows.astype(np.uint8))[:, None, None, None].expand(-1, 2, 2, 3).to(device)
+
+    population = Population.from_arrays(Source(), SingleLabels(np.zeros(5, int), ("a", "b")), np.zeros(5, int))
+    assert population.pixels(np.array([3, 1]))[:, 0, 0, 0].tolist() == [3, 1]
+    images, _ = fetch(population, np.array([4, 2]), torch.device("cpu"))
+    assert images[:, 1, 1, 2].tolist() == [4, 2]
