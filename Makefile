@@ -1,8 +1,8 @@
 # Set-up is part of each target, on a machine with Python 3.11 or newer:
-#   make demo    compare four algorithms on synthetic images, in under two minutes on a CPU
-#   make check   lint, types and the fast tests, in about a minute after set-up
-#   make test    lint, types, complexity and all tests that need no GPU
-#   make reference  write docs/reference.md, the page of all settings
+#   make demo        compare four algorithms on synthetic images, in under two minutes on a CPU
+#   make check       lint, types and the fast tests, in about a minute after set-up
+#   make test        lint, types, complexity and all tests that need no GPU
+#   make reference   write docs/reference.md, the page of all settings
 
 PYTHON ?= python3
 VENV ?= .venv
