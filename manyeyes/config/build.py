@@ -30,6 +30,19 @@ def build_algorithm(config: Config) -> Algorithm:
     return replace(build("algorithm", settings["algorithm"]), **components)
 
 
+def ignored_options(config: Config) -> dict[str, str]:
+    """Return the options of the named algorithm that only set a component which is replaced, and its slot."""
+    settings = plain(config)
+    description, ignored = settings["algorithm"], {}
+    algorithm = build("algorithm", description)
+    for option in sorted(description.keys() - {"name"}):
+        default = build("algorithm", {name: value for name, value in description.items() if name != option})
+        changed = [slot for slot in SLOTS if getattr(default, slot) != getattr(algorithm, slot)]
+        if changed and all(settings.get(slot) for slot in changed):
+            ignored[option] = changed[0]
+    return ignored
+
+
 def _build_optional(slot: str, description: dict[str, Any]) -> Any:
     """Return the component of a slot, or None if it is switched off."""
     return None if description["name"] == NO_COMPONENT else build(slot, description)

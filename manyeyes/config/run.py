@@ -1,5 +1,6 @@
 """From composed settings to a run in its folder."""
 
+import sys
 from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from manyeyes.config.build import (
     build_population,
     build_preprocess,
     describe_settings,
+    ignored_options,
     plain,
     train_options,
 )
@@ -48,12 +50,7 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
     """Train one run, or one of a sweep: return what a sweep may optimize; a failure does not stop the others."""
     try:
         check_settings(config)
-        if config.resume:
-            folder = Path(config.resume)
-            settings = resumed_settings(folder, config, HydraConfig.get().overrides.task)
-            result = train_from(settings, folder, resume=True)
-        else:
-            result = train_from(config, _new_folder(config))
+        result = _train_composed(config)
     except Exception as error:
         if is_config_error(error) or is_out_of_memory(error):
             error = ValueError(format_error(error))
@@ -66,6 +63,16 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
         printed = [f"{name} {value:.4f}" for name, value in result.final.items() if name in PRINTED_METRICS]
         print(f"{result.folder}: {', '.join(printed)}")
     return result.final.get(result.metric)
+
+
+def _train_composed(config: DictConfig) -> Result:
+    """Train a run as Hydra has composed it: a new one, or one that is resumed."""
+    if config.resume:
+        folder = Path(config.resume)
+        return train_from(resumed_settings(folder, config, HydraConfig.get().overrides.task), folder, resume=True)
+    for option, slot in ignored_options(config).items():
+        print(f"algorithm.{option} has no effect, because {slot} is replaced.", file=sys.stderr)
+    return train_from(config, _new_folder(config))
 
 
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:

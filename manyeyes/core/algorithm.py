@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -284,8 +284,13 @@ class Algorithm:
 
     def validate(self, population: Population) -> None:
         """Raise ValueError for a combination that a component refuses, before round 1."""
-        for slot in fields(self):
-            incompatibility = getattr(getattr(self, slot.name), "incompatibility", None)
+        for slot, hint in get_type_hints(Algorithm).items():
+            component, protocol = getattr(self, slot), (*get_args(hint), hint)[0]
+            missing = [name for name in vars(protocol) if name[0] != "_" and not hasattr(component, name)]
+            if component is not None and missing:
+                kind = type(component).__name__
+                raise ValueError(f"{slot}={kind} has no {missing[0]}: add it, as manyeyes.core.algorithm declares it")
+            incompatibility = getattr(component, "incompatibility", None)
             if incompatibility is not None and (reason := incompatibility(self, population)):
                 raise ValueError(reason)
         check_private(self)  # components can add refusals, and cannot remove these

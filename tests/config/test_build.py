@@ -44,6 +44,7 @@ from manyeyes.config.build import (
     build_preprocess,
     build_run_config,
     describe_settings,
+    ignored_options,
     train_options,
 )
 from manyeyes.config.compose import compose_config
@@ -229,3 +230,8 @@ def test_callbacks_metrics_and_trackers_are_built_with_their_options() -> None:
     assert options["metrics"] == [{"name": "top_k", "k": 2}, {"name": "ece", "bins": 15}]
     assert options["trackers"] == [{"name": "tensorboard"}]
     assert (options["engine"], options["workers"]) == ("reference", 0)
+
+
+def test_an_option_of_the_algorithm_that_only_sets_a_replaced_slot_is_found() -> None:
+    config = compose_config(["algorithm=fedvc", "sampler=uniform", "algorithm.cohort_size=5", "algorithm.lr=0.1"])
+    assert ignored_options(config) == {"cohort_size": "sampler"}

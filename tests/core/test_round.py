@@ -345,3 +345,13 @@ def test_rounds_users_and_seeds_have_different_plans() -> None:
         for client in plan_round(all_clients, population, seed, round).clients
     ]
     assert len(set(orders)) == 6
+
+
+def test_a_component_without_a_method_of_its_slot_is_refused_before_round_1(population: Population) -> None:
+    class NoStep:
+        def init(self, theta: Tensor) -> dict[str, Tensor]:
+            return {}
+
+    server: Any = NoStep()
+    with pytest.raises(ValueError, match="server_optimizer=NoStep has no step: add it"):
+        replace(fedavg(cohort_size=2), server_optimizer=server).validate(population)
