@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from manyeyes.algorithms import fedavg
 from manyeyes.engines.gpu import step, trainer
-from manyeyes.engines.gpu.compiling import compiled, first_bad_gradient
+from manyeyes.engines.gpu.compiling import capture_graph, compiled, first_bad_gradient
 from manyeyes.models.flat import FlatModel
 from tests.engines.engine_runs import relative_error
 from tests.engines.gpu_runs import POPULATION, train_on
@@ -185,3 +187,12 @@ def test_a_wrong_gradient_of_one_parameter_is_detected() -> None:
     assert bad[0] == "b"
     lost[:, 0] = torch.nan
     assert first_bad_gradient(sizes, lost, plain, exact) is not None
+
+
+def test_no_garbage_is_collected_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage may be the graphs of an earlier run, which cannot end during a capture."""
+    monkeypatch.setattr(torch, "cuda", MagicMock())
+    is_collecting: list[bool] = []
+    capture_graph(lambda: is_collecting.append(gc.isenabled()), MagicMock())
+    assert is_collecting == [True, False]
+    assert gc.isenabled()

@@ -1,5 +1,6 @@
 """Compiled functions, cached on disk between runs and trusted only after their gradients have been checked."""
 
+import gc
 import os
 import sys
 import time
@@ -60,9 +61,21 @@ def capture_graph(
         function()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+    with collector_paused(), torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         result = function()
     return graph, result
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector: a graph that it ends, such as one of an earlier run, would spoil one in capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def capture_forward(
