@@ -6,7 +6,6 @@ Nothing is declared here: choices are what the registry holds, and options are w
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from itertools import chain
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -15,7 +14,7 @@ from omegaconf import AnyNode, BooleanNode, DictConfig, FloatNode, IntegerNode, 
 import manyeyes.algorithms
 import manyeyes.components
 import manyeyes.config.datasets
-import manyeyes.data.partitioners
+import manyeyes.data.partition
 import manyeyes.engines.select
 import manyeyes.privacy.mechanisms
 import manyeyes.training.builtin_callbacks
@@ -93,20 +92,16 @@ def list_key(choice: str) -> str:
     return choice.rpartition(":")[2].replace(".", "_")
 
 
-def user_choices(overrides: Iterable[str]) -> Iterator[tuple[Group, str]]:
-    """Yield the components that overrides choose by import path, with their groups."""
-    for override in overrides:
-        name, _, value = override.partition("=")
-        if group := GROUPS.get(name.lstrip("+")):
-            yield from ((group, path) for path in IMPORT_PATH.findall(value))
-
-
 def setting_names(overrides: Iterable[str] = ()) -> Iterator[str]:
     """Yield the full name of every setting of every built-in choice, and of what overrides choose by import path."""
     yield from (*(option.name for option in RUN_OPTIONS), "preprocess", *GROUPS)
     yield from option_names(PREPROCESS_OPTIONS, "preprocess")
-    built_in = ((group, choice) for group in GROUPS.values() for choice in group.choices())
-    for group, choice in chain(built_in, user_choices(overrides)):
+    choices = [(group, choice) for group in GROUPS.values() for choice in group.choices()]
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if chosen_group := GROUPS.get(name.lstrip("+")):
+            choices += ((chosen_group, import_path) for import_path in IMPORT_PATH.findall(value))
+    for group, choice in choices:
         yield from option_names(group.options(choice), group.prefix(choice))
 
 

@@ -11,16 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from manyeyes.config.build import (
-    build_algorithm,
-    build_model,
-    build_population,
-    build_preprocess,
-    describe_settings,
-    ignored_options,
-    plain,
-    train_options,
-)
+from manyeyes.config import build
 from manyeyes.config.compose import resume_command
 from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
 from manyeyes.config.groups import list_key
@@ -35,15 +26,8 @@ from manyeyes.training.train import train
 
 ACCURACIES = ("accuracy", "macro_accuracy", "user_mean", "personalized_user_mean")
 PRINTED_METRICS = (*ACCURACIES, "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
-SCHEDULE_SETTINGS = ("rounds", "max_local_batches", "evaluate_every", "evaluate_every_fraction")
-RESUME_OVERRIDES = (
-    *SCHEDULE_SETTINGS,
-    "checkpoint_seconds",
-    "client_state_cache_mib",
-    "trackers",
-    "callbacks",
-    "engine",
-)
+RUN_OVERRIDES = ("rounds", "max_local_batches", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds")
+RESUME_OVERRIDES = (*RUN_OVERRIDES, "client_state_cache_mib", "trackers", "callbacks", "engine")
 
 
 def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
@@ -70,26 +54,26 @@ def _train_composed(config: DictConfig) -> Result:
     if config.resume:
         folder = Path(config.resume)
         return train_from(resumed_settings(folder, config, HydraConfig.get().overrides.task), folder, resume=True)
-    for option, slot in ignored_options(config).items():
+    for option, slot in build.ignored_options(config).items():
         print(f"algorithm.{option} has no effect, because {slot} is replaced.", file=sys.stderr)
     return train_from(config, _new_folder(config))
 
 
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:
     """Train the run that settings describe, in `folder`."""
-    settings = plain(config)
-    population = build_population(settings)
+    settings = build.plain(config)
+    population = build.build_population(settings)
     try:
         return train(
             population,
-            build_model(settings, population),
-            build_algorithm(settings),
-            preprocess=build_preprocess(settings),
+            build.build_model(settings, population),
+            build.build_algorithm(settings),
+            preprocess=build.build_preprocess(settings),
             folder=folder,
             resume=resume,
-            metadata=describe_settings(settings),
+            metadata=build.describe_settings(settings),
             title=(settings["algorithm"] or {}).get("name", "training"),
-            **train_options(settings),
+            **build.train_options(settings),
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped} Continue with: {resume_command(folder)}") from None
@@ -107,7 +91,7 @@ def _new_folder(config: DictConfig) -> Path:
 
 def resumed_settings(folder: Path, config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Return the settings in a run's folder, changed by the overrides that a resumed run allows."""
-    settings, new = read_settings(folder), plain(config)
+    settings, new = read_settings(folder), build.plain(config)
     incomplete = {name for name, value in settings.items() if _is_incomplete(name, value)}
     check_resume_overrides(overrides, incomplete)
     for override in overrides:

@@ -45,7 +45,7 @@ class EngineOptions:
         "auto", "where images are kept: gpu, cpu, or auto: on the GPU where they fit", choices=("auto", "gpu", "cpu")
     )
     prefetch_mib: int = option(
-        1024, "MiB of images that are read from disk for the next round while one trains", minimum=0
+        1024, "MiB of the next round's images that are read from disk while one trains", minimum=0
     )
 
     def __post_init__(self) -> None:
@@ -142,9 +142,7 @@ class EngineBase:
         if personal_layers not in self._masks:
             mask = self._model.mask(personal_layers.parameter_names(self._model.module).__contains__)
             if not mask.any():
-                raise ValueError(
-                    f"no layer of the model matches personal_layers={personal_layers}: choose existing layers."
-                )
+                raise ValueError(f"no layer of the model matches personal_layers={personal_layers}: name others.")
             self._masks[personal_layers] = mask
         return self._masks[personal_layers]
 
@@ -190,12 +188,10 @@ def compute_dtype(precision: str) -> torch.dtype:
 @contextmanager
 def deterministic_kernels(precision: str) -> Iterator[None]:
     """Use kernels of a precision that give the same bits every time."""
-    allow_tf32 = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    is_tf32, was_tf32 = precision == "tf32", torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = is_tf32
     try:
-        with torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=precision == "tf32"
-        ):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=is_tf32):
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = was_tf32

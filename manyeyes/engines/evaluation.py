@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -71,8 +72,7 @@ class LocalEvaluator:
     def evaluate_personal_layers(self, weights: Tensor, mask: Tensor, clients: ClientStates) -> Score:
         """Score every user on its own examples, with its personal layers or, where it has none yet, the shared ones.
 
-        Where no user of the population has any, models of some clients are scored on all examples, and the scores are
-        merged.
+        Where no user of the population has any, models of some clients are scored on all examples.
         """
         if any(client_id in clients for client_id in self.population.user_ids.tolist()):
             client_ids = self.dist.shard(self.population.user_ids).tolist()
@@ -82,16 +82,13 @@ class LocalEvaluator:
         client_ids = self.dist.shard(_evenly_chosen(np.array(sorted(clients)), MAX_SCORED_MODELS)).tolist()
         models = (with_personal_weights(weights, mask, clients.get(client_id)) for client_id in client_ids)
         all_examples = np.arange(len(self.population))
-        return self._merge(score for model in models for score in self._scores(model, all_examples))
+        return self._merge(chain.from_iterable(self._scores(model, all_examples) for model in models))
 
     def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> Score:
         """Score users' own models, by client id, on their own examples; every process has models of other users."""
         users = {client_id: user for user, client_id in enumerate(self.population.user_ids.tolist())}
-        return self._merge(
-            score
-            for client_id, model in models
-            for score in self._scores(model, self.population.examples(users[client_id]))
-        )
+        scores = (self._scores(model, self.population.examples(users[client_id])) for client_id, model in models)
+        return self._merge(chain.from_iterable(scores))
 
     def _merge(self, scores: Iterable[Score]) -> Score:
         """Return the sum over this process's scores and those of the others."""

@@ -51,9 +51,7 @@ class EarlyStopping(Callback):
     metric: str = option("loss", "metric of an evaluation")
     patience: int = option(5, "evaluations without an improvement after which the run stops", minimum=1)
     min_delta: float = option(0.0, "smallest change that counts as an improvement", minimum=0)
-    mode: str = option(
-        "auto", "max if higher is better, min if lower is, or auto: by the metric", choices=("auto", "max", "min")
-    )
+    mode: str = option("auto", "which value is best: max, min, or auto: by the metric", choices=("auto", "max", "min"))
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -78,9 +78,8 @@ def load(path: Path, device: torch.device) -> Checkpoint:
         privacy_state={name: tensor.cpu() for name, tensor in _with_prefix(tensors, "privacy").items()},
         aggregator_state=_with_prefix(tensors, "aggregator"),
     )
-    callbacks = {
-        name: values | _with_prefix(tensors, f"callbacks/{name}") for name, values in metadata["callbacks"].items()
-    }
+    values = metadata["callbacks"]
+    callbacks = {name: values[name] | _with_prefix(tensors, f"callbacks/{name}") for name in values}
     return Checkpoint(state, tensors["clients"], metadata["metrics_bytes"], metadata["fingerprint"], callbacks)
 
 

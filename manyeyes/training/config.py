@@ -15,21 +15,17 @@ class RunConfig:
     rounds: int = option(100, "rounds of training", minimum=1)
     seed: int = option(0, "seed of everything random", minimum=0)
     evaluate_every: int = option(
-        10, "rounds between evaluations; 0: only before the first round and after the last", minimum=0
+        10, "rounds between evaluations; 0: only before the first and after the last", minimum=0
     )
     evaluate_every_fraction: float = option(
-        0.0, "largest interval between evaluations as a fraction of the rounds completed so far; 0: no limit", minimum=0
+        0.0, "longest interval as a fraction of the completed rounds; 0: no limit", minimum=0
     )
     eval_split: str = option("test", "split that is evaluated")
-    select_best_on: str = option(
-        "", "split on which the model with the lowest loss is selected, tested and kept; empty: keep the last model"
-    )
-    max_local_batches: int = option(
-        0, "stop when the sum over rounds of the largest client's batches reaches this; 0: no limit", minimum=0
-    )
+    select_best_on: str = option("", "split that selects the model by its loss; empty: keep the last model")
+    max_local_batches: int = option(0, "stop when the largest clients' batches sum to this; 0: no limit", minimum=0)
     checkpoint_seconds: float = option(60.0, "seconds between checkpoints", minimum=0)
     client_state_cache_mib: int = option(
-        1024, "MiB of clients' states that are kept in memory; the rest is in the run folder", minimum=0
+        1024, "MiB of clients' states in memory; the rest is in the run folder", minimum=0
     )
 
     def __post_init__(self) -> None:

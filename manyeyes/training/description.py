@@ -81,16 +81,13 @@ def as_plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else str(value)
 
 
-FINGERPRINT_BYTES = 16
-
-
 def fingerprint(
     algorithm: Algorithm, preprocess: Preprocess, seed: int, model: FlatModel, population: Population
 ) -> str:
     """Return a hash of everything that the weights depend on, apart from their initial values."""
     components = {slot: _content(slot, getattr(algorithm, slot)) for slot in SLOTS}
     content = (components, _content("preprocess", preprocess), seed, repr(model.shapes))
-    digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
+    digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps(content, sort_keys=True, default=_plain).encode())
     for array in (population.offsets, population.user_ids, population.image_indices, *population.labels.nonzero()):
         digest.update(array.tobytes())

@@ -107,8 +107,7 @@ class Recorder:
             return
         size = checkpoint.metrics_bytes if checkpoint else 0
         if size and folder.metrics.stat().st_size < size:
-            fix = "restore the file, or start a new run"
-            raise ValueError(f"{folder.metrics} is shorter than its checkpoint says: {fix}.")
+            raise ValueError(f"{folder.metrics} is shorter than its checkpoint says: restore it, or start a new run.")
         self._metrics = folder.metrics.open("ab")
         self._metrics.truncate(size)
         self._metrics.seek(size)  # truncate leaves the position, which `save` records, behind the end

@@ -16,20 +16,15 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from manyeyes.core.population import Ints
 from manyeyes.metrics import PerUser
 from manyeyes.training import run_files
 from manyeyes.training.dataset_stats import is_valid
 from manyeyes.training.run_files import Event, Status, finite_numbers, parse_event, read_status
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
-NO_POINTS = (np.zeros(0, np.int64), np.zeros(0))
-RUN_FILES = (
-    run_files.CONFIG_FILE,
-    run_files.ENVIRONMENT_FILE,
-    run_files.METRICS_FILE,
-)  # a folder with any of them is a run
+RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
 NOT_COMPARED = ("folder", "resume")  # settings that say where a run is, not what it is
 
 
@@ -100,7 +95,7 @@ class RunRecord:
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
         """Return the rounds and values of a metric; empty if the run does not have it."""
-        rounds, values = self.columns.get(name, NO_POINTS)
+        rounds, values = self.columns.get(name, (np.zeros(0, np.int64), np.zeros(0)))
         return rounds.tolist(), values.tolist()
 
     def last(self, name: str) -> float | None:
@@ -186,12 +181,8 @@ class _FolderReader:
             else:
                 events.append(event)
         if damaged_lines:
-            file, count, first = run_files.METRICS_FILE, len(damaged_lines), damaged_lines[0]
-            lines = (
-                f"line {first} of {file} is"
-                if count == 1
-                else f"{count:,} lines of {file}, the first line {first}, are"
-            )
+            file, count, first = run_files.METRICS_FILE, len(damaged_lines), f"line {damaged_lines[0]}"
+            lines = f"{first} of {file} is" if count == 1 else f"{count:,} lines of {file}, the first {first}, are"
             self.problems.append(f"{lines} damaged and ignored")
         return events
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from manyeyes.core.algorithm import Engine
-from manyeyes.core.plan import RoundPlan, plan_round
+from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import derive_key
 from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, RoundContext, ServerState
@@ -97,14 +96,8 @@ def _fine_tuned_models(
         if users := tuple(user_of[k] for k in models if k in user_of):
             fixed = replace(task, sampler=FixedCohort(users))
             plan = plan_round(fixed, population, seed, state.round, engine.num_augment_uniforms)
-            models |= _train_models(models, state, plan, context, engine)
+            initial = {client_id: {PERSONAL_WEIGHTS: model} for client_id, model in models.items()}
+            trained = engine.train(state.weights, plan, context, initial).client_states
+            models |= {client_id: client_state[PERSONAL_WEIGHTS] for client_id, client_state in trained.items()}
         for client_id in evaluator.dist.shard(batch).tolist():
             yield client_id, models[client_id]
-
-
-def _train_models(
-    models: dict[int, Tensor], state: ServerState, plan: RoundPlan, context: RoundContext, engine: Engine
-) -> dict[int, Tensor]:
-    initial = {client_id: {PERSONAL_WEIGHTS: model} for client_id, model in models.items()}
-    result = engine.train(state.weights, plan, context, initial)
-    return {client_id: client_state[PERSONAL_WEIGHTS] for client_id, client_state in result.client_states.items()}

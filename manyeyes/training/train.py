@@ -1,9 +1,8 @@
 """`train`: from data, a model and an algorithm to a trained model, in a run folder or in memory."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -96,22 +95,17 @@ def train(
     )
     setup = make_setup(population, model, algorithm, test, preprocess, config, engine_options, metric_set)
     with setup.engine:
-        return run_training(
-            setup, RunTarget(folder, resume, description), callbacks, (*trackers, *progress_bar(title, progress))
-        )
-
-
-@dataclass(frozen=True)
-class RunTarget:
-    """Where a run is kept, and what is written of it before it starts."""
-
-    folder: str | Path | None = None
-    resume: bool = False
-    description: dict[str, Any] = field(default_factory=dict)  # config.yaml
+        observers = (*trackers, *progress_bar(title, progress))
+        return run_training(setup, folder, description, resume, callbacks, observers)
 
 
 def run_training(
-    setup: TrainingSetup, target: RunTarget, callbacks: Iterable[Any] = (), observers: Iterable[Any] = ()
+    setup: TrainingSetup,
+    folder: str | Path | None,
+    description: Mapping[str, Any],
+    resume: bool = False,
+    callbacks: Iterable[Any] = (),
+    observers: Iterable[Any] = (),
 ) -> Result:
     """Run a training that is set up, from its start or its checkpoint.
 
@@ -123,54 +117,46 @@ def run_training(
     observers = (RejectionMessages(), *observers) if setup.dist.rank == 0 else ()
     with ExitStack() as stack:
         stack.enter_context(retained_memory(setup.device))
-        loop = TrainingLoop(setup, *open_run(setup, target, stack), callbacks, observers)
+        loop = TrainingLoop(setup, *open_run(setup, folder, description, resume, stack), callbacks, observers)
         stack.callback(loop.callbacks.close)
-        with explained_failures(loop.recorder.path):
+        try:
             train_rounds(loop)
+        except PeerLostError as error:
+            saved = f"; the run is saved: continue it with resume={loop.recorder.path}" if loop.recorder.path else ""
+            raise PeerLostError(f"{error}{saved}") from None
+        except DivergenceError as error:
+            saved = f" (its last good checkpoint is in {loop.recorder.path})" if loop.recorder.path else ""
+            fix = "set a lower algorithm.lr, or algorithm.max_grad_norm"
+            raise DivergenceError(f"the run has diverged{saved}, {error}: {fix}") from None
         return finish(loop)
 
 
 def open_run(
-    setup: TrainingSetup, target: RunTarget, stack: ExitStack
+    setup: TrainingSetup, path: str | Path | None, description: Mapping[str, Any], resume: bool, stack: ExitStack
 ) -> tuple[Recorder, ClientStateStore, Checkpoint | None]:
     """Create or continue the run folder; of several processes, the first writes and the others only read."""
     max_bytes = setup.config.client_state_cache_mib * MIB
-    if target.folder is None:
+    if path is None:
         return Recorder(), stack.enter_context(closing(ClientStateStore(None, setup.device, max_bytes))), None
-    folder, writes = RunFolder(Path(target.folder)), setup.dist.rank == 0
+    folder, writes = RunFolder(Path(path)), setup.dist.rank == 0
     run_fingerprint = fingerprint(setup.algorithm, setup.preprocess, setup.config.seed, setup.model, setup.population)
     if writes:
         stack.enter_context(folder)
-    checkpoint = folder.load(setup.device, run_fingerprint) if target.resume else None
+    checkpoint = folder.load(setup.device, run_fingerprint) if resume else None
     recorder = Recorder()
     if writes:
-        if target.resume:
-            warn_of_changed_sources(read_config(folder.path), target.description)
+        if resume:
+            warn_of_changed_sources(read_config(folder.path), description)
         else:
             folder.create({"engine": setup.engine_name, "device": str(setup.device)})
             if setup.splits:
                 folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(setup.splits)) + "\n")
-        folder.write_config(target.description)
+        folder.write_config(description)
         recorder = stack.enter_context(closing(Recorder(folder, run_fingerprint, checkpoint)))
     recorder.events = setup.dist.all_gather(recorder.events)[0]
     index = None if checkpoint is None else checkpoint.clients
     clients = ClientStateStore(folder.client_states, setup.device, max_bytes, index, writes)
     return recorder, stack.enter_context(closing(clients)), checkpoint
-
-
-@contextmanager
-def explained_failures(folder: Path | None) -> Iterator[None]:
-    """Say in one sentence what happened to a run that cannot go on, and where it is saved."""
-    try:
-        yield
-    except PeerLostError as error:
-        saved = f"; the run is saved: continue it with resume={folder}" if folder else ""
-        raise PeerLostError(f"{error}{saved}") from None
-    except DivergenceError as error:
-        saved = f" (its last good checkpoint is in {folder})" if folder else ""
-        raise DivergenceError(
-            f"the run has diverged{saved}, {error}: set a lower algorithm.lr, or algorithm.max_grad_norm"
-        ) from None
 
 
 def finish(loop: TrainingLoop) -> Result:
