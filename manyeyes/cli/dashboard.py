@@ -21,7 +21,6 @@ NUM_PORTS = 2**16
 
 
 def main(argv: list[str]) -> int:
-    """Print the URL of the page, and serve it."""
     args = _parser().parse_args(argv)
     if not args.folder.is_dir():
         raise ValueError(f"No folder {args.folder}: give the folder that has your runs.")
@@ -56,7 +55,6 @@ def _parser() -> Parser:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on the address."""
     if not 0 <= port < NUM_PORTS:
         raise ValueError(f"--port is {port}: it must be from 0 to {NUM_PORTS - 1}.")
     try:

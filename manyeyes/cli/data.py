@@ -22,7 +22,6 @@ DATASET_OPTIONS = tomllib.loads(files("manyeyes.cli").joinpath("dataset_options.
 
 
 def main(argv: list[str]) -> int:
-    """Prepare, inspect or synthesize a dataset."""
     args = _parser().parse_args(argv)
     return {"prepare": _prepare, "inspect": _inspect, "synthesize": _synthesize}[args.action](args)
 
@@ -83,10 +82,8 @@ def _prepare(args: Namespace) -> int:
         raise ValueError(f"{args.raw} does not exist: give the folder of the raw files")
     manifest = source.read_manifest(args.raw, **{name: getattr(args, name) for name in options(source)})
     out = args.out or Path("data", args.name)
-    with counter(f"preparing {args.name}", "images") as progress:
-        summary = write_store(
-            manifest, out, args.size, encoding=args.encoding, processes=args.processes, progress=progress
-        )
+    with counter(f"preparing {args.name}", "images") as bar:
+        summary = write_store(manifest, out, args.size, encoding=args.encoding, processes=args.processes, progress=bar)
     print(f"{summary.path}: {summary.users:,} users, {summary.examples:,} examples, {summary.bytes / 1e9:.2f} GB")
     for name, value in manifest.notes.items():
         print(f"  {name}: {value}")

@@ -54,7 +54,6 @@ def algorithms() -> dict[str, tuple[Algorithm, int]]:
 
 
 def main(argv: list[str]) -> int:
-    """Train the algorithms, print a table, and write charts and a report."""
     if argv:
         raise ValueError(f"demo takes no arguments, and got {' '.join(argv)}")
     start = time.monotonic()
@@ -86,7 +85,6 @@ def _train_all(folders: dict[str, Path]) -> None:
 
 
 def _update_progress(progress: Progress, task: TaskID, metrics_file: Path) -> None:
-    """Show the last accuracy and the speed in a line of progress."""
     events = read_events(metrics_file) if metrics_file.exists() else []
     if len(events) > 1:
         accuracy = [event["accuracy"] for event in events if "accuracy" in event][-1]
@@ -113,7 +111,6 @@ def _train(name: str, folder: Path) -> None:
 
 
 def _report(root: Path, folders: dict[str, Path], title: str) -> None:
-    """Print a table of the runs, and write it, its charts and a report."""
     curves = {name: curve(read_events(folder / METRICS_FILE), "accuracy") for name, folder in folders.items()}
     baseline = float(curves.pop(CENTRALIZED).values_E[-1])
     curves = dict(sorted(curves.items()))  # FedAvg first

@@ -25,7 +25,6 @@ EXTRAS = {  # a package of each extra, the extra, and its purpose
 
 
 def main(argv: list[str]) -> int:
-    """Print the versions, the hardware, the engine and the optional packages."""
     if argv:
         raise ValueError(f"doctor takes no arguments, and got {' '.join(argv)}")
     device = choose_device("auto")

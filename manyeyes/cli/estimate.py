@@ -49,7 +49,6 @@ class Estimate:
 
 
 def main(argv: list[str]) -> int:
-    """Print a table of costs."""
     args = _parser().parse_intermixed_args(argv)
     print("\n".join(report(make_estimate(args), args.ranks)))
     return 0

@@ -18,7 +18,6 @@ TRAIN_FRACTION = "0.83"  # of the images, of every dataset
 
 
 def main(argv: list[str]) -> int:
-    """Translate the settings, prepare the data if its raw files are given, and run."""
     if "--help" in argv or "-h" in argv:
         print(BASELINE["help"])
         return 0
@@ -50,7 +49,6 @@ def _sweeps(settings: dict[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _parse(argv: list[str]) -> tuple[list[str], dict[str, str], Path | None]:
-    """Return flags for Hydra, settings by name, and the folder of raw data."""
     parser = Parser("manyeyes fedper", add_help=False, allow_abbrev=False)
     parser.add_argument("--raw", type=Path)
     parser.add_argument("--config-name", "--config_name", default="")
@@ -74,9 +72,7 @@ def _named_configuration(path: str) -> dict[str, str]:
 def _translate(arguments: dict[str, str], dataset: str) -> dict[str, str]:
     """Return our settings for the baseline's; those that do not fit the dataset are refused."""
     if (fraction := arguments.pop("dataset.fraction", TRAIN_FRACTION)) != TRAIN_FRACTION:
-        raise ValueError(
-            f"dataset.fraction is {fraction}: only {TRAIN_FRACTION}, the fraction of training images, is possible."
-        )
+        raise ValueError(f"dataset.fraction is {fraction}: set {TRAIN_FRACTION}, the fraction of training images.")
     if dataset == "flickr" and arguments.get("dataset.num_classes") == "5":
         del arguments["dataset.num_classes"]
     for name in arguments if dataset == "flickr" else ():

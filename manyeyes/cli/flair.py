@@ -11,7 +11,6 @@ FINE_LABELS = "dataset.use_fine_grained_labels"
 
 
 def main(argv: list[str]) -> int:
-    """Translate the settings, and run."""
     if "--help" in argv or "-h" in argv:
         print(BASELINE["help"])
         return 0

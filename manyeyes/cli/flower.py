@@ -17,7 +17,6 @@ OPTIONS = tuple(field for field in fields(FederationConfig) if field.name not in
 
 
 def main(argv: list[str]) -> int:
-    """Write an app, split a population into stores of clients, or make keys."""
     settings = [word for word in argv if "=" in word and not word.startswith("-")]
     args = _parser().parse_args([word for word in argv if word not in settings], Namespace(settings=settings))
     return {"init": _init, "split": _split, "keys": _keys}[args.action](args)

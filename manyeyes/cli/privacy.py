@@ -15,7 +15,6 @@ INTERVAL, PRECISE_INTERVAL = 1e-3, 1e-4  # of privacy losses, for pld
 
 
 def main(argv: list[str]) -> int:
-    """Print a plan, and write its charts and page; or print an audit."""
     args = _parser().parse_args(argv)
     if args.action == "audit":
         result = audit(args.epsilon, args.delta, args.users, args.canaries, args.rounds, args.seed, args.engine)

@@ -13,7 +13,6 @@ differ only in their seed are drawn as one curve with a band."""
 
 
 def main(argv: list[str]) -> int:
-    """Read the runs, write the page and print its path."""
     parser = Parser("manyeyes report", description="Runs on one self-contained HTML page.", epilog=HELP)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")
     parser.add_argument("--out", type=Path, help="the page (report.html in the run's folder, or here for several runs)")

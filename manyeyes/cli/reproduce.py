@@ -36,7 +36,6 @@ BOOLEANS = {"true": True, "false": False}
 
 
 def main(argv: list[str]) -> int:
-    """List the exhibits, plan one, or train and compare its runs."""
     args = _parser().parse_intermixed_args(argv or ["--help"])
     settings = [argument for argument in args.arguments if "=" in argument]
     keys = [argument for argument in args.arguments if "=" not in argument]
@@ -102,8 +101,7 @@ def _reproduce(exhibit: Exhibit, options: ReproduceOptions, is_trained: bool) ->
     runs = list(planned_runs(exhibit, options))
     failures = run_all(runs, options, _log) if is_trained else []
     failures += [f"{run.folder}: {run.mismatch}" for run in runs if run.mismatch]
-    populations = _build_populations(exhibit, options, failures)
-    results = ExhibitResults(exhibit, options, populations)
+    results = ExhibitResults(exhibit, options, _populations(exhibit, options, failures))
     compared = compare(results)
     report = write(results, compared, figures(results))
     failures += results.errors.values()
@@ -143,9 +141,7 @@ def _print_plan(exhibit: Exhibit, options: ReproduceOptions) -> None:
         print(estimate(planned_runs(exhibit, options), options.parallel))
 
 
-def _build_populations(
-    exhibit: Exhibit, options: ReproduceOptions, failures: list[str]
-) -> dict[DatasetRecipe, Population]:
+def _populations(exhibit: Exhibit, options: ReproduceOptions, failures: list[str]) -> dict[DatasetRecipe, Population]:
     """Return the datasets that rows describe; an exhibit without runs also gets the page of `manyeyes data inspect`."""
     populations: dict[DatasetRecipe, Population] = {}
     for dataset, run in described_datasets(exhibit, options):

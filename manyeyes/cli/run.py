@@ -19,7 +19,6 @@ VALUE_FLAGS = ("--cfg", "-c", "--config-dir", "-cd")
 
 
 def main(argv: list[str]) -> int:
-    """Train with the settings given, once or for every combination of a sweep."""
     if "--help" in argv or "-h" in argv:
         print(run_help([arg for arg in argv if not arg.startswith("-")]))
         return 0

@@ -82,7 +82,6 @@ def is_this_machine(host: str) -> bool:
 
 
 def _host_name(header: str) -> str:
-    """Return the name in a Host header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] or header

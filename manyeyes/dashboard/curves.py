@@ -47,7 +47,8 @@ class Columns:
         """Return one column over another, downsampled; None if the run does not have both."""
         if y not in self._columns or x not in ("round", *self._columns):
             return None
-        positions, values = self._axis(x), self._column(y)
+        positions = np.array(self._rounds, np.float64) if x == "round" else self._column(x)
+        positions, values = np.nancumsum(positions) if x in CUMULATIVE else positions, self._column(y)
         if np.isnan(values).all():
             return None
         is_known = ~np.isnan(positions + values)
@@ -75,15 +76,8 @@ class Columns:
                 column.append(value)
 
     def _column(self, name: str) -> Floats:
-        """Return the value of each row."""
         values = np.array(self._columns[name])
         return np.pad(values, (0, len(self._rounds) - len(values)), constant_values=nan)
-
-    def _axis(self, name: str) -> Floats:
-        """Return the position of each row on an axis."""
-        if name == "round":
-            return np.array(self._rounds, np.float64)
-        return np.nancumsum(self._column(name)) if name in CUMULATIVE else self._column(name)
 
 
 class CurveCache:

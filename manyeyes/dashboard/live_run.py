@@ -121,7 +121,8 @@ class LiveRun:
         last = recent[-1] if recent else {}
         num_images, seconds = (sum(event.get(name, 0) for event in recent) for name in ("num_images", "seconds"))
         seconds_per_round = self._seconds_per_round(seconds / max(1, sum("seconds" in event for event in recent)))
-        round, rounds = self._recent.round, _integer(self.settings.get("rounds"))
+        round, text = self._recent.round, self.settings.get("rounds", "")
+        rounds = int(text) if text.isdecimal() and len(text) < 16 else None
         updated = self._metrics_stamp[1] or self._config_stamp[1]
         status, note = self._status(updated, rounds, seconds_per_round)
         metric, score = next(iter(self._recent.scores.items()), (None, None))
@@ -184,7 +185,3 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if number and math.isfinite(number) else None
-
-
-def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() and len(text) < 16 else None

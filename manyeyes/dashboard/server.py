@@ -129,7 +129,6 @@ def _json(content: Any) -> Response:
 
 
 def _environment(run: LiveRun) -> dict[str, str]:
-    """Return the command, versions and machine of a run."""
     try:
         environment = json.loads(read_small_file(os.path.join(run.path, ENVIRONMENT_FILE)))
         command = " ".join(map(str, environment.pop("command", [])))

@@ -68,9 +68,8 @@ class FederationConfig:
         names = [field.name for field in fields(FederationConfig)]
         for name in run_config:
             if name not in names:
-                raise ValueError(
-                    f"Unknown setting {name!r} of the app{suggestion(name, names)}: choose {', '.join(names)}"
-                )
+                hint, choices = suggestion(name, names), ", ".join(names)
+                raise ValueError(f"Unknown setting {name!r} of the app{hint}: choose {choices}")
         return FederationConfig(**run_config)
 
 

@@ -139,9 +139,8 @@ def _local_algorithm(algorithm: Algorithm, task: dict[str, Any]) -> Algorithm:
     weighting = algorithm.example_weighting
     if isinstance(weighting, ImportanceReweighting):
         weighting = replace(weighting, target_distribution=tuple(task["target_distribution"]))
-    return replace(
-        algorithm, sampler=FixedCohort((0,)), client_weighting=WeightUniformly(), example_weighting=weighting
-    )
+    sampler, uniform = FixedCohort((0,)), WeightUniformly()
+    return replace(algorithm, sampler=sampler, client_weighting=uniform, example_weighting=weighting)
 
 
 def _open_client(context: Context) -> ClientContext:

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,15 +86,14 @@ class GridEngine(EngineBase):
         plan, context, nodes = accumulator.plan, accumulator.context, self.registry.connected()
         names = {client_id: member.name for client_id, member in self.registry.members.by_id.items()}
         missing = {c.client_id: c for c in plan.clients if not accumulator.has(c.client_id)}
-        rejections = {
-            client_id: f"{names[client_id]} is not connected" for client_id in missing if client_id not in nodes
-        }
+        rejections = {id: f"{names[id]} is not connected" for id in missing if id not in nodes}
         asked = {nodes[client_id]: client for client_id, client in missing.items() if client_id in nodes}
-        values = {"clipping_norm": context.clipping_norm, "target_distribution": list(self.target_distribution)}
-        tasks = {
-            node: self.make_task(record, plan.round, client.client_id, client_states, **values)
-            for node, client in asked.items()
+        values: dict[str, Any] = {
+            "clipping_norm": context.clipping_norm,
+            "target_distribution": list(self.target_distribution),
         }
+        make_task = partial(self.make_task, record, plan.round, client_states=client_states, **values)
+        tasks = {node: make_task(client_id=client.client_id) for node, client in asked.items()}
         update_specs = _update_specs(accumulator.weights, context)
         group, timeout = str(plan.round + 1), self.config.reply_timeout
         for node, message in send_tasks(self.registry.grid, tasks, MessageType.TRAIN, timeout, group):
@@ -109,7 +109,6 @@ class GridEngine(EngineBase):
     def _add_reply(
         self, message: Message, client: ClientPlan, update_specs: TensorSpecs, accumulator: UpdateAccumulator
     ) -> None:
-        """Add the update of a client's reply, if it is valid."""
         plan, context, values = accumulator.plan, accumulator.context, parse_config(message.content, REPLY_TYPES)
         num_examples = self.registry.members.by_id[client.client_id].num_examples
         if (values["round"], values["client_id"]) != (plan.round, client.client_id):
@@ -182,7 +181,6 @@ class UpdateAccumulator:
 
 
 def _update_specs(weights: Tensor, context: RoundContext) -> TensorSpecs:
-    """Return the types and shapes of a compressed update."""
     num_shared = len(weights) if context.personal_mask is None else int((~context.personal_mask).sum())
     zeros, compressor = torch.zeros(num_shared), context.compressor
     tensors = {"values": zeros}
@@ -192,7 +190,6 @@ def _update_specs(weights: Tensor, context: RoundContext) -> TensorSpecs:
 
 
 def _clients_keep_state(context: RoundContext) -> bool:
-    """Return whether clients store something for their next round."""
     has_residual = context.compressor is not None and context.compressor.error_feedback
     has_other_state = context.personal_mask is not None or context.correction is not None
     return has_residual or has_other_state or context.client_optimizer.persist_state

@@ -44,7 +44,6 @@ def make_keys(folder: Path, num_clients: int, hosts: Sequence[str]) -> list[Path
 
 
 def _certificate(subject: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    """Return a certificate that the CA can sign."""
     now = datetime.now(UTC)
     issuer_name, subject_name = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (CA_NAME, subject))
     builder = x509.CertificateBuilder(issuer_name, subject_name, key, x509.random_serial_number())
@@ -53,7 +52,6 @@ def _certificate(subject: str, key: ec.EllipticCurvePublicKey) -> x509.Certifica
 
 
 def _alternative_names(hosts: Sequence[str]) -> x509.SubjectAlternativeName:
-    """Return the hosts as names or IP addresses."""
     names: list[x509.GeneralName] = []
     for host in hosts:
         try:

@@ -114,9 +114,8 @@ def _read_tensor(name: str, array: Array, dtype: torch.dtype, shape: tuple[int, 
         raise InvalidReply(f"it sent {name} with a header that cannot be read") from None
     sent_dtype = None if header is None else header[2]
     if sent_dtype != numpy_dtype or (array.dtype, tuple(array.shape)) != (str(numpy_dtype), shape):
-        raise InvalidReply(
-            f"it sent {name} of type {array.dtype[:20]} {list(array.shape)[:4]}, not {numpy_dtype} {list(shape)}"
-        )
+        sent = f"{array.dtype[:20]} {list(array.shape)[:4]}"
+        raise InvalidReply(f"it sent {name} of type {sent}, not {numpy_dtype} {list(shape)}")
     start, count = file.tell(), int(np.prod(shape))
     if header != (shape, False, numpy_dtype) or len(array.data) - start != count * numpy_dtype.itemsize:
         raise InvalidReply(f"it sent {name} with {len(array.data)} bytes that do not match its shape {list(shape)}")

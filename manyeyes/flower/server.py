@@ -22,7 +22,7 @@ from manyeyes.flower.training_spec import TrainingSpec, make_engine_setup, parse
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import read_config
 from manyeyes.training.setup import TrainingSetup, limit_to_budget
-from manyeyes.training.train import RunTarget, run_training
+from manyeyes.training.train import run_training
 
 PRINTED_METRICS = ("accuracy", "loss")
 app = ServerApp()
@@ -73,7 +73,7 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
     )
     settings = cast(dict[str, Any], OmegaConf.to_container(spec.config, resolve=True))
     metadata = settings | {"federation": vars(config) | {"members": asdict(members)}}
-    return run_training(setup, RunTarget(folder, bool(config.resume), metadata))
+    return run_training(setup, folder, metadata, bool(config.resume))
 
 
 def _gather_members(registry: ClientRegistry, spec: TrainingSpec, folder: Path) -> None:

@@ -12,9 +12,7 @@ __all__ = [
     "get_exhibit", "on_synthetic_data", "scale",
 ]  # fmt: skip
 
-EXHIBITS: dict[str, Exhibit] = {
-    exhibit.key: exhibit for exhibit in (*flair.EXHIBITS, *hsu2020.EXHIBITS, *fedper.EXHIBITS)
-}
+EXHIBITS = {exhibit.key: exhibit for exhibit in (*flair.EXHIBITS, *hsu2020.EXHIBITS, *fedper.EXHIBITS)}
 
 
 def get_exhibit(key: str) -> Exhibit:

@@ -109,11 +109,7 @@ class ComparedNumber:
 
 def compare(results: ExhibitResults) -> list[ComparedNumber]:
     """Compare each number of an exhibit, with the runs that have finished and the datasets that are available."""
-    return [
-        _compare(results, row, metric, printed)
-        for row in results.exhibit.rows
-        for metric, printed in row.expected.items()
-    ]
+    return [_compare(results, row, *number) for row in results.exhibit.rows for number in row.expected.items()]
 
 
 def comparison_table(compared: Iterable[ComparedNumber], tag: str, title: str = "") -> Table:

@@ -41,7 +41,6 @@ def _retitled(chart: Chart, title: str) -> Chart:
 
 
 def _named(results: ExhibitResults) -> dict[str, Population]:
-    """Return the available datasets of the rows, by the row's name."""
     return {
         row.name if len(row.datasets) == 1 else f"{row.name}, {Path(dataset.path).name}": results.populations[dataset]
         for row in results.exhibit.rows

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass, field
+from typing import Any
 
 from manyeyes.papers.metric import Metric
 from manyeyes.papers.statistics import Statistic
@@ -131,6 +132,7 @@ class Exhibit:
     claim: str  # what the paper concludes from it
     note: str = ""  # what the paper leaves open, and what is done here
     num_seeds: int = 1  # of each run, in the paper
+    charts: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # arguments of the functions that draw them
 
     @property
     def key(self) -> str:

@@ -69,6 +69,5 @@ def _flickr(figure: int) -> Iterator[ExhibitRow]:
         yield ExhibitRow(row, (run,), {AfterRounds(METRIC): _printed(text, figure, row)})
 
 
-EXHIBITS = make_exhibits(
-    "fedper", {"figure2": _figure2(), "figure4": _figure4(), "figure7": _flickr(7), "figure8": _flickr(8)}
-)
+ROWS = {"figure2": _figure2(), "figure4": _figure4(), "figure7": _flickr(7), "figure8": _flickr(8)}
+EXHIBITS = make_exhibits("fedper", ROWS)

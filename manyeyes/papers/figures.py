@@ -3,12 +3,11 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import fmean, stdev
 
 import numpy as np
 
-from manyeyes.papers import data_figures as data
+from manyeyes.papers.data_figures import classes_per_client, label_counts, skews
 from manyeyes.papers.exhibit import ExhibitRow
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Metric, RoundsTo, relative_after
 from manyeyes.papers.results import BestRun, ExhibitResults
@@ -16,7 +15,7 @@ from manyeyes.papers.timing import describe
 from manyeyes.report.chart import Axis, Chart, Kind, ReferenceLine, Series
 
 LABELS = {"accuracy": "accuracy", "macro_ap": "per-class AP", "user_mean": "mean accuracy of the clients"}
-Draw = Callable[[ExhibitResults], Iterable[Chart]]  # of charts whose captions are notes, without names
+Property = Callable[[ExhibitRow, BestRun], float | None]
 NameOf = Callable[[str], str]  # from the name of a row to the name of its chart or line
 
 
@@ -25,12 +24,23 @@ def figures(results: ExhibitResults) -> list[Chart]:
     exhibit, options = results.exhibit, results.options
     tag = f" ({options.tag})" if options.tag else ""
     charts: list[Chart] = []
-    for chart in FIGURES.get(exhibit.key, lambda _: ())(results):
+    for chart in _draw(results):
         if any(y is not None for series in chart.series if "paper" not in series.name for y in series.y):
             title = ", ".join(filter(None, [exhibit.key, chart.title])) + tag
             caption = " ".join(filter(None, [exhibit.claim, options.disclaimer, chart.caption]))
             charts.append(replace(chart, name=f"chart-{len(charts) + 1}", title=title, caption=caption))
     return charts
+
+
+def _draw(results: ExhibitResults) -> Iterator[Chart]:
+    """Yield the charts that the paper's file describes; their captions are notes, and they have no names."""
+    for chart in results.exhibit.charts:
+        names = {key: _name_of(chart[key]) for key in ("group", "line") if key in chart}
+        yield from CHARTS[chart["kind"]](results, **{key: chart[key] for key in chart if key != "kind"} | names)
+
+
+def _name_of(group: str | list[int]) -> NameOf:
+    return GROUPS[group] if isinstance(group, str) else _items(*group)
 
 
 def curves(
@@ -74,8 +84,11 @@ def _printed_points(row: ExhibitRow, curve_metric: AfterRounds, color: int) -> S
     return Series(f"{row.name} (paper)", x, y, kind="points", dashed=True, color=color)
 
 
-def bars(results: ExhibitResults, metric: Metric, label: str = "", group: NameOf = lambda name: "") -> Iterator[Chart]:
+def bars(
+    results: ExhibitResults, name: str, rounds: int | None = None, label: str = "", group: NameOf = lambda name: ""
+) -> Iterator[Chart]:
     """Yield a metric of each row, in a chart for each group of rows."""
+    metric = AfterRounds(name, rounds)
     y = Axis(label or str(results.options.scale_metric(metric)), percent=True)
     for title, rows in _groups((row for row in results.exhibit.rows if metric in row.expected), group).items():
         x, indices = Axis(names=tuple(row.name for row in rows)), list(range(len(rows)))
@@ -88,14 +101,10 @@ def bars(results: ExhibitResults, metric: Metric, label: str = "", group: NameOf
 
 
 def relative_against(
-    results: ExhibitResults,
-    metric: AfterRounds,
-    x: Axis,
-    x_of: Callable[[ExhibitRow, BestRun], float | None],
-    group: NameOf,
-    line: NameOf,
+    results: ExhibitResults, property: str, group: NameOf, line: NameOf, rounds: int | None = None
 ) -> Iterator[Chart]:
     """Yield the relative accuracy against a property of each row: a line for each family of rows."""
+    metric, (x, x_of) = relative_after(rounds), PROPERTIES[property]
     for title, rows in _groups((row for row in results.exhibit.rows if metric in row.expected), group).items():
         series = []
         for color, (name, members) in enumerate(_groups(rows, line).items()):
@@ -106,7 +115,7 @@ def relative_against(
 
 
 def _points(
-    results: ExhibitResults, rows: list[ExhibitRow], metric: Metric, x_of: Callable[[ExhibitRow, BestRun], float | None]
+    results: ExhibitResults, rows: list[ExhibitRow], metric: Metric, x_of: Property
 ) -> Iterator[tuple[float, list[float]]]:
     """Yield the property of each row that has it, and the values of the row's seeds."""
     for row in rows:
@@ -151,13 +160,11 @@ def user_scores(results: ExhibitResults) -> Iterator[Chart]:
 def _chart(
     title: str, x: Axis, y: Axis, series: Sequence[Series], centralized: float | None = None, note: str = ""
 ) -> Chart:
-    """Return a chart with a line at the centralized result."""
     lines = [] if centralized is None else [ReferenceLine("centralized", y=centralized)]
     return Chart("", title, x, y, series, note, lines)
 
 
 def _fraction(row: ExhibitRow, metric: Metric) -> float | None:
-    """Return the number that the paper prints for a metric, as a fraction of 1."""
     return None if (printed := row.expected.get(metric)) is None else printed.as_fraction
 
 
@@ -204,49 +211,22 @@ def _items(*indices: int) -> NameOf:
     return lambda name: ", ".join(item for index, item in enumerate(name.split(", ")) if index in indices)
 
 
-against_emd = partial(relative_against, x=Axis("mean EMD of the clients"), x_of=lambda row, best: best.outcome.mean_emd)
-FIGURES: dict[str, Draw] = {
-    "flair.table1": partial(
-        bars,
-        metric=AfterRounds("macro_ap"),
-        label="per-class AP (C-AP)",
-        group=lambda name: name.rpartition("-")[2] + " classes",
+GROUPS: dict[str, NameOf] = {  # by their names in the papers' files
+    "initialization": _initialization,
+    "number of classes": lambda name: name.rpartition("-")[2] + " classes",
+    "dataset": lambda name: (
+        f"Landmarks, {name.split(', ')[-1]}" if name.endswith("layers") else "iNaturalist-User-120k"
     ),
-    "flair.figure2": data.skews,
-    "flair.figure3": data.label_counts,
-    "flair.figure4": class_scores,
-    "flair.figure5": user_scores,
-    "flair.figure6": partial(curves, metric="macro_ap", group=_initialization),
-    "hsu2020.table1": partial(bars, metric=AfterRounds("accuracy"), label="centralized accuracy"),
-    "hsu2020.table2": partial(curves, metric="accuracy", group=_items(0)),
-    "hsu2020.table3": partial(curves, metric="accuracy"),
-    "hsu2020.table4": partial(curves, metric="accuracy", group=_items(2)),
-    "hsu2020.table5": partial(curves, metric="accuracy", group=_items(1), relative=True),
-    "hsu2020.figure2": data.classes_per_client,
-    "hsu2020.figure3": data.classes_per_client,
-    "hsu2020.figure4": partial(against_emd, metric=relative_after(), group=_items(0), line=_items(1, 2)),
-    "hsu2020.figure5": partial(
-        bars,
-        metric=AfterRounds("accuracy", 2500),
-        group=lambda name: f"Landmarks, {name.split(', ')[-1]}" if name.endswith("layers") else "iNaturalist-User-120k",
+    "partitions": lambda name: "partitions",
+}
+PROPERTIES: dict[str, tuple[Axis, Property]] = {
+    "emd": (Axis("mean EMD of the clients"), lambda row, best: best.outcome.mean_emd),
+    "learning rate": (
+        Axis("effective learning rate", log=True),
+        lambda row, best: float(10 ** float(row.name.rpartition("^")[2])),
     ),
-    "hsu2020.figure6": lambda results: [
-        *curves(results, "accuracy", _items(0)),
-        *against_emd(results, relative_after(2500), group=lambda _: "partitions", line=_items(1)),
-    ],
-    "hsu2020.figure7": partial(curves, metric="accuracy", group=_items(1)),
-    "hsu2020.figure8": partial(
-        relative_against,
-        metric=relative_after(),
-        x=Axis("effective learning rate", log=True),
-        x_of=lambda row, best: float(10 ** float(row.name.rpartition("^")[2])),
-        group=_items(0, 1, 2),
-        line=_items(3),
-    ),
-    "hsu2020.figure9": partial(curves, metric="accuracy", group=_items(1), relative=True),
-    "hsu2020.figure10": data.classes_per_client,
-    "fedper.figure2": partial(curves, metric="user_mean", group=_items(0)),
-    "fedper.figure4": partial(curves, metric="user_mean", group=_items(0)),
-    "fedper.figure7": partial(curves, metric="user_mean"),
-    "fedper.figure8": partial(curves, metric="user_mean"),
+}
+CHARTS: dict[str, Callable[..., Iterable[Chart]]] = {
+    function.__name__: function
+    for function in (bars, classes_per_client, class_scores, curves, label_counts, relative_against, skews, user_scores)
 }

@@ -127,7 +127,6 @@ def figure8() -> Iterator[ExhibitRow]:
 
 
 def _label(method: str, vc: str, ir: str, cohort_size: str) -> str:
-    """Return the name of a method in a row."""
     return f"{method}{' + FedVC' if vc == 'yes' else ''}{' + FedIR' if ir == 'yes' else ''}, K={cohort_size}"
 
 

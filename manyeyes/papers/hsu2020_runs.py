@@ -37,9 +37,8 @@ def inaturalist_run(
         {"max_local_batches=50000" if rounds == 50_000 else ""} evaluate_every=50
         {"evaluate_every_fraction=0.05" if in_table2 and not vc else ""}
     """
-    return _inaturalist(
-        (split, method, "FedVC" if vc else "", "FedIR" if ir else "", f"K{cohort_size}"), split, settings
-    )
+    name = (split, method, "FedVC" if vc else "", "FedIR" if ir else "", f"K{cohort_size}")
+    return _inaturalist(name, split, settings)
 
 
 def geo_3k_run(start: str, method: str, cohort_size: int) -> RunRecipe:

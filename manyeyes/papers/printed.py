@@ -51,6 +51,13 @@ def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple
     for name, exhibit_rows in rows.items():
         text = read_paper(paper)[name]
         note = text.get("note", "").format_map(read_paper(paper).get("notes", {}))
-        values = (text["title"], tuple(exhibit_rows), text["claim"], note, text.get("num_seeds", 1))
+        values = (
+            text["title"],
+            tuple(exhibit_rows),
+            text["claim"],
+            note,
+            text.get("num_seeds", 1),
+            tuple(text["charts"]),
+        )
         exhibits.append(Exhibit(paper, name, *values))
     return tuple(exhibits)

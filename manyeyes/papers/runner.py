@@ -54,9 +54,8 @@ def error_message(error: Exception) -> str:
     """Return one sentence; an unexpected error is given with its type."""
     if is_config_error(error) or is_out_of_memory(error):
         return format_error(error)
-    return (
-        str(error) if isinstance(error, ValueError | DivergenceError | OSError) else f"{type(error).__name__}: {error}"
-    )
+    is_expected = isinstance(error, ValueError | DivergenceError | OSError)
+    return str(error) if is_expected else f"{type(error).__name__}: {error}"
 
 
 def run_overrides(run: PlannedRun, extra: Sequence[str]) -> list[str]:
@@ -94,7 +93,6 @@ def _run_locally(runs: list[PlannedRun], options: ReproduceOptions, log: Log) ->
 
 
 def _train_here(run: PlannedRun, extra: Sequence[str]) -> str:
-    """Train a run in this process, and return its error message."""
     try:
         train_from(compose_config([*map(quote_override, run.settings), *extra]), run.folder, resume=run.can_resume)
     except Exception as error:  # one failure must not end a night of runs

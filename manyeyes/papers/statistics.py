@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from manyeyes.core.population import Ints, Population
 from manyeyes.metrics import mean_emd
+from manyeyes.report.population import users_with_half
 from manyeyes.training.dataset_stats import split_stats
 
 RARE_FRACTION = 0.001  # of the users: FLAIR's section 4.2
@@ -16,12 +15,6 @@ FULL_TEST_IMAGES = 10  # of a landmark (Hsu et al. 2020, section 4.2)
 def users_with_class(population: Population) -> Ints:
     """Return how many users have each class [C]."""
     return split_stats("", population).holders_C
-
-
-def users_with_half(population: Population) -> float:
-    """Return the smallest fraction of the users who together have half of the images."""
-    images_U = np.sort(population.num_examples)[::-1].cumsum()
-    return float((np.searchsorted(images_U, len(population) / 2) + 1) / len(images_U))
 
 
 COUNTS: dict[str, Callable[[Population], float]] = {
@@ -34,10 +27,8 @@ COUNTS: dict[str, Callable[[Population], float]] = {
     "test images": lambda population: len(population.split("test")),
     "min train images per user": lambda population: population.split("train").num_examples.min(),
     "max train images per user": lambda population: population.split("train").num_examples.max(),
-    "users with half of the images": users_with_half,
-    "classes of fewer than 0.1 % of users": lambda population: (
-        users_with_class(population) < RARE_FRACTION * len(population.user_ids)
-    ).sum(),
+    "users with half of the images": lambda population: users_with_half(population.num_examples),
+    "classes of fewer than 0.1 % of users": lambda p: (users_with_class(p) < RARE_FRACTION * len(p.user_ids)).sum(),
     "classes with 10 test images": lambda population: (population.split("test").class_counts == FULL_TEST_IMAGES).sum(),
     "mean EMD": lambda population: mean_emd(population.split("train").histograms()),
 }

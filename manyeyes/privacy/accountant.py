@@ -114,7 +114,6 @@ def _divergences(num_users: int, cohort_size: int, noise_multiplier: float, samp
 
 
 def _privacy_loss(accountant: PrivacyAccountant) -> Any:
-    """Return the distribution of the privacy loss of all rounds."""
     noise_multiplier, rounds = accountant.noise_multiplier, accountant.rounds
     if accountant.sampling == "none":  # T sums with noise z are one with z / sqrt(T)
         return _one_loss(1.0, noise_multiplier / math.sqrt(rounds), accountant.interval)
@@ -123,7 +122,6 @@ def _privacy_loss(accountant: PrivacyAccountant) -> Any:
 
 @lru_cache(maxsize=32)
 def _one_loss(q: float, noise_multiplier: float, interval: float) -> Any:
-    """Return the distribution of the privacy loss of one round."""
     from dp_accounting.pld import privacy_loss_distribution
 
     # The loss of one round varies by q^2 times the chi-square distance of two Gaussians.

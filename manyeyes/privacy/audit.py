@@ -122,7 +122,6 @@ def _population(num_users: int, is_present: NDArray[np.bool_], seed: int) -> Pop
 
 
 def _train(algorithm: Algorithm, population: Population, rounds: int, seed: int, engine_name: str) -> torch.Tensor:
-    """Return the weights of a linear model after private training."""
     flat = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(population.image_shape), 2, bias=False)))
     options = EngineOptions(engine=engine_name, compile=False)
     setup = EngineSetup(flat, population, BLACK_IS_ZERO, torch.device("cpu"), options)

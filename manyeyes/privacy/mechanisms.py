@@ -64,8 +64,8 @@ class CentralDP:
         if size > num_users:
             return f"privacy.noise_cohort_size={size} is more than the {num_users} users of the data: set a smaller one"
         if size and isinstance(algorithm.sampler, AllClients):
-            return "privacy.noise_cohort_size simulates a larger cohort, and sampler=all has every user: set it to 0"
-        return _incompatibility(algorithm)
+            return f"privacy.noise_cohort_size={size} needs a cohort, and sampler=all has none: set it to 0"
+        return _incompatibility("privacy=central", algorithm)
 
     def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> "CentralDP":
         """Return the mechanism with the noise that the budget needs for a run of that many rounds."""
@@ -168,10 +168,10 @@ class LocalDP:
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if type(algorithm.sampler) not in SAMPLING:
             name = type(algorithm.sampler).__name__
-            return f"privacy=local: sampler={name} reads what clients hold before they add noise: set sampler=uniform"
+            return f"privacy=local adds noise after sampler={name} has read what clients hold: set sampler=uniform"
         if algorithm.compressor is not None:
             return "privacy=local adds the clients' noise to the sum, after compression: set compressor=none"
-        return _incompatibility(algorithm)
+        return _incompatibility("privacy=local", algorithm)
 
     def calibrate(self, algorithm: Algorithm, population: Population, rounds: int) -> "LocalDP":
         return replace(self, delta=self.delta or auto_delta(len(population.user_ids)))
@@ -210,17 +210,17 @@ class LocalDP:
         )
 
 
-def _incompatibility(algorithm: Algorithm) -> str | None:
+def _incompatibility(privacy: str, algorithm: Algorithm) -> str | None:
     """Return why a component would reveal more of a client than its clipped update, or count it more than once."""
     if algorithm.client_weighting != WeightUniformly():
-        return "privacy counts every client the same: set client_weighting=uniform"
+        return f"{privacy} needs uniform client weights: set client_weighting=uniform"
     if algorithm.correction is not None and algorithm.correction.uploads:
         name = type(algorithm.correction).__name__
-        return f"correction={name} uploads more than the update, which privacy does not protect: set correction=none"
+        return f"{privacy} protects only the update, and correction={name} uploads more: set correction=none"
     weighting = algorithm.example_weighting
     if isinstance(weighting, ImportanceReweighting) and weighting.target_distribution is None:
-        reason = "example_weighting=importance would read p(y) from all users' labels"
-        return f"{reason}: set example_weighting.target_distribution"
+        reason = "must not read all users' labels for the p(y) of example_weighting=importance"
+        return f"{privacy} {reason}: set example_weighting.target_distribution"
     return None
 
 

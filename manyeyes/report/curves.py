@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from manyeyes.core.population import Ints
 from manyeyes.metrics import CalibrationError, ResultInfo, result_info
 from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series, short_numbers
 from manyeyes.report.downsample import downsample_minmax
 from manyeyes.training.run_files import HEADLINE_METRICS
-from manyeyes.training.run_record import Floats, Ints, RunRecord
+from manyeyes.training.run_record import Floats, RunRecord
 
 X_AXES = {
     "round": "rounds",
@@ -148,7 +149,6 @@ def is_downsampled(runs: list[RunRecord]) -> bool:
 
 
 def _max_points(runs: list[RunRecord]) -> int:
-    """Return how many rounds of a run are drawn."""
     return max(MIN_RUN_POINTS, MAX_PAGE_POINTS // max(1, len(runs)))
 
 

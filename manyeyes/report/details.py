@@ -88,7 +88,6 @@ def _best_and_worst(series: Series) -> str:
 
 
 def _population(stats: Stats, suffix: str) -> list[Any]:
-    """Return a table of the splits of a population, and its charts."""
     splits: dict[str, Stats] = stats["splits"]
     columns: dict[str, Callable[[Stats], object]] = {
         "users": lambda split: split["users"],

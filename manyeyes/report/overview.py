@@ -92,7 +92,6 @@ def best_model_note(run: RunRecord) -> str:
 
 
 def _cards(run: RunRecord) -> Html:
-    """Return a few large numbers with their names and notes."""
     metrics = dict.fromkeys([run.metric, "personalized_accuracy", "personalized_macro_ap", "loss"])
     cards = []
     for metric in (metric for metric in metrics if metric and metric in run.columns):

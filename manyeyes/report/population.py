@@ -126,15 +126,13 @@ def show(population: Population, name: str, out: Path) -> str:
     return "\n".join([*lines, f"charts and page: {out / 'index.html'}"])
 
 
-def _sections(
-    population: Population, splits: list[SplitStats], pixels: PixelSkew | None, overview: Table
-) -> list[Section]:
+def _sections(population: Population, splits: list[SplitStats], skew: PixelSkew | None, table: Table) -> list[Section]:
     labels = charts.label_charts(splits[0], [printable(name) for name in population.classes])
     sections = [
-        Section("Overview", [overview]),
+        Section("Overview", [table]),
         Section("Images of users", [ChartGrid([charts.quantity_chart(splits), charts.images_chart(splits)])]),
         Section("Labels", [ChartGrid([*labels, charts.classes_chart(splits)]), _label_table(population, splits[0])]),
-        Section("Heterogeneity of users", [ChartGrid(_heterogeneity_charts(population, splits, pixels))]),
+        Section("Heterogeneity of users", [ChartGrid(_heterogeneity_charts(population, splits, skew))]),
     ]
     locations_N2 = _locations(population)
     if len(locations_N2):
@@ -172,7 +170,6 @@ def _locations(population: Population) -> Doubles:
 
 
 def _overview(splits: list[SplitStats]) -> Table:
-    """Return a table with a column for each split."""
     num_images = splits[0].sizes_U.sum()
     columns: dict[str, Callable[[SplitStats], object]] = {
         "users": lambda split: len(split.sizes_U),

@@ -161,14 +161,12 @@ def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
 
 
 def _rank_chart(name: str, title: str, label: str, counts: Mapping[str, Ints], caption: str) -> Chart:
-    """Return a count of each user over the rank of the user."""
     series = make_series({key: (np.arange(len(c)) + 1, np.sort(c)[::-1]) for key, c in counts.items()})
     x_axis = Axis("rank of the user", log=max(map(len, counts.values())) > LOG_USERS)
     return Chart(name, title, x_axis, _count_axis(label, np.concatenate(list(counts.values()))), series, caption)
 
 
 def _count_axis(label: str, counts: Ints) -> Axis:
-    """Return an axis that is logarithmic if the counts differ much."""
     is_log = bool(counts.max() > LOG_RATIO * max(1, counts.min()))
     return Axis(label, log=is_log, low=MIN_LOG_COUNT if is_log else 0)
 

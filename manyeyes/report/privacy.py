@@ -104,7 +104,6 @@ def _charts(plan: PrivacyPlan) -> list[Chart]:
 
 
 def _curve(values: dict[int, float], planned: int) -> list[Series]:
-    """Return a line through all values, and the planned one as a point."""
     point = Series("the plan", [planned], [values[planned]], kind="points", color=PLAN_COLOR)
     return [Series("alternatives", list(values), list(values.values()), color=CURVE_COLOR), point]
 

@@ -18,9 +18,8 @@ def sections(runs: list[RunRecord], extra: Sequence[Section] = ()) -> list[Secti
     groups, names = group_runs(runs), metrics(runs)
     content: list[Section | None] = [Section("Summary", [*notes(runs), *summary(runs)])]
     if names:
-        chart = metric_chart(
-            runs, names[0], metric_info(names[0]).label.capitalize(), _explorer_caption(runs), name="curves"
-        )
+        title = metric_info(names[0]).label.capitalize()
+        chart = metric_chart(runs, names[0], title, _explorer_caption(runs), name="curves")
         content.append(Section("Curves", [ChartGrid([chart], explorer(runs)), training_charts(runs)]))
     content += [*extra, classes_section(groups), users_section(groups), data_section(groups)]
     content += [privacy_section(groups), speed_section(groups), reproduction_section(runs)]

@@ -21,7 +21,6 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of a value."""
         low, high, position = self.low, self.high, value
         if self.axis.log:
             low, high, position = math.log10(low), math.log10(high), math.log10(max(value, low))

@@ -84,7 +84,6 @@ def _layout(chart: Chart, top: float, theme: Theme) -> Plot:
 
 
 def _axes(chart: Chart, plot: Plot) -> list[str]:
-    """Draw labels, grid and ticks."""
     y_label = "" if chart.y.label.lower() == chart.title.lower() else chart.y.label
     x_label = chart.x.label + (" (logarithmic)" if chart.x.log and chart.x.label else "")
     parts = [
@@ -175,7 +174,6 @@ def _bars(series: Series, all_bars: Sequence[Series], plot: Plot) -> str:
 
 
 def _intervals(series: Series, plot: Plot) -> list[tuple[float, float, float]]:
-    """Return the pixels of x, of the low and of the high end of each interval."""
     columns = zip(series.x, series.low, series.high, strict=False)
     return [(plot.x(x), plot.y(low), plot.y(high)) for x, low, high in columns if low is not None and high is not None]
 
@@ -215,7 +213,6 @@ def _legend_rows(all_series: Sequence[Series]) -> list[list[tuple[Series, str, f
 
 
 def _key(series: Series, x: float, y: float, plot: Plot) -> str:
-    """Draw the sign of a series in the legend."""
     color = plot.color(series)
     if series.kind == "points":
         paint = f'fill="none" stroke="{color}" stroke-width="1.75"' if series.dashed else f'fill="{color}"'

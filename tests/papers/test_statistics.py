@@ -10,7 +10,7 @@ import pytest
 from manyeyes.core.population import MultiLabels, Population
 from manyeyes.papers import EXHIBITS
 from manyeyes.papers.exhibit import ExhibitRow
-from manyeyes.papers.statistics import COUNTS, LABEL_COUNTS, Statistic, users_with_class, users_with_half
+from manyeyes.papers.statistics import COUNTS, LABEL_COUNTS, Statistic, users_with_class
 
 # User 0 has images 0 to 5, user 1 images 6 and 7, user 2 image 8 (for testing), user 3 image 9 (for validation).
 USERS = np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 3])
@@ -58,7 +58,7 @@ def test_half_of_equal_users_have_half_of_the_images() -> None:
     population = Population.from_arrays(
         np.zeros((8, 1, 1, 3), np.uint8), LABELS.take(np.arange(8)), np.repeat(np.arange(4), 2)
     )
-    assert users_with_half(population) == 0.5
+    assert COUNTS["users with half of the images"](population) == 0.5
 
 
 def statistics() -> Iterator[tuple[ExhibitRow, Statistic]]:

@@ -111,7 +111,10 @@ def test_no_metric_is_that_of_a_single_client() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], Algorithm], str]] = {
-    "weights": (lambda: fedavg(cohort_size=5), "privacy counts every client the same: set client_weighting=uniform"),
+    "weights": (
+        lambda: fedavg(cohort_size=5),
+        "privacy=central needs uniform client weights: set client_weighting=uniform",
+    ),
     "size-weighted": (
         lambda: replace(FEDAVG, sampler=SizeWeightedSampler(5)),
         "privacy=central has no accounting for sampler=SizeWeightedSampler: set sampler=poisson, uniform or all",
@@ -122,15 +125,15 @@ REFUSED: dict[str, tuple[Callable[[], Algorithm], str]] = {
     ),
     "scaffold": (
         lambda: replace(scaffold(), client_weighting=WeightUniformly()),
-        "correction=ScaffoldCorrection uploads more than the update",
+        "privacy=central protects only the update, and correction=ScaffoldCorrection uploads more: set correction=none",
     ),
     "mimelite": (
         lambda: replace(mimelite(), client_weighting=WeightUniformly()),
-        "correction=MimeLiteMomentum uploads more than the update",
+        "privacy=central protects only the update, and correction=MimeLiteMomentum uploads more: set correction=none",
     ),
     "fedir": (
         lambda: replace(fedir(), client_weighting=WeightUniformly()),
-        "example_weighting=importance would read p.y. from all users' labels: set example_weighting.target_distribution",
+        "all users' labels for the p.y. of example_weighting=importance: set example_weighting.target_distribution",
     ),
 }
 
@@ -144,7 +147,8 @@ def test_components_that_reveal_more_than_a_clipped_update_are_refused(name: str
 
 @pytest.mark.parametrize("sampler", [SizeWeightedSampler(5), Centralized()])
 def test_local_privacy_refuses_samplers_that_read_clients_data(sampler: Any) -> None:
-    with pytest.raises(ValueError, match="reads what clients hold before they add noise: set sampler=uniform"):
+    name = type(sampler).__name__
+    with pytest.raises(ValueError, match=f"noise after sampler={name} has read what clients hold: set sampler=uniform"):
         replace(FEDAVG, sampler=sampler, privacy=LocalDP()).validate(POPULATION)
 
 
@@ -192,7 +196,7 @@ def test_an_invalid_option_is_refused(make: Callable[[], Any], message: str) -> 
     ("sampler", "noise_cohort_size", "message"),
     [
         (PoissonSampler(5), 101, r"privacy\.noise_cohort_size=101 is more than the 100 users of the data"),
-        (AllClients(), 100, "sampler=all has every user: set it to 0"),
+        (AllClients(), 100, "needs a cohort, and sampler=all has none: set it to 0"),
     ],
 )
 def test_an_impossible_simulated_cohort_is_refused(sampler: Any, noise_cohort_size: int, message: str) -> None:

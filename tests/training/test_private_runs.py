@@ -255,7 +255,7 @@ def test_a_private_run_is_resumed_by_the_command(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("privacy=central",), "privacy counts every client the same: set client_weighting=uniform"),
+        (("privacy=central",), "privacy=central needs uniform client weights: set client_weighting=uniform"),
         (("privacy=flair", "client_weighting=uniform"), "privacy.noise_cohort_size=5000 is more than the"),
         (("privacy=magic",), "Unknown privacy 'magic'"),
         (("privacy=central", "sampler=size_weighted", "client_weighting=uniform"), "privacy=central has no accounting"),
