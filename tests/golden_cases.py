@@ -47,8 +47,7 @@ from manyeyes.components import (
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population, SingleLabels
-from manyeyes.data.partition import by_users, dirichlet, repartition
-from manyeyes.data.partitioners import ClassPartitioner
+from manyeyes.data.partition import ClassPartitioner, by_users, dirichlet, repartition
 from manyeyes.data.registry import dataset
 from manyeyes.data.store.reader import open_population
 from manyeyes.data.store.writer import write_store

@@ -102,12 +102,11 @@ class Manifest:
 
     def add_notes(self, problems: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Manifest:
         """Note each problem that something has: how many have it, and the names of the first few."""
-        notes = {
-            problem: {"count": len(names), "first": [str(name) for name in names[:MAX_NAMED]]}
-            for problem, names in problems.items()
-            if len(names)
-        }
-        return replace(self, notes={**self.notes, **notes})
+        notes = dict(self.notes)
+        for problem, names in problems.items():
+            if len(names):
+                notes[problem] = {"count": len(names), "first": [str(name) for name in names[:MAX_NAMED]]}
+        return replace(self, notes=notes)
 
 
 def files_by_name(folder: Path) -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""Partitions: the user of each example of a dataset without users, and the split of each example."""
+"""Partitions: the user of each example of a dataset without users, and the split of each example.
+
+A partitioner is called with the class of each example and a seed, and returns the client of each example, from 0 to
+the number of clients minus 1; an example with -1 is left out.
+"""
 
 import io
 import zipfile
@@ -11,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from manyeyes.core.population import Ints, Population, SingleLabels
-from manyeyes.core.registry import Bounds, check_value
+from manyeyes.core.registry import Bounds, check_value, component, option
 from manyeyes.core.rng import derive_key, make_rng
 from manyeyes.data.tables import csv_rows
 
@@ -206,3 +210,35 @@ def _released_csv(path: Path, name: str) -> tuple[str, str]:
     if not texts:
         raise ValueError(f"{path} has no {name}: set an alpha that was released, or give the CSV itself")
     return name, texts[0]
+
+
+@component("partitioner", "dirichlet")
+class DirichletPartitioner:
+    """Clients of equal size, whose class mix is drawn from a Dirichlet distribution (Hsu et al. 2020)."""
+
+    num_clients: int = option(100, "new clients", minimum=1)
+    alpha: float = option(0.1, "concentration of the class mix: small is more skewed", minimum=0)
+
+    def __call__(self, labels: Ints, seed: int) -> Ints:
+        return dirichlet(labels, self.num_clients, self.alpha, seed)
+
+
+@component("partitioner", "classes")
+class ClassPartitioner:
+    """Clients of a few classes each; every class is split equally among its clients (Arivazhagan et al. 2019)."""
+
+    num_clients: int = option(10, "new clients", minimum=1)
+    classes_per_client: int = option(4, "classes that each client has", minimum=1)
+
+    def __call__(self, labels: Ints, seed: int) -> Ints:
+        return classes_per_client(labels, self.num_clients, self.classes_per_client, seed)
+
+
+@component("partitioner", "iid")
+class IIDPartitioner:
+    """Clients of equal size, with random examples."""
+
+    num_clients: int = option(100, "new clients", minimum=1)
+
+    def __call__(self, labels: Ints, seed: int) -> Ints:
+        return iid(len(labels), self.num_clients, seed)

@@ -52,10 +52,8 @@ class Preprocess:
         """Raise ValueError if the crop does not fit into images of this size."""
         limit = min(height, width) + 2 * self.pad
         if self.scale is None and self.crop > limit:
-            reason = f"for images of {height} x {width} pixels with preprocess.pad={self.pad}"
-            raise ValueError(
-                f"preprocess.crop is {self.crop}: set it to at most {limit} {reason}, or set preprocess.scale"
-            )
+            fix = f"at most {limit} for images of {height} x {width} pixels with preprocess.pad={self.pad}"
+            raise ValueError(f"preprocess.crop is {self.crop}: set it to {fix}, or set preprocess.scale")
 
     def augment(self, images_BHWC: Tensor, uniforms_BD: Tensor | None) -> Tensor:
         """Return a random crop with random flips of each image, normalized [B, C, h, w]."""

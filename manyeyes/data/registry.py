@@ -43,9 +43,8 @@ def dataset(name: str) -> Dataset:
 def _declared(table: dict[str, Any]) -> Dataset:
     """Return the dataset that a table of `datasets.toml` declares."""
     module = import_module(f"manyeyes.data.datasets.{table['module']}")
-    read, write = (
-        partial(function, **table.get("options", {})) for function in (module.read_manifest, module.write_synthetic)
-    )
+    options = table.get("options", {})
+    read, write = partial(module.read_manifest, **options), partial(module.write_synthetic, **options)
     remote_files = (
         RemoteFile(entry["url"].format(number), entry.get("md5"))
         for entry in table.get("remote_files", ())
@@ -54,7 +53,5 @@ def _declared(table: dict[str, Any]) -> Dataset:
     return Dataset(table["description"], read, write, table.get("size"), tuple(remote_files))
 
 
-DATASETS = {
-    name: _declared(table)
-    for name, table in tomllib.loads(files("manyeyes.data.datasets").joinpath("datasets.toml").read_text()).items()
-}
+_TABLES = tomllib.loads(files("manyeyes.data.datasets").joinpath("datasets.toml").read_text())
+DATASETS = {name: _declared(table) for name, table in _TABLES.items()}

@@ -1,8 +1,9 @@
-"""Tables: a CSV by row, with the line of each row for messages, or by column; and the check of a table's columns."""
+"""Tables: a CSV by row, with the line of each row for messages, or by column; checking and writing one."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -54,3 +55,9 @@ def read_columns(path: Path, required: Sequence[str], optional: Sequence[str] = 
         return pa.csv.read_csv(path, read_options, parse_options, convert_options)
     except pa.ArrowInvalid as error:
         raise ValueError(f"Table {path} cannot be read ({str(error).splitlines()[0]}): download it again") from error
+
+
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])

@@ -15,8 +15,7 @@ import yaml
 from manyeyes.cli import fedper as fedper_command
 from manyeyes.cli import run
 from manyeyes.core.population import Population
-from manyeyes.data.partition import repartition
-from manyeyes.data.partitioners import ClassPartitioner
+from manyeyes.data.partition import ClassPartitioner, repartition
 from manyeyes.data.store.reader import open_population
 from manyeyes.training.run_folder import read_events
 

@@ -10,8 +10,7 @@ import pytest
 
 from manyeyes.core.population import Ints, MultiLabels, Population
 from manyeyes.data import partition
-from manyeyes.data.partition import repartition
-from manyeyes.data.partitioners import ClassPartitioner, DirichletPartitioner, IIDPartitioner
+from manyeyes.data.partition import ClassPartitioner, DirichletPartitioner, IIDPartitioner, repartition
 
 LABELS = np.random.default_rng(0).integers(5, size=200)
 

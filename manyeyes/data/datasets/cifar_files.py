@@ -20,13 +20,8 @@ from manyeyes.core.population import Ints, SingleLabels
 SITE = "https://www.cs.toronto.edu/~kriz/"
 MARKER = "synthetic.txt"  # in a folder of files that are not the published ones, and are not meant to be
 SIDE, PIXEL_BYTES = 32, 3 * 32 * 32
-ALLOWED_GLOBALS = {  # that a python batch may name
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-}
+# The names that a python batch may use.
+ALLOWED_GLOBALS = {"numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype", "_codecs.encode"}
 
 
 @dataclass(frozen=True)
@@ -50,10 +45,8 @@ class Edition:
         return self.test.endswith(".bin")
 
 
-EDITIONS = {
-    name: Edition(name, **table)
-    for name, table in tomllib.loads(files("manyeyes.data.datasets").joinpath("cifar.toml").read_text()).items()
-}
+_TABLES = tomllib.loads(files("manyeyes.data.datasets").joinpath("cifar.toml").read_text())
+EDITIONS = {name: Edition(name, **table) for name, table in _TABLES.items()}
 
 
 def _pickle_key(task: str, name: str) -> str:
@@ -85,9 +78,7 @@ class RawCifar:
 def find(raw: Path, classes: int) -> RawCifar:
     """Return the files of the first edition in a folder, each checked to be the published one where that is known."""
     editions = [edition for edition in EDITIONS.values() if edition.name.startswith(f"cifar-{classes}-")]
-    candidates = [
-        (edition, path) for edition in editions for path in (raw, raw / edition.folder, raw / edition.archive)
-    ]
+    candidates = [(one, path) for one in editions for path in (raw, raw / one.folder, raw / one.archive)]
     for edition, path in candidates:
         if path.is_file() and path.name == edition.archive:
             return _read_archive(path, edition)
@@ -181,6 +172,6 @@ class _Unpickler(pickle.Unpickler):
     """Plain values and arrays; anything else that a pickle names is refused, and not called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED_GLOBALS:
+        if f"{module}.{name}".replace("numpy._core.", "numpy.core.") not in ALLOWED_GLOBALS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return super().find_class(module.replace("numpy.core.", "numpy._core."), name)

@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from manyeyes.core.population import MultiLabels, Population
-from manyeyes.data.datasets.synthetic_files import write_images
 from manyeyes.data.manifest import Files, Manifest, Source
-from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
 from manyeyes.data.synthetic.users import taxonomy
 
 PAGE = "https://github.com/apple/ml-flair"
@@ -39,9 +38,7 @@ def read_manifest(raw: Path) -> Manifest:
     present = set(os.listdir(folder) if folder.is_dir() else [])
     has_image = np.array([source.name(index) in present for index in manifest.image])
     if not has_image.any():
-        raise ValueError(
-            f"{folder} has none of the {len(manifest)} images of {LABELS}: extract {IMAGES}-*.tar.gz there"
-        )
+        raise ValueError(f"{folder} has none of the {len(manifest)} images of {LABELS}: extract {IMAGES}*.tar.gz")
     return check_users_and_labels(manifest.drop_missing(has_image), raw / RELATIONSHIP)
 
 
@@ -64,9 +61,8 @@ def check_users_and_labels(manifest: Manifest, relationship: Path) -> Manifest:
     """Put each user into one split; note users that were in two, and labels that the taxonomy does not have."""
     names, first, user = np.unique(manifest.users, return_index=True, return_inverse=True)
     split = manifest.split[first][user]  # the first one counts, as in pfl-research
-    problems: dict[str, Any] = {
-        "users in two splits, assigned to their first": names[np.unique(user[split != manifest.split])]
-    }
+    moved = names[np.unique(user[split != manifest.split])]
+    problems: dict[str, Any] = {"users in two splits, assigned to their first": moved}
     if pairs := read_relationship(relationship):
         known = dict(zip(("fine", "coarse"), map(set, zip(*pairs, strict=True)), strict=True))
         problems[f"labels missing from {RELATIONSHIP}"] = [

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.core.rng import derive_key
-from manyeyes.data.datasets.synthetic_files import write_images
 from manyeyes.data.manifest import Files, Manifest, files_by_name
-from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
 from manyeyes.data.tables import csv_rows
 
 PAGE = "https://github.com/alanspike/personalizedImageAesthetics"  # links to a drive: no direct download

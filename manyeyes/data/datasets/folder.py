@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from PIL import Image
 
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
@@ -21,10 +21,7 @@ from manyeyes.data.tables import check_columns, csv_rows
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 REQUIRED_COLUMNS, OPTIONAL_COLUMNS = ("path", "user", "label"), ("split", "lat", "lon")
 TABLES = ("images.csv", "images.parquet")
-SPLITS: dict[str, Callable[[ArrayLike, int], NDArray[np.str_]]] = {
-    "users": partition.by_users,
-    "per_user": partition.within_users,
-}
+SPLITS: dict[str, Callable[..., NDArray[np.str_]]] = {"users": partition.by_users, "per_user": partition.within_users}
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,11 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     """
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
     check_choice("split", split, SPLITS)
-    rows, num_skipped = _read_rows(raw)
+    if not raw.exists():
+        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
+    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
+    if not rows:
+        raise ValueError(f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with their rows")
     users = np.array([row.user for row in rows])
     is_given = bool(rows[0].split)
     splits = np.array([row.split for row in rows]) if is_given else SPLITS[split](users, seed)
@@ -69,18 +70,8 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     )
 
 
-def _read_rows(raw: Path) -> tuple[list[Row], int]:
-    """Return the images of a folder or table, and the number of other files."""
-    if not raw.exists():
-        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
-    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
-    if not rows:
-        raise ValueError(f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with their rows")
-    return rows, num_skipped
-
-
 def _read_folder(root: Path) -> tuple[list[Row], int]:
-    """Return the images two folders down."""
+    """Return the images two folders down, and the number of other files."""
     rows, num_skipped = [], 0
     for path in _visible_files(root, depth=3):
         name = path.relative_to(root).as_posix()
@@ -143,10 +134,8 @@ def _read_parquet(path: Path) -> list[Row]:
 
 
 def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bool) -> Row:
-    texts = [
-        "" if cell is None else str(cell).strip() for cell in (*map(cells.get, ("path", "user", "split")), *labels)
-    ]
-    path, user, split, *labels = texts
+    texts = (cells["path"], cells["user"], cells.get("split"), *labels)
+    path, user, split, *labels = ("" if text is None else str(text).strip() for text in texts)
     if ("lat" in cells) != ("lon" in cells):
         raise ValueError(f"{origin}: {'lon' if 'lat' in cells else 'lat'} is missing: give both columns, or none")
     for name, is_empty in (("path", not path), ("user", not user), ("label", not labels or "" in labels)):

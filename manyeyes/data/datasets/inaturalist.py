@@ -13,24 +13,21 @@ from manyeyes.core.rng import make_rng
 from manyeyes.data.datasets import released_splits as released
 from manyeyes.data.datasets.released_splits import find_file
 from manyeyes.data.datasets.s2_cells import adaptive_cells
-from manyeyes.data.datasets.synthetic_files import write_images, write_table
 from manyeyes.data.manifest import Manifest, check_choice, files_by_name
-from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
+from manyeyes.data.tables import write_table
 
 MAX_PER_CELL = {  # examples that a cell of the globe may have in each split; 0: a client is a user
     "user_120k": 0, "geo_30k": 30_000, "geo_10k": 10_000, "geo_3k": 3_000, "geo_1k": 1_000, "geo_300": 300,
     "geo_100": 100,
 }  # fmt: skip
 TRAIN_PER_CLASS, PUBLISHED_TRAIN_IMAGES = 100, 120_300
-NO_CLIENT = ("NA", "")  # the user of an example that is not in a split
 IMAGES = "train_val_images"
 
 NOTES = {
     "source": "https://github.com/visipedia/inat_comp/tree/master/2017",
     "license": "non-commercial research and education; each image has its own",
 }
-
-
 Annotations = dict[str, NDArray[Any]]  # image_id, category, user ("" if unknown), latitude, longitude (nan if unknown)
 
 
@@ -76,7 +73,7 @@ def make_split(raw: Path, rng: np.random.Generator, per_class: int, max_per_cell
     del columns["user"]
     labels = SingleLabels(ids, tuple(names[category] for category in categories.tolist()))
     manifest = released.unlocated_manifest("inaturalist", clients, labels, columns)
-    return released.drop_clientless(manifest, NO_CLIENT)
+    return released.drop_clientless(manifest)
 
 
 def _read_split(folder: Path, split: str) -> Manifest:
@@ -87,7 +84,7 @@ def _read_split(folder: Path, split: str) -> Manifest:
         manifest = released.read_released("inaturalist", train, train.with_name("iNaturalist_test.csv"), split)
     else:
         manifest = released.read_released("inaturalist", train, train.with_name("test.csv"))
-    return released.drop_clientless(manifest, NO_CLIENT)
+    return released.drop_clientless(manifest)
 
 
 def _read_annotations(raw: Path, split: str) -> tuple[Annotations, dict[int, str]]:
@@ -159,9 +156,8 @@ def _write_splits(raw: Path, class_counts: Ints, seed: int) -> None:
     for split, limit in MAX_PER_CELL.items():
         scaled_limit = max(2, limit * num_images // PUBLISHED_TRAIN_IMAGES) if limit else 0
         manifest = make_split(raw, make_rng(seed, "inaturalist stand-in"), per_class, scaled_limit)
-        labels = manifest.labels["class"]
-        ids = labels.targets(np.arange(len(manifest)))
-        names = [labels.classes[i] for i in ids]
+        ids = manifest.labels["class"].targets(np.arange(len(manifest)))
+        names = np.array(manifest.labels["class"].classes)[ids]
         rows = list(zip(manifest.users, manifest.columns["image_id"], ids, names, strict=True))
         folder, header = raw / ("inaturalist-geo" if limit else "inaturalist-user-120k"), ("image_id", "class", "label")
         write_table(folder / f"federated_train_{split}.csv", ("user_id", *header), [row for row in rows if row[0]])

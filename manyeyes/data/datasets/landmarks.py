@@ -13,10 +13,9 @@ from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.core.rng import make_rng
 from manyeyes.data.datasets import released_splits as released
 from manyeyes.data.datasets.released_splits import Strings, find_file
-from manyeyes.data.datasets.synthetic_files import write_images, write_table
 from manyeyes.data.manifest import Manifest, check_choice
-from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
-from manyeyes.data.tables import read_columns
+from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
+from manyeyes.data.tables import read_columns, write_table
 
 SPLITS = {  # the train and test files of each
     "160k": ("federated_train.csv", "test.csv"),
@@ -151,9 +150,8 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
     authors = np.array([f'Zoë "{user}", of the world' for user in users.tolist()])
     clean = [(landmark, " ".join(ids[landmarks == landmark])) for landmark in np.unique(landmarks)]
     write_table(raw / "train_clean.csv", ("landmark_id", "images"), clean)
-    credits = [
-        (i, "https://", author, "CC BY", "A title,\nin two lines") for i, author in zip(ids, authors, strict=True)
-    ]
+    title = "A title,\nin two lines"
+    credits = [(i, "https://", author, "CC BY", title) for i, author in zip(ids, authors, strict=True)]
     write_table(raw / "train_attribution.csv", ("id", "url", "author", "license", "title"), credits[::-1])
     is_train = np.asarray(population.columns["split"]) == "train"
     _write_splits(raw, ids, authors, population.labels.ids, is_train, make_rng(synthetic.seed, "landmarks stand-in"))

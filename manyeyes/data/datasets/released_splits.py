@@ -55,9 +55,9 @@ def read_released(dataset: str, train: Path, test: Path, user: str = "user_id") 
     return unlocated_manifest(dataset, as_strings(tables[0][user]), labels, {"image_id": columns["image_id"]})
 
 
-def drop_clientless(manifest: Manifest, no_client: Sequence[str]) -> Manifest:
-    """Drop the training examples whose user is one of the names that stand for no client."""
-    is_clientless = (manifest.split == "train") & np.isin(manifest.users, no_client)
+def drop_clientless(manifest: Manifest) -> Manifest:
+    """Drop the training examples whose user, "NA" or "", stands for no client."""
+    is_clientless = (manifest.split == "train") & np.isin(manifest.users, ("NA", ""))
     ids = manifest.columns["image_id"][is_clientless]
     return manifest.take(np.flatnonzero(~is_clientless)).add_notes({"training images without a client, left out": ids})
 
@@ -84,8 +84,8 @@ def locate_images(manifest: Manifest, raw: Path, paths: Sequence[str], **notes: 
     located = listed.drop_missing(np.array([paths[index] != "" for index in listed.image]))
     listed_counts, found_counts = _counts(listed), _counts(located)
     if not found_counts["train"]:
-        count = f"{listed_counts['train']:,}"
-        raise ValueError(f"{raw} contains none of the {count} training images of {name}: extract the images there")
+        name = f"{listed_counts['train']:,} training images of {name}"
+        raise ValueError(f"{raw} contains none of the {name}: extract the images there")
     coverage = {key: {"listed": count, "found": found_counts[key]} for key, count in listed_counts.items()}
     return replace(located, notes={**located.notes, "coverage": coverage})
 

@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -119,7 +119,9 @@ def _attempt(url: str, part: Path, progress: Progress) -> str | None:
 
 def _request_rest(url: str, part: Path, progress: Progress) -> bool:
     """Request what the part lacks and append it; return whether the part is complete now."""
-    state = _read_state(part)
+    state: dict[str, Any] = {}
+    with suppress(OSError, ValueError, TypeError):  # no state, or an unfinished one
+        state = dict(json.loads(_state_path(part).read_text()))
     num_bytes = _size(part) if state.get("url") == url else 0
     if num_bytes and num_bytes == state.get("size"):
         return True
@@ -136,7 +138,9 @@ def _request_rest(url: str, part: Path, progress: Progress) -> bool:
         length = response.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         check_space(part.parent, (total or 0) - start, f"the rest of {url}")
-        state = {"url": url, "size": total, "version": _version(response)}
+        tag = response.headers.get("ETag", "")  # a weak one does not guarantee equal bytes
+        version = tag if tag.startswith('"') else response.headers.get("Last-Modified")
+        state = {"url": url, "size": total, "version": version}
         _state_path(part).write_text(json.dumps(state))
         with part.open("r+b" if start else "wb") as file:
             file.truncate(start)
@@ -163,26 +167,12 @@ def _append(response: Any, file: IO[bytes], num_bytes: int, total: int | None, p
         num_bytes += len(chunk)
 
 
-def _version(response: Any) -> str | None:
-    """Return what distinguishes versions of the remote file; a weak ETag does not guarantee equal bytes."""
-    tag = response.headers.get("ETag", "")
-    return tag if tag.startswith('"') else response.headers.get("Last-Modified")
-
-
 def _checksum_error(path: Path, md5: str | None) -> str | None:
     if md5 is None:
         return None
     with path.open("rb") as file:
         actual = hashlib.file_digest(file, "md5").hexdigest()
     return None if actual == md5.lower() else f"its md5 is {actual} instead of {md5}"
-
-
-def _read_state(part: Path) -> dict[str, Any]:
-    """Return what is known of the file that a part is of, or nothing."""
-    try:
-        return dict(json.loads(_state_path(part).read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 def _state_path(part: Path) -> Path:

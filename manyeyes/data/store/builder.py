@@ -16,6 +16,7 @@ from manyeyes.data.store.chunks import CHUNK_SIZE, Chunk
 from manyeyes.io.files import write_text
 
 VERSION = 1  # of the format
+WAL = "journal.jsonl"  # the write-ahead log
 IMAGE_FILES = {"raw": "images.npy", "jpeg": "images.jpegs"}
 
 
@@ -37,11 +38,6 @@ class StoreBuilder:
         return self.store / IMAGE_FILES[self.metadata["encoding"]]
 
     @property
-    def wal(self) -> Path:
-        """The write-ahead log."""
-        return self.folder / "journal.jsonl"
-
-    @property
     def state(self) -> dict[str, Any]:
         """The end and the checksum of the images so far."""
         header = self._header()
@@ -54,7 +50,7 @@ class StoreBuilder:
     def resume(self) -> None:
         """Find the chunks that were finished before, and truncate the images after them."""
         lines: list[dict[str, Any]] = []
-        with suppress(FileNotFoundError, ValueError), self.wal.open() as wal:
+        with suppress(FileNotFoundError, ValueError), (self.folder / WAL).open() as wal:
             for line in wal:  # up to the first one that is not complete
                 lines.append(json.loads(line))
         if not lines or lines[0] != self.metadata or not self.images.exists():
@@ -64,7 +60,7 @@ class StoreBuilder:
             lines = [self.metadata]
         self.chunks = [line for line in lines[1:] if line["end"] <= self.images.stat().st_size]
         os.truncate(self.images, self.state["end"])  # before writing, since this frees space on a full disk
-        write_text(self.wal, "".join(json.dumps(line) + "\n" for line in [self.metadata, *self.chunks]))
+        write_text(self.folder / WAL, "".join(json.dumps(line) + "\n" for line in [self.metadata, *self.chunks]))
 
     def add(self, chunk: Chunk) -> None:
         """Append a chunk; it counts when its bytes are on the disk."""
@@ -78,7 +74,7 @@ class StoreBuilder:
         line |= {"unreadable": chunk.unreadable, "notes": chunk.notes}
         if self.metadata["encoding"] == "jpeg":
             line["sizes"] = chunk.sizes
-        with self.wal.open("a") as wal:
+        with (self.folder / WAL).open("a") as wal:
             wal.write(json.dumps(line) + "\n")
         self.chunks.append(line)
 

@@ -11,7 +11,6 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO
 
 import numpy as np
 import simplejpeg
@@ -99,7 +98,14 @@ def convert(job: ConversionJob, first: int, num_processes: int) -> Generator[Chu
     num_ahead = CHUNKS_PER_PROCESS * num_processes  # so that processes work while the parent writes
     ignore_ctrl_c = (signal.signal, (signal.SIGINT, signal.SIG_IGN))  # the parent handles it
     with NamedTemporaryFile(suffix=".pickle") as file:  # not an argument, which would block if a process died at once
-        _dump(job, file)
+        try:
+            with without_main():
+                pickle.dump(job, file)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            reason = f"Several processes cannot read images of a {type(job.source).__name__} ({error})"
+            fix = "define the class in a module other than the script, or set processes=1"
+            raise ValueError(f"{reason}: {fix}") from error
+        file.flush()
         with ProcessPoolExecutor(num_processes, CleanSpawnContext(), *ignore_ctrl_c) as pool:
             try:
                 pending = deque(pool.submit(_convert_chunk, file.name, n) for n in islice(remaining, num_ahead))
@@ -112,16 +118,6 @@ def convert(job: ConversionJob, first: int, num_processes: int) -> Generator[Chu
                 raise ValueError(f"{reason}: run the same command again with fewer processes") from None
             finally:
                 pool.shutdown(cancel_futures=True)
-
-
-def _dump(job: ConversionJob, file: IO[bytes]) -> None:
-    try:
-        with without_main():
-            pickle.dump(job, file)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        reason = f"Several processes cannot read images of a {type(job.source).__name__} ({error})"
-        raise ValueError(f"{reason}: define the class in a module other than the script, or set processes=1") from error
-    file.flush()
 
 
 def _convert_chunk(path: str, number: int) -> Chunk:

@@ -78,9 +78,7 @@ def read(
     runs = pc.run_end_encode(arrays.pop("user"))
     offsets = np.concatenate([[0], runs.run_ends.to_numpy()]).astype(np.int64)
     rows = arrays.pop("row").to_numpy()
-    columns = {
-        name: _to_labels(array, tasks[name]) if name in tasks else _to_numpy(array) for name, array in arrays.items()
-    }
+    columns = {k: _to_labels(array, tasks[k]) if k in tasks else _to_numpy(array) for k, array in arrays.items()}
     return _to_numpy(runs.values), offsets, rows, columns
 
 

@@ -131,10 +131,8 @@ def _read_users(file: h5py.File, groups: Sequence[str], names: Sequence[str]) ->
             images = _find(file, group, "images")
             size = size or images.shape[1:]
             if images.dtype != np.uint8 or images.shape[1:] != size or len(size) != 3 or size[2] != 3:
-                kind = f"{images.dtype} images {list(images.shape[1:])}"
-                raise ValueError(
-                    f"{group} in {path} has {kind}: make it again with uint8 [height, width, 3] of one size"
-                )
+                what = f"{group} in {path} has {images.dtype} images {list(images.shape[1:])}"
+                raise ValueError(f"{what}: make it again with uint8 [height, width, 3] of one size")
             offset = images.get_offset()
             counts[user], offsets[user] = images.shape[0], -1 if offset is None else offset
             for column, name in zip(values, names, strict=True):

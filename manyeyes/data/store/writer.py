@@ -7,7 +7,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,9 @@ def _check_options(manifest: Manifest, size: int | None, encoding: str, processe
 def _first_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
     source = sorted_examples.manifest.source
     for index in sorted_examples.images.tolist():
-        try:
+        with suppress(UnreadableImage):
             height, width = read_image(source, index, None)[1].pixels_HWC.shape[:2]
-        except UnreadableImage:
-            continue
-        return height, width
+            return height, width
     raise ValueError(f"None of the {len(source)} images of {sorted_examples.manifest.dataset} can be read: check them")
 
 
@@ -166,7 +164,8 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
         files.insert(1, "offsets.npy")
     atomic_write(store / "examples.parquet", readable.write)
     problems = _problems(builder, sorted_examples, unreadable)
-    write_text(store / "prepare.log", "".join(f"{kind}\t{_printable(name)}\n" for kind, name in problems))
+    lines = [f"{kind}\t{''.join(c if c.isprintable() else ascii(c)[1:-1] for c in name)}\n" for kind, name in problems]
+    write_text(store / "prepare.log", "".join(lines))
     meta = {
         **{key: builder.metadata[key] for key in ("version", "dataset", "encoding", "shape")},
         "users": len(np.unique(readable.manifest.users)),
@@ -179,15 +178,8 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
         "notes": dict(manifest.notes),
         "tasks": {name: list(labels.classes) for name, labels in manifest.labels.items()},
     }
-    write_text(
-        store / "meta.json",
-        json.dumps(
-            meta,
-            indent=1,
-            default=lambda value: value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value),
-        )
-        + "\n",
-    )
+    text = json.dumps(meta, indent=1, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
+    write_text(store / "meta.json", f"{text}\n")
     return meta
 
 
@@ -225,8 +217,3 @@ def _users_in_two_splits(manifest: Manifest) -> list[str]:
 def _count_distinct(groups: Ints, values: Ints) -> Ints:
     """Return how many different values each group has; groups are numbered from 0 without gaps."""
     return np.bincount(np.unique(np.stack([groups, values]), axis=1)[0])
-
-
-def _printable(name: str) -> str:
-    """Return a name without line breaks and other control characters."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)

@@ -1,11 +1,14 @@
 """Synthetic images: a population of procedural images, for tests and demonstrations without a download."""
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, MultiLabels, Population, SingleLabels
@@ -59,9 +62,7 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
             users += range_users
             ratings.append(range_ratings)
     classes = taxonomy(description.coarse, description.fine, description.class_imbalance)
-    contents = concatenate(
-        [replace(user, image=user.image + start) for user, start in zip(users, offsets[:-1], strict=True)]
-    )
+    contents = concatenate([replace(u, image=u.image + start) for u, start in zip(users, offsets, strict=False)])
     single = SingleLabels(contents.main_class, classes.coarse)
     return Population.from_arrays(
         images,
@@ -114,3 +115,11 @@ def render_users(job: tuple[SyntheticImages, Ints, int]) -> tuple[list[UserImage
         ratings.append(rating)
     pixels = render(concatenate(scenes), concatenate(objects), description.size, description.seed)
     return users, np.concatenate(ratings), pixels
+
+
+def write_images(population: Population, paths: Iterable[Path | None]) -> None:
+    """Write the image of each example as a JPEG file; None leaves one out, as downloads do."""
+    for example, path in enumerate(paths):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(simplejpeg.encode_jpeg(population.pixels(np.array([example]))[0], quality=95))

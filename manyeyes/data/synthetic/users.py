@@ -1,6 +1,8 @@
 """The users of the synthetic images: where they live and which classes they photograph; fitted to FLAIR."""
 
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,20 +11,9 @@ from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
 from manyeyes.data.synthetic.shapes import Array, Doubles, appearances
 
-# FLAIR's coarse classes, and the number of its images that show each.
-FLAIR_IMAGE_COUNTS = {
-    "structure": 228923, "equipment": 225862, "material": 139733, "outdoor": 131322, "plant": 123363, "food": 110792,
-    "animal": 68858, "liquid": 68677, "art": 37230, "interior_room": 32042, "light": 11326, "recreation": 5651,
-    "celebration": 3769, "fire": 3011, "music": 2571, "games": 1093, "religion": 866,
-}  # fmt: skip
-# (fraction of users, their minimum number of images), fitted to FLAIR: quartiles 1 / 2 / 5, mean 8.35, std 51.3.
-SIZE_CURVE = (
-    (1.0, 1.0), (0.62, 2.0), (0.25, 5.6), (0.05, 21.0), (0.023, 53.0), (0.002, 440.0), (0.0003, 1400.0),
-    (0.00001, 4151.0),
-)  # fmt: skip
+_FLAIR = tomllib.loads(files("manyeyes.data.synthetic").joinpath("flair.toml").read_text())
+FLAIR_IMAGE_COUNTS: dict[str, int] = _FLAIR["image_counts"]  # the number of images that show each coarse class
 MIN_SIZE_LIMIT = 30  # no user has more images than half the number of users, or than this if it is more
-NUM_COARSE_PROBABILITIES = (0.17, 0.28, 0.295, 0.15, 0.065, 0.025, 0.01, 0.004, 0.001)  # of 1, 2, ... in an image
-NUM_EXTRA_FINE_PROBABILITIES = (0.53, 0.295, 0.13, 0.045)  # of 0, 1, ... fine labels beyond a coarse label's first
 NUM_REGIONS, NUM_CITIES = 8, 60
 REGION_CONCENTRATION = 60.0  # of the Dirichlet distribution of a region's class mix around the overall one
 LOCAL_FRACTION = 0.5  # weight of the user's class mix for an image's smaller objects; the rest follow the region's
@@ -63,7 +54,7 @@ class UserImages:
 
 def sizes(users: int, seed: int) -> Ints:
     """Return how many images each user has: FLAIR's curve at evenly spaced quantiles, so that all seeds agree in total."""
-    fraction, size = np.log(np.array(SIZE_CURVE[::-1])).T
+    fraction, size = np.log(np.array(_FLAIR["size_curve"][::-1])).T
     quantile = (np.arange(users) + 0.5) / users
     curve = np.exp(np.interp(np.log(quantile), fraction, size) + 1e-9).astype(np.int64)
     return make_rng(seed, "sizes").permutation(np.minimum(curve, max(MIN_SIZE_LIMIT, users // 2)))
@@ -74,10 +65,9 @@ def taxonomy(num_coarse: int, num_fine: int, class_imbalance: float) -> Taxonomy
     rank = np.arange(num_coarse) * min(1, (len(FLAIR_IMAGE_COUNTS) - 1) / (num_coarse - 1))
     log_counts = np.log(list(FLAIR_IMAGE_COUNTS.values()))
     weights = np.exp(class_imbalance * np.interp(rank, np.arange(len(log_counts)), log_counts))
-    is_in_flair = num_coarse <= len(FLAIR_IMAGE_COUNTS)
-    coarse = (
-        tuple(FLAIR_IMAGE_COUNTS)[:num_coarse] if is_in_flair else tuple(f"class_{c:03d}" for c in range(num_coarse))
-    )
+    coarse = tuple(FLAIR_IMAGE_COUNTS)[:num_coarse]
+    if len(coarse) < num_coarse:
+        coarse = tuple(f"class_{c:03d}" for c in range(num_coarse))
     cumulative = np.cumsum(np.sqrt(weights)) / np.sqrt(weights).sum() * (num_fine - num_coarse)
     num_children = 1 + np.diff(np.round(cumulative).astype(np.int64), prepend=0)
     parent = np.repeat(np.arange(num_coarse), num_children)
@@ -113,14 +103,14 @@ def user_images(seed: int, user: int, count: int, alpha: float, classes: Taxonom
     log_mix = np.log(np.maximum(LOCAL_FRACTION * user_mix + (1 - LOCAL_FRACTION) * region_mix, 1e-12))
     scores = log_mix + g.gumbel(size=(count, len(user_mix)))  # the highest k are a draw of k without replacement
     scores[np.arange(count), main_class] = np.inf
-    num_coarse = 1 + g.choice(len(NUM_COARSE_PROBABILITIES), count, p=NUM_COARSE_PROBABILITIES)
+    num_coarse = 1 + g.choice(len(_FLAIR["num_coarse"]), count, p=_FLAIR["num_coarse"])
     image, rank = np.nonzero(np.arange(len(user_mix)) < num_coarse[:, None])
     coarse = np.argsort(-scores, 1)[image, rank]
 
     preference = g.standard_gamma(alpha * classes.fine_probabilities) + 1e-9 * classes.fine_probabilities
     preference /= np.bincount(classes.parent, preference)[classes.parent]
     first = _draw_fine(preference, classes.parent, coarse, g.random(len(coarse)))
-    num_extra = g.choice(len(NUM_EXTRA_FINE_PROBABILITIES), len(coarse), p=NUM_EXTRA_FINE_PROBABILITIES)
+    num_extra = g.choice(len(_FLAIR["num_extra_fine"]), len(coarse), p=_FLAIR["num_extra_fine"])
     extra = np.repeat(np.arange(len(coarse)), num_extra)
     others = _draw_fine(classes.fine_probabilities, classes.parent, coarse[extra], g.random(len(extra)))
     num_fine = len(classes.fine)
