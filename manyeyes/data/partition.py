@@ -94,9 +94,18 @@ def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
         raise ValueError(f"No released splits at {path}: give their .zip, folder, .csv or .npz")
     if path.suffix in (".npz", ".zip") and not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is truncated or not an archive: download it again")
-    if path.suffix == ".npz":
-        return _released_array(path, len(labels), f"{dataset}_alpha_{alpha:.2f}")
-    return _released_table(*_released_csv(path, f"federated_train_alpha_{alpha:.2f}.csv"), labels)
+    if path.suffix != ".npz":
+        return _released_table(*_released_csv(path, f"federated_train_alpha_{alpha:.2f}.csv"), labels)
+    key = f"{dataset}_alpha_{alpha:.2f}"
+    with np.load(path) as arrays:
+        if key not in arrays:
+            raise ValueError(f"{path.name} has no {key}: set alpha to one of {', '.join(sorted(arrays))}")
+        owners = np.asarray(arrays[key])
+    if owners.shape != labels.shape:
+        raise ValueError(
+            f"{key} in {path.name} has shape {owners.shape}, not one user for each of {len(labels)} images"
+        )
+    return owners.astype(np.int64)
 
 
 def _released_table(name: str, text: str, labels: NDArray[Any]) -> Ints:
@@ -186,16 +195,6 @@ def _sizes(count: int, users: int, per_user: int | None) -> Ints:
         return count // users + (np.arange(users) < count % users)
     check_value("per_user", per_user, int, Bounds(minimum=1, maximum=count // users))
     return np.full(users, per_user)
-
-
-def _released_array(path: Path, count: int, key: str) -> Ints:
-    with np.load(path) as arrays:
-        if key not in arrays:
-            raise ValueError(f"{path.name} has no {key}: set alpha to one of {', '.join(sorted(arrays))}")
-        owners = np.asarray(arrays[key])
-    if owners.shape != (count,):
-        raise ValueError(f"{key} in {path.name} has shape {owners.shape}, not one user for each of {count} images")
-    return owners.astype(np.int64)
 
 
 def _released_csv(path: Path, name: str) -> tuple[str, str]:

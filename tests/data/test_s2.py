@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from s2sphere import CellId, LatLng
 
-from manyeyes.data.datasets.s2_cells import adaptive_cells, ancestors, leaf_cells
+from manyeyes.data.datasets.inaturalist import adaptive_cells, ancestors, leaf_cells
 
 Location = tuple[float, float]
 LOCATIONS = st.tuples(st.floats(-90, 90, width=32), st.floats(-180, 180, width=32, exclude_min=True))

@@ -39,8 +39,7 @@ def read_manifest(
     ids = labels[first_task].ids
     notes: dict[str, Any] = {"source": str(files.origin), "synthetic": files.synthetic}
     split = np.repeat(["train", "test"], [num_train, len(images) - num_train])
-    number = [*range(num_train), *range(len(images) - num_train)]
-    image_ids = [f"{name}-{i:05d}" for name, i in zip(split, number, strict=True)]
+    image_ids = [f"{name}-{i if i < num_train else i - num_train:05d}" for i, name in enumerate(split)]
     if partition == "classes":
         notes |= {"classes_per_client": classes_per_client}
         owners = partitions.classes_per_client(ids, users, classes_per_client, seed)

@@ -45,16 +45,13 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     """
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
     check_choice("split", split, SPLITS)
-    if not raw.exists():
-        raise ValueError(f"{raw} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
     rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
     if not rows:
         raise ValueError(f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with their rows")
     users = np.array([row.user for row in rows])
-    is_given = bool(rows[0].split)
-    splits = np.array([row.split for row in rows]) if is_given else SPLITS[split](users, seed)
-    notes = {"source": str(raw), "skipped_files": num_skipped}
-    notes |= {"split": "given"} if is_given else {"split": split, "seed": seed}
+    splits, notes = np.array([row.split for row in rows]), dict[str, Any](split="given")
+    if not rows[0].split:
+        splits, notes = SPLITS[split](users, seed), {"split": split, "seed": seed}
     columns = {"image_id": np.array([row.path for row in rows])}
     if any(not math.isnan(row.lat) for row in rows):
         columns |= {"latitude": np.array([row.lat for row in rows]), "longitude": np.array([row.lon for row in rows])}
@@ -66,7 +63,7 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
         split=splits,
         labels={"label": _labels(rows)},
         columns=columns,
-        notes=notes,
+        notes={"source": str(raw), "skipped_files": num_skipped, **notes},
     )
 
 
@@ -99,6 +96,8 @@ def _visible_files(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _read_table(path: Path) -> list[Row]:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: give a folder of <user>/<class>/ folders, or a .csv or .parquet")
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path} is neither a folder nor a .csv or .parquet table")

@@ -17,17 +17,13 @@ from manyeyes.data.manifest import Manifest, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
 from manyeyes.data.tables import read_columns, write_table
 
-SPLITS = {  # the train and test files of each
-    "160k": ("federated_train.csv", "test.csv"),
-    "23k": ("mini_gld_train_split.csv", "mini_gld_test.csv"),
-}
+# The train and test files of each split.
+SPLITS = {"160k": ("federated_train.csv", "test.csv"), "23k": ("mini_gld_train_split.csv", "mini_gld_test.csv")}
 # GLD-v2's 500 archives extracted into `train`, or next to the tables; and images as TFF and FedML leave them.
 LAYOUTS = ("train/{0}/{1}/{2}/{id}.jpg", "{0}/{1}/{2}/{id}.jpg", "images/{id}.jpg")
 
-NOTES = {
-    "source": "https://github.com/cvdfoundation/google-landmark",
-    "license": "annotations CC BY 4.0; each image has its own, a CC BY without ND",
-}
+PAGE = "https://github.com/cvdfoundation/google-landmark"
+LICENSE = "annotations CC BY 4.0; each image has its own, a CC BY without ND"
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def read_manifest(
         manifest = released.read_released("landmarks", path, path.with_name(test))
     notes = {"split": split, "constructed": construct} | ({"seed": seed} if construct else {})
     paths = [_path(raw, image_id) for image_id in manifest.columns["image_id"].tolist()]
-    return released.locate_images(manifest, raw, paths, **NOTES, **notes)
+    return released.locate_images(manifest, raw, paths, source=PAGE, license=LICENSE, **notes)
 
 
 def make_split(raw: Path, seed: int, filters: Filters = PAPER) -> Manifest:

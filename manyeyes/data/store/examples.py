@@ -28,9 +28,6 @@ class SortedExamples:
     rows: Ints  # the row in the store of each example's image
     images: Ints  # the index in the source of each row
 
-    def filter(self, mask: NDArray[np.bool_]) -> SortedExamples:
-        return replace(self, manifest=self.manifest.take(np.flatnonzero(mask)), rows=self.rows[mask])
-
     def write(self, path: Path) -> None:
         pq.write_table(self._to_table(), path, compression="zstd", row_group_size=len(self.rows))
 

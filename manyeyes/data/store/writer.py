@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,8 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
     """Write everything except the images; return the content of meta.json."""
     manifest, store = sorted_examples.manifest, builder.store
     unreadable = [(row, reason) for chunk in builder.chunks for row, reason in chunk["unreadable"]]
-    readable = sorted_examples.filter(~np.isin(sorted_examples.rows, [row for row, _ in unreadable]))
+    kept = np.flatnonzero(~np.isin(sorted_examples.rows, [row for row, _ in unreadable]))
+    readable = replace(sorted_examples, manifest=manifest.take(kept), rows=sorted_examples.rows[kept])
     if not len(readable.manifest):
         shutil.rmtree(builder.folder)  # it contains nothing to continue with
         row, reason = unreadable[0]
