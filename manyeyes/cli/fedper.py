@@ -77,10 +77,8 @@ def _translate(arguments: dict[str, str], dataset: str) -> dict[str, str]:
         del arguments["dataset.num_classes"]
     for name in arguments if dataset == "flickr" else ():
         if BASELINE["translations"].get(name, name).startswith("partitioner"):
-            raise ValueError(
-                f"{name} is for CIFAR-10: FLICKR-AES has five scores, and its clients are chosen when it is prepared "
-                "(manyeyes data prepare flickr_aes --raters N)."
-            )
+            reason = "FLICKR-AES has five scores, and its clients are chosen when it is prepared"
+            raise ValueError(f"{name} is for CIFAR-10: {reason} (manyeyes data prepare flickr_aes --raters N).")
     if "model_name" in arguments:
         models = arguments["model_name"].split(",")
         if unknown := set(models) - MODELS.keys():
@@ -97,8 +95,6 @@ def _prepare_data(name: str, path: Path, raw: Path | None) -> None:
     command = ["prepare", *DATASETS[name]["prepare"].split(), "--raw", str(raw or "DIR"), "--out", str(path)]
     if raw is None:
         download = " (add --download to fetch it into DIR first)" if name == "cifar10" else ""
-        raise ValueError(
-            f"No prepared dataset at {path}: give --raw DIR with the folder of the raw files, or prepare it with "
-            f"manyeyes data {' '.join(command)}{download}"
-        )
+        fix = f"or prepare it with manyeyes data {' '.join(command)}{download}"
+        raise ValueError(f"No prepared dataset at {path}: give --raw DIR with the folder of the raw files, {fix}")
     data.main(command)

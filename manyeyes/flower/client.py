@@ -149,7 +149,6 @@ def _open_client(context: Context) -> ClientContext:
 
 
 def store_path(context: Context, config: FederationConfig) -> Path:
-    """Return the store that this client opens."""
     store = context.node_config.get("store")
     if store is not None:
         return Path(str(store))

@@ -62,10 +62,8 @@ class GridEngine(EngineBase):
                 break
             print(f"round {plan.round + 1}: {reasons}", file=sys.stderr, flush=True)
         else:
-            raise PeerLostError(
-                f"round {plan.round + 1} has {num_valid} valid replies and needs {min_clients}, after "
-                f"{self.config.max_retries} retries ({reasons})"
-            )
+            problem = f"round {plan.round + 1} has {num_valid} valid replies and needs {min_clients}"
+            raise PeerLostError(f"{problem}, after {self.config.max_retries} retries ({reasons})")
         seconds = time.monotonic() - start
         print(f"round {plan.round + 1}: {num_valid} of {len(plan.clients)} clients in {seconds:.1f} s", flush=True)
         return accumulator.result(rejections)

@@ -33,7 +33,8 @@ class ClientRegistry:
     def wait_for_clients(self, min_clients: int) -> None:
         """Wait until this many clients are connected; all connected clients become members."""
         infos: dict[int, ClientInfo] = {}
-        deadline = time.monotonic() + self.config.join_timeout
+        timeout = self.config.join_timeout
+        deadline = time.monotonic() + timeout
         while True:
             infos |= self._query(set(self.grid.get_node_ids()) - infos.keys())
             num_members = 0
@@ -43,10 +44,8 @@ class ClientRegistry:
                 if num_members >= min_clients:
                     break
             if time.monotonic() >= deadline:
-                raise ValueError(
-                    f"Only {num_members} of {min_clients} clients joined within {self.config.join_timeout:g} seconds: "
-                    "start more nodes, or raise join_timeout."
-                )
+                problem = f"Only {num_members} of {min_clients} clients joined within {timeout:g} seconds"
+                raise ValueError(f"{problem}: start more nodes, or raise join_timeout.")
             time.sleep(1)
         for reason in rejections.values():
             self._print_rejection(reason)

@@ -53,10 +53,8 @@ def unsupported_reason(spec: TrainingSpec) -> str | None:
     if spec.config.select_best_on:
         return "select_best_on chooses a model on images of the whole population, which no one has here: leave it out."
     if spec.needs_class_counts and algorithm.privacy is not None:
-        return (
-            "example_weighting=importance would compute p(y) from the labels of all users, which privacy forbids: set "
-            "example_weighting.target_distribution."
-        )
+        fix = "set example_weighting.target_distribution"
+        return f"example_weighting=importance would compute p(y) from all users' labels, which privacy forbids: {fix}."
     if isinstance(algorithm.sampler, Centralized):
         return "sampler=centralized needs all images in one place: choose a federated algorithm."
     if isinstance(algorithm.privacy, LocalDP):

@@ -119,7 +119,6 @@ def comparison_table(compared: Iterable[ComparedNumber], tag: str, title: str = 
 
 
 def to_csv(compared: list[ComparedNumber], tag: str) -> str:
-    """Return the compared numbers as a CSV file."""
     rows = [number.csv_row(tag) for number in compared]
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0] if rows else ["row"], lineterminator="\n")

@@ -89,18 +89,13 @@ def changes(exhibit: Exhibit, options: ReproduceOptions) -> str:
         sentences = [merged, *(sentence for sentence in sentences if sentence not in synthetic)]
     if options.grid_filter:
         sentences.append(f"Only the runs of each grid whose names match {' or '.join(options.grid_filter)}.")
-    return " ".join([*sentences, *_unfinished(exhibit, options)])
-
-
-def _unfinished(exhibit: Exhibit, options: ReproduceOptions) -> list[str]:
     statuses = Counter(run.status for run in planned_runs(exhibit, options))
     num_runs, num_diverged = statuses.total(), statuses["diverged"]
-    num_done, sentences = statuses["finished"] + num_diverged, []
-    if num_done < num_runs:
+    if (num_done := statuses["finished"] + num_diverged) < num_runs:
         sentences += [f"Done so far: {num_done:,} of {num_runs:,} runs; each row shows its best finished run."]
     if num_diverged:
         sentences += [f"Diverged: {num_diverged:,} of {num_runs:,} runs; each row shows the best of the others."]
-    return sentences
+    return " ".join(sentences)
 
 
 def _run_name(folder: Path, options: ReproduceOptions) -> str:

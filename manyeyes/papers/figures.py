@@ -15,6 +15,7 @@ from manyeyes.papers.timing import describe
 from manyeyes.report.chart import Axis, Chart, Kind, ReferenceLine, Series
 
 LABELS = {"accuracy": "accuracy", "macro_ap": "per-class AP", "user_mean": "mean accuracy of the clients"}
+Points = list[tuple[float, list[float]]]  # x, and the values of the seeds
 Property = Callable[[ExhibitRow, BestRun], float | None]
 NameOf = Callable[[str], str]  # from the name of a row to the name of its chart or line
 
@@ -35,12 +36,11 @@ def figures(results: ExhibitResults) -> list[Chart]:
 def _draw(results: ExhibitResults) -> Iterator[Chart]:
     """Yield the charts that the paper's file describes; their captions are notes, and they have no names."""
     for chart in results.exhibit.charts:
-        names = {key: _name_of(chart[key]) for key in ("group", "line") if key in chart}
-        yield from CHARTS[chart["kind"]](results, **{key: chart[key] for key in chart if key != "kind"} | names)
-
-
-def _name_of(group: str | list[int]) -> NameOf:
-    return GROUPS[group] if isinstance(group, str) else _items(*group)
+        arguments = {name: value for name, value in chart.items() if name != "kind"}
+        for name in arguments.keys() & {"group", "line"}:
+            group = arguments[name]
+            arguments[name] = GROUPS[group] if isinstance(group, str) else _items(*group)
+        yield from CHARTS[chart["kind"]](results, **arguments)
 
 
 def curves(
@@ -108,20 +108,17 @@ def relative_against(
     for title, rows in _groups((row for row in results.exhibit.rows if metric in row.expected), group).items():
         series = []
         for color, (name, members) in enumerate(_groups(rows, line).items()):
-            points = sorted(_points(results, members, metric, x_of))
+            points = _points(results, members, metric, x_of)
             series.append(_mean_series(name, [x for x, _ in points], [values for _, values in points], color))
         y = Axis("relative accuracy", percent=True)
         yield _chart(title, x, y, series, 1.0, _gap_note(results, rows, metric))
 
 
-def _points(
-    results: ExhibitResults, rows: list[ExhibitRow], metric: Metric, x_of: Property
-) -> Iterator[tuple[float, list[float]]]:
-    """Yield the property of each row that has it, and the values of the row's seeds."""
-    for row in rows:
-        best_runs = results.best_runs(row, metric)
-        if best_runs and (x := x_of(row, best_runs[0])) is not None:
-            yield x, [best.value for best in best_runs]
+def _points(results: ExhibitResults, rows: list[ExhibitRow], metric: Metric, x_of: Property) -> Points:
+    """Return the property of each row that has it, and the values of the row's seeds."""
+    runs = [(row, best) for row in rows if (best := results.best_runs(row, metric))]
+    positions = [(x_of(row, best[0]), [run.value for run in best]) for row, best in runs]
+    return sorted((x, values) for x, values in positions if x is not None)
 
 
 def class_scores(results: ExhibitResults) -> Iterator[Chart]:
@@ -193,12 +190,9 @@ def _mean_series(
     """Return means over seeds, with a band of one standard deviation if there are several."""
     means = [fmean(seeds) if seeds and math.isfinite(fmean(seeds)) else None for seeds in values]
     deviations = [stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
-    low, high = (
-        [None if mean is None else mean + sign * std for mean, std in zip(means, deviations, strict=True)]
-        for sign in (-1, 1)
-    )
-    has_band = any(deviations)
-    return Series(name, x, means, low if has_band else (), high if has_band else (), kind, color=color)
+    spread = list(zip(means, deviations, strict=True)) if any(deviations) else []
+    low, high = ([None if mean is None else mean + sign * std for mean, std in spread] for sign in (-1, 1))
+    return Series(name, x, means, low, high, kind, color=color)
 
 
 def _initialization(name: str) -> str:

@@ -69,7 +69,6 @@ class AfterRounds:
 
 
 def relative_after(rounds: int | None = None) -> AfterRounds:
-    """Return the relative accuracy after a number of rounds, or after the last one."""
     return AfterRounds("accuracy", rounds, relative=True)
 
 

@@ -135,6 +135,10 @@ class Simulation:
         """The standard deviation of the noise on the sum over the small cohort, over the clipping norm."""
         return self.accountant.noise_multiplier * self.cohort_size / self.accountant.cohort_size
 
+    def small_cohort_accountant(self) -> PrivacyAccountant:
+        """Return the accountant of the small cohort, for what this training really spends."""
+        return replace(self.accountant, cohort_size=self.cohort_size, noise_multiplier=self.noise_multiplier)
+
     def describe(self, delta: float) -> str:
         """Return the guarantee in words, for a report."""
         epsilon, adjacency = self.accountant.epsilon(delta), self.accountant.adjacency
@@ -142,8 +146,7 @@ class Simulation:
         large, small = f"{self.accountant.cohort_size:,}", f"{self.cohort_size:,}"
         if self.cohort_size == self.accountant.cohort_size:
             return f"{guarantee}, with {small} users per round."
-        training = replace(self.accountant, cohort_size=self.cohort_size, noise_multiplier=self.noise_multiplier)
-        spent = training.epsilon(delta)
+        spent = self.small_cohort_accountant().epsilon(delta)
         return (
             f"The noise is that of {large} users per round, simulated with {small}: training with {large} would have "
             f"{guarantee}. This training, with {small}, spends epsilon {spent:.3g}."

@@ -57,7 +57,6 @@ class Series:
     labels: Sequence[str] = ()  # of its points
 
     def downsample(self, max_points: int, log_x: bool) -> Series:
-        """Return a line with few enough points to draw."""
         if self.kind not in ("line", "steps") or len(self.x) <= max_points:
             return self
         positions = np.log(np.maximum(self.x, EPS)) if log_x else self.x
@@ -106,7 +105,6 @@ class Chart:
         }
 
     def csv(self) -> str:
-        """Return all points as CSV."""
         text = io.StringIO()
         has_names, has_bands = self._has_names, any(series.low for series in self.series)
         writer = csv.writer(text, lineterminator="\n")

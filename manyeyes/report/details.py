@@ -79,7 +79,6 @@ def _training_counts(run: RunRecord) -> dict[str, int]:
 
 
 def _best_and_worst(series: Series) -> str:
-    """Return the classes with the highest and the lowest score in one sentence."""
     order = np.argsort([value or 0 for value in series.y], kind="stable").tolist()
     if not order:
         return ""

@@ -1,6 +1,7 @@
 """Charts as files: SVG, PNG and CSV."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from manyeyes.io.files import write_bytes, write_text
@@ -36,11 +37,7 @@ def write_page_folder(folder: Path, title: str, lead: str, sections: Sequence[Se
 
 
 def can_write_png() -> bool:
-    try:
-        import resvg_py  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("resvg_py") is not None
 
 
 def render_png(chart: Chart) -> bytes:

@@ -63,7 +63,6 @@ def run_table(caption: str, runs: list[RunRecord], columns: Columns) -> Table:
 
 
 def training_charts(runs: list[RunRecord]) -> ChartGrid:
-    """Return the charts of what training itself measures."""
     titles = {"train_loss": "Training loss", "update_norm": "Norm of updates"}
     caption = "Mean over the clients of each round, before the server's step."
     available = [metric for metric in titles if any(metric in run.columns for run in runs)]

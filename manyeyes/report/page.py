@@ -139,7 +139,6 @@ def page_style() -> str:
 
 
 def read_resource(name: str, package: str = "manyeyes.report") -> str:
-    """Return the text of a file of a package."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 

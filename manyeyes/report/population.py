@@ -41,12 +41,8 @@ class PixelSkew:
 
 def population_stats(population: Population) -> list[SplitStats]:
     """Return the statistics of all users, then those of each split if there are several."""
-    column = population.columns.get("split")
-    names = (
-        []
-        if column is None
-        else sorted(map(str, np.unique(np.asarray(column))), key=lambda name: ([*SPLIT_ORDER, name].index(name), name))
-    )
+    unsorted = map(str, np.unique(np.asarray(population.columns.get("split", ()))))
+    names = sorted(unsorted, key=lambda name: ([*SPLIT_ORDER, name].index(name), name))
     splits = [split_stats(printable(name), population.split(name)) for name in names if len(names) > 1]
     return [split_stats("all", population), *splits]
 

@@ -30,7 +30,6 @@ class Scale:
         return value > 0 or not self.axis.log
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        """Return the pixels and the labels of about `count` ticks."""
         candidates = self.axis.ticks or ticks(self.low, self.high, count, self.axis.log)
         values = [value for value in candidates if self.low <= value <= self.high]
         return [(self(value), f"{100 * value:.4g} %" if self.axis.percent else f"{value:,.10g}") for value in values]

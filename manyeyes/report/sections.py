@@ -41,7 +41,6 @@ def privacy_section(groups: list[Group]) -> Section | None:
 
 
 def speed_section(groups: list[Group]) -> Section | None:
-    """Return seconds and images per second, and the machine."""
     runs = [run for group in groups for run in group.runs if speed(run) is not None]
     if not runs:
         return None
@@ -61,7 +60,6 @@ def speed_section(groups: list[Group]) -> Section | None:
 
 
 def reproduction_section(runs: list[RunRecord]) -> Section:
-    """Return the command, the versions and the settings of each run."""
     commands = [(f"# {run.name}\n" if len(runs) > 1 else "", _command(run)) for run in runs]
     content: list[Any] = [code_block(comment + command) for comment, command in commands if command]
     columns: Columns = {

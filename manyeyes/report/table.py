@@ -41,7 +41,6 @@ class Table:
         )
 
     def transposed(self) -> "Table":
-        """Return the table with its rows as columns."""
         header, *rows = zip(self.header, *self.rows, strict=True)
         return replace(self, header=header, rows=rows)
 
@@ -50,7 +49,6 @@ class Table:
         return "".join(f"| {' | '.join(map(printable, cells))} |\n" for cells in lines)
 
     def terminal(self, width: int = TERMINAL_WIDTH) -> str:
-        """Return the table as lines of text."""
         has_header = any(self.header)
         is_aligned = has_header and not self.is_prose
         table = TerminalTable(title=Text(printable(self.caption)), title_justify="left", show_header=has_header)

@@ -15,7 +15,6 @@ class Theme:
     series: tuple[str, ...]
 
     def variables(self) -> dict[str, str]:
-        """Return the colors as CSS variables."""
         colors = {f"--{name}": color for name, color in vars(self).items() if name != "series"}
         return colors | {f"--color-{i}": color for i, color in enumerate(self.series)}
 
