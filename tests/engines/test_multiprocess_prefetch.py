@@ -121,7 +121,7 @@ def open_images(kind: str, folder: Path) -> Any:
         encoded = [encode(image) for image in IMAGES]
         (folder / "images").write_bytes(b"".join(encoded))
         np.save(folder / "offsets.npy", np.cumsum([0, *map(len, encoded)]))
-        return JpegImages(folder / "images", folder / "offsets.npy", 8, 8)
+        return JpegImages(folder / "images", 8, 8)
     with h5py.File(folder / "images.h5", "w") as file:
         file.create_dataset("all/images", data=IMAGES, chunks=(1, 8, 8, 3), compression="gzip")
     return Hdf5Images(folder / "images.h5", ("all",), np.array([0, 60]), np.array([-1]), (8, 8, 3))

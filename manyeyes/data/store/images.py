@@ -64,13 +64,13 @@ class MemoryMappedImages:
 
 
 class JpegImages:
-    """JPEGs in one file, image i from byte `offsets[i]` to `offsets[i + 1]`; an empty one is black."""
+    """JPEGs in one file, image i between the bytes `offsets[i]` and `offsets[i + 1]` of `offsets.npy`; empty is black."""
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, path: Path, offsets: Path, height: int, width: int) -> None:
-        self._args = (path, offsets, height, width)
-        self._offsets, self._file = np.load(offsets), path.open("rb", buffering=0)
+    def __init__(self, path: Path, height: int, width: int) -> None:
+        self._args = (path, height, width)
+        self._offsets, self._file = np.load(path.with_name("offsets.npy")), path.open("rb", buffering=0)
         self.shape = (len(self._offsets) - 1, height, width, 3)
 
     def __len__(self) -> int:

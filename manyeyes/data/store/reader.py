@@ -39,11 +39,8 @@ def open_population(path: Path, task: str | None = None) -> Population:
     user_names, offsets, rows, columns = examples.read(path / "examples.parquet", tasks)
     labels: Any = columns[next(iter(tasks))]
     image_file = path.absolute() / IMAGE_FILES[meta["encoding"]]
-    images = (
-        MemoryMappedImages(image_file)
-        if meta["encoding"] == "raw"
-        else JpegImages(image_file, image_file.with_name("offsets.npy"), *meta["shape"])
-    )
+    is_raw = meta["encoding"] == "raw"
+    images = MemoryMappedImages(image_file) if is_raw else JpegImages(image_file, *meta["shape"])
     population = Population(images, labels, offsets, np.arange(len(user_names)), rows, columns, user_names)
     return population if task is None else population.task(task)
 

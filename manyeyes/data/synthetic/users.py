@@ -33,12 +33,11 @@ class Taxonomy:
 
 @dataclass(frozen=True, eq=False)
 class Geography:
-    """The cities, their regions and the class mix of each region."""
+    """The cities, and the class mix of each."""
 
     coordinates: Doubles  # [cities, 2] latitude and longitude
-    region: Ints  # of each city
     city_probabilities: Doubles
-    class_mix: Doubles  # [regions, coarse]
+    class_mix: Doubles  # [cities, coarse], that of the city's region
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,7 @@ def geography(seed: int, coarse_probabilities: Doubles) -> Geography:
     city_weights = g.permutation(1 / (3.0 + np.arange(NUM_CITIES)))
     class_mix = g.dirichlet(REGION_CONCENTRATION * coarse_probabilities, NUM_REGIONS)
     coordinates = centers[region] + g.normal(0, 7, (NUM_CITIES, 2))
-    return Geography(coordinates, region, city_weights / city_weights.sum(), class_mix)
+    return Geography(coordinates, city_weights / city_weights.sum(), class_mix[region])
 
 
 def user_images(seed: int, user: int, count: int, alpha: float, classes: Taxonomy, globe: Geography) -> UserImages:
@@ -96,7 +95,7 @@ def user_images(seed: int, user: int, count: int, alpha: float, classes: Taxonom
     home = globe.coordinates[city] + g.normal(0, 0.15, 2)
     coordinates = home + g.normal(0, 0.02, (count, 2))
     coordinates[:, 1] = (coordinates[:, 1] + 180) % 360 - 180
-    region_mix = globe.class_mix[globe.region[city]]
+    region_mix = globe.class_mix[city]
     user_mix = g.dirichlet(np.maximum(alpha * region_mix, 1e-9))
 
     main_class = g.choice(len(user_mix), count, p=user_mix)
