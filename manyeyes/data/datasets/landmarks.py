@@ -17,6 +17,7 @@ from manyeyes.data.manifest import Manifest, check_choice
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
 from manyeyes.data.tables import read_columns, write_table
 
+Mask = NDArray[np.bool_]
 # The train and test files of each split.
 SPLITS = {"160k": ("federated_train.csv", "test.csv"), "23k": ("mini_gld_train_split.csv", "mini_gld_test.csv")}
 # GLD-v2's 500 archives extracted into `train`, or next to the tables; and images as TFF and FedML leave them.
@@ -94,7 +95,7 @@ def _test_images(
     return candidates[released.sample_per_class(landmarks[candidates], filters.max_test_images_per_landmark, rng)]
 
 
-def filter_images(landmarks: Ints, users: Ints, filters: Filters, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def filter_images(landmarks: Ints, users: Ints, filters: Filters, mask: Mask) -> Mask:
     """Return which images of `mask` stay when landmarks and users with too few are dropped until all have enough.
 
     The paper asks all four conditions of the result, and one pass would leave users who lost a landmark. What is left
@@ -108,9 +109,7 @@ def filter_images(landmarks: Ints, users: Ints, filters: Filters, mask: NDArray[
     return mask
 
 
-def _has_enough(
-    groups: Ints, others: Ints, mask: NDArray[np.bool_], min_images: int, min_others: int
-) -> NDArray[np.bool_]:
+def _has_enough(groups: Ints, others: Ints, mask: Mask, min_images: int, min_others: int) -> Mask:
     """Return whether the group of each image has `min_images` of `mask`, of `min_others` different others."""
     num_groups, num_others = int(groups.max(initial=0)) + 1, int(others.max(initial=0)) + 1
     num_images = np.bincount(groups[mask], minlength=num_groups)

@@ -35,7 +35,11 @@ def extract(archive: Path, into: Path) -> None:
     with exclusive_lock(marker):
         if marker.is_file() and marker.read_text() == _fingerprint(archive):
             return
-        check_space(into, _extracted_size(archive), f"the content of {archive}")
+        size = archive.stat().st_size  # of a tar, which may be compressed, this is the least it can be
+        if archive.name.endswith(".zip") and zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as file:
+                size = sum(member.file_size for member in file.infolist())
+        check_space(into, size, f"the content of {archive}")
         unpacked = marker.with_name(archive.name + ".unpacked")
         shutil.rmtree(unpacked, ignore_errors=True)  # of a process that was killed
         try:
@@ -123,14 +127,6 @@ def _check_name(archive: Path, name: str) -> None:
 
 def _refusal(archive: Path, name: str, reason: str) -> ValueError:
     return ValueError(f"Archive {archive} was not extracted: its member {name!r} {reason}: get it from its publisher")
-
-
-def _extracted_size(archive: Path) -> int:
-    """Return the size of a zip's members, or the size of a tar, which may be compressed, as the least it can be."""
-    if archive.name.endswith(".zip") and zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as file:
-            return sum(member.file_size for member in file.infolist())
-    return archive.stat().st_size
 
 
 def _merge(unpacked: Path, into: Path) -> None:
