@@ -1,7 +1,7 @@
 """What is wrong with a setting, in one sentence."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -37,7 +37,9 @@ def format_error(error: BaseException, overrides: Iterable[str] = ()) -> str:
         return f"Cannot read {error.override!r}: write name=value, with quotes around a value that has spaces."
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _format_missing_choice(error)
-    messages = [str(cause) for cause in _chain(error)]
+    messages, cause = [str(error)], error.__cause__
+    while cause is not None:
+        messages, cause = [*messages, str(cause)], cause.__cause__
     sentence = _format_setting_error("\n".join(messages), set(setting_names(overrides)))
     return sentence or ": ".join(message.partition("\n")[0] for message in messages)
 
@@ -125,9 +127,3 @@ def _check_names(prefix: str, values: Iterable[str], expected: Iterable[str]) ->
         raise ValueError(unknown_setting(prefix + name))
     for name in sorted(set(expected) - set(values)):
         raise ValueError(f"~{prefix}{name} removes a setting that every run needs: leave it out.")
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__

@@ -75,7 +75,6 @@ def _choice_lines(group: Group, choice: str) -> list[str]:
 
 
 def _lines(options: Iterable[Option], prefix: str) -> Iterator[str]:
-    """Yield a line for each option, with its default and help."""
     for option in options:
         if nested := nested_options(option):
             yield from _lines(nested, f"{prefix}{option.name}.")

@@ -103,10 +103,9 @@ def resumed_settings(folder: Path, config: DictConfig, overrides: Sequence[str])
         elif keys != ["resume"]:
             _copy(keys, new, settings)
     if name := next((name for name, value in settings.items() if _is_incomplete(name, value)), None):
-        raise ValueError(
-            f"{folder} was started in Python, and does not record how its {name} was made: add {name}=..., or "
-            f"continue it in Python with train(..., folder={str(folder)!r}, resume=True)"
-        )
+        problem = f"{folder} was started in Python, and does not record how its {name} was made"
+        fix = f"add {name}=..., or continue it in Python with train(..., folder={str(folder)!r}, resume=True)"
+        raise ValueError(f"{problem}: {fix}")
     return settings
 
 

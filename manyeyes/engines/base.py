@@ -41,12 +41,8 @@ class EngineOptions:
     workers: int = option(0, "worker processes of engine=multiprocess; 0: one per core", minimum=0)
     num_streams: int = option(0, "CUDA streams of engine=vmap and engine=cuda_graphs; 0: the best number", minimum=0)
     threads: int = option(0, "CPU threads of PyTorch; 0: PyTorch's default", minimum=0)
-    image_storage: str = option(
-        "auto", "where images are kept: gpu, cpu, or auto: on the GPU where they fit", choices=("auto", "gpu", "cpu")
-    )
-    prefetch_mib: int = option(
-        1024, "MiB of the next round's images that are read from disk while one trains", minimum=0
-    )
+    image_storage: str = option("auto", "gpu, cpu, or auto: on the GPU where they fit", choices=("auto", "gpu", "cpu"))
+    prefetch_mib: int = option(1024, "MiB of the next round's images that are read ahead from disk", minimum=0)
 
     def __post_init__(self) -> None:
         check_options(self, "engine")
@@ -101,12 +97,10 @@ class EngineSetup:
 
     @cached_property
     def traits(self) -> ModuleTraits:
-        """What the module does when it trains."""
         return probe(self.model, *self.image_size)
 
     @property
     def precision(self) -> str:
-        """The precision that the options ask for on this device."""
         return choose_precision(self.options.precision, self.device)
 
 

@@ -74,10 +74,8 @@ def decompress(arrays: dict[str, Tensor], num_elements: int, context: RoundConte
     compressor = context.compressor
     received = arrays["values"] if compressor is None or not num_shared else compressor.decode(arrays, num_shared)
     if received.shape != (num_shared,) or received.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"compressor={type(compressor).__name__} decoded {received.dtype} of shape {tuple(received.shape)}: return "
-            f"{num_shared} float32 values from decode."
-        )
+        decoded = f"{type(compressor).__name__} decoded {received.dtype} of shape {tuple(received.shape)}"
+        raise ValueError(f"compressor={decoded}: return {num_shared} float32 values from decode.")
     received = _clip(received, float(l2_norms(received)), context.clipping_norm)
     if mask is None:
         return received

@@ -37,7 +37,7 @@ class Evaluator(Protocol):
         """Score the shared model on every example."""
 
     def evaluate_personal_layers(self, weights: Tensor, mask: Tensor, clients: ClientStates) -> Score:
-        """Score the shared model with each user's personal layers on the user's own examples."""
+        """Score every user on its own examples, with its personal layers or, where it has none yet, the shared ones."""
 
     def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> Score:
         """Score users' own models, by client id, on their own examples."""
@@ -70,15 +70,11 @@ class LocalEvaluator:
         return self._merge(self._scores(weights, self.dist.shard(np.arange(len(self.population)))))
 
     def evaluate_personal_layers(self, weights: Tensor, mask: Tensor, clients: ClientStates) -> Score:
-        """Score every user on its own examples, with its personal layers or, where it has none yet, the shared ones.
-
-        Where no user of the population has any, models of some clients are scored on all examples.
-        """
+        """Score as `Evaluator` does or, if no user of the population has personal layers, some clients' models."""
         if any(client_id in clients for client_id in self.population.user_ids.tolist()):
             client_ids = self.dist.shard(self.population.user_ids).tolist()
-            return self.evaluate_personal_models(
-                (client_id, with_personal_weights(weights, mask, clients.get(client_id))) for client_id in client_ids
-            )
+            own_models = ((k, with_personal_weights(weights, mask, clients.get(k))) for k in client_ids)
+            return self.evaluate_personal_models(own_models)
         client_ids = self.dist.shard(_evenly_chosen(np.array(sorted(clients)), MAX_SCORED_MODELS)).tolist()
         models = (with_personal_weights(weights, mask, clients.get(client_id)) for client_id in client_ids)
         all_examples = np.arange(len(self.population))

@@ -52,10 +52,9 @@ def place_images(populations: Sequence[Population], storage: str, device: torch.
     free_bytes, _ = torch.cuda.mem_get_info(device)
     sizes = [image_bytes(population) for population in populations]
     if storage == "gpu" and sum(sizes) > free_bytes:
-        raise ValueError(
-            f"engine.image_storage=gpu needs {sum(sizes) / 2**30:.1f} GiB for the images and {device} has "
-            f"{free_bytes / 2**30:.1f} GiB free: choose auto or cpu."
-        )
+        needed, free = (f"{size / 2**30:.1f} GiB" for size in (sum(sizes), free_bytes))
+        problem = f"engine.image_storage=gpu needs {needed} for the images and {device} has {free} free"
+        raise ValueError(f"{problem}: choose auto or cpu.")
     budget, placed = free_bytes if storage == "gpu" else AUTO_MEMORY_FRACTION * free_bytes, []
     for population, size in zip(populations, sizes, strict=True):
         fits = size <= budget

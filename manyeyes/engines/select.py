@@ -59,19 +59,16 @@ def choose_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
     engine_class = _engine_class(name)
     if reason := engine_class.incompatibility(algorithm, setup):
         compatible_names = [e for e in names("engine") if _engine_class(e).incompatibility(algorithm, setup) is None]
-        alternatives = ["auto", *compatible_names]
-        raise ValueError(
-            f"engine={name} does not support {reason}: use engine={', '.join(alternatives[:-1])} or {alternatives[-1]}."
-        )
+        *others, last = ["auto", *compatible_names]
+        raise ValueError(f"engine={name} does not support {reason}: use engine={', '.join(others)} or {last}.")
     return engine_class(setup)
 
 
 def _engine_class(name: str) -> type[EngineBase]:
     if ":" not in name and name not in names("engine"):
         known = ("auto", *names("engine"))
-        raise ValueError(
-            f"Unknown engine {name!r}{suggestion(name, known)}: choose {', '.join(known)}, or package.module:Name."
-        )
+        fix = f"choose {', '.join(known)}, or package.module:Name"
+        raise ValueError(f"Unknown engine {name!r}{suggestion(name, known)}: {fix}.")
     engine_class = lookup("engine", name).factory
     if not hasattr(engine_class, "incompatibility"):
         raise ValueError(f"engine={name} is not an engine: derive it from manyeyes.engines.base.EngineBase.")

@@ -61,22 +61,18 @@ class EarlyStopping(Callback):
         if self.mode == "auto":
             info = result_info(self.metric, run.metrics)
             self._lower_is_better = self.metric == SELECTION_LOSS or info.higher_is_better is False
-        for event in run.events:  # of a resumed run
+        for event in filter(lambda event: self.metric in event, run.events):  # of a resumed run
             self._update(event)
         self._check(run)
 
     def on_evaluate(self, run: TrainingRun, event: Event) -> None:
         if self.metric not in event:
-            raise ValueError(
-                f"callbacks.early_stopping.metric is {self.metric!r} and evaluations have no such metric"
-                f"{suggestion(self.metric, event)}: set it to one of {', '.join(event)}."
-            )
+            problem = f"callbacks.early_stopping.metric is {self.metric!r} and evaluations have no such metric"
+            raise ValueError(f"{problem}{suggestion(self.metric, event)}: set it to one of {', '.join(event)}.")
         self._update(event)
         self._check(run)
 
     def _update(self, event: Event) -> None:
-        if self.metric not in event:
-            return
         value = event[self.metric]
         improvement = self._best - value if self._lower_is_better else value - self._best
         if math.isnan(self._best) or improvement > self.min_delta:
@@ -107,7 +103,6 @@ class FinalReports(Callback):
 
 
 def per_class_table(score: Score, population: Population) -> str:
-    """Return the scores of each class as CSV."""
     if isinstance(score, MultiLabelScores):
         classes = score.per_class()
         header = ["class", "examples", "ap", "precision", "recall", "f1"]

@@ -66,10 +66,9 @@ def load(path: Path, device: torch.device) -> Checkpoint:
     except (SafetensorError, KeyError) as error:
         raise ValueError(f"{path} is not a checkpoint of manyeyes or is damaged: start a new run.") from error
     if metadata.get("version") != VERSION:
-        raise ValueError(
-            f"{path} has checkpoint version {metadata.get('version')} and this version of manyeyes reads {VERSION}: "
-            "continue the run with the version that began it, or start a new run."
-        )
+        versions = f"checkpoint version {metadata.get('version')} and this version of manyeyes reads {VERSION}"
+        fix = "continue the run with the version that began it, or start a new run"
+        raise ValueError(f"{path} has {versions}: {fix}.")
     state = ServerState(
         round=metadata["round"],
         weights=tensors["weights"],

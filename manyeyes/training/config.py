@@ -14,19 +14,15 @@ class RunConfig:
 
     rounds: int = option(100, "rounds of training", minimum=1)
     seed: int = option(0, "seed of everything random", minimum=0)
-    evaluate_every: int = option(
-        10, "rounds between evaluations; 0: only before the first and after the last", minimum=0
-    )
+    evaluate_every: int = option(10, "rounds between evaluations; 0: only before and after training", minimum=0)
     evaluate_every_fraction: float = option(
-        0.0, "longest interval as a fraction of the completed rounds; 0: no limit", minimum=0
+        0.0, "longest interval as a fraction of past rounds; 0: no limit", minimum=0
     )
     eval_split: str = option("test", "split that is evaluated")
-    select_best_on: str = option("", "split that selects the model by its loss; empty: keep the last model")
+    select_best_on: str = option("", "split whose loss selects the model; empty: keep the last model")
     max_local_batches: int = option(0, "stop when the largest clients' batches sum to this; 0: no limit", minimum=0)
     checkpoint_seconds: float = option(60.0, "seconds between checkpoints", minimum=0)
-    client_state_cache_mib: int = option(
-        1024, "MiB of clients' states in memory; the rest is in the run folder", minimum=0
-    )
+    client_state_cache_mib: int = option(1024, "MiB of client states in memory; the rest are on disk", minimum=0)
 
     def __post_init__(self) -> None:
         check_options(self, "")

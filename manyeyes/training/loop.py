@@ -172,11 +172,8 @@ def count_users_without_test(setup: TrainingSetup) -> dict[str, float]:
 
 def make_event(metrics: RoundMetrics, seconds: float, is_centralized: bool = False) -> Event:
     """Return what is recorded of a round: no means of no clients, and no bytes where nothing is sent."""
-    event = vars(metrics) | {
-        "seconds": round(seconds, 4),
-        "rejected_clients": list(metrics.rejected_clients),
-        "rejection_reasons": dict(metrics.rejection_reasons),
-    }
+    rejected, reasons = list(metrics.rejected_clients), dict(metrics.rejection_reasons)
+    event = vars(metrics) | {"seconds": round(seconds, 4), "rejected_clients": rejected, "rejection_reasons": reasons}
     if is_centralized:
         del event["bytes_up"], event["bytes_down"]
     return {name: value for name, value in event.items() if value not in (None, [], {}) and value == value}

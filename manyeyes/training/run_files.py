@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,7 +38,6 @@ TAIL_BYTES: tuple[int | None, ...] = (2**14, 2**20, None)  # of a metrics file t
 MAX_ROUND = 2**53  # exact as a float
 LOCKS_FILE = "/proc/locks"
 NANOSECONDS = 1e9  # per second
-_LOCK_FIELDS = 6  # of a line of LOCKS_FILE, the last of which ends with the inode
 
 
 def run_status(
@@ -152,11 +152,10 @@ def finite_numbers(event: Event) -> Iterator[tuple[str, float]]:
 def locked_inodes() -> frozenset[int] | None:
     """Return the inodes of the files that processes of this machine hold locks on; None if the system does not say."""
     try:
-        lines = [line.split() for line in Path(LOCKS_FILE).read_text().splitlines()]
+        inodes = re.findall(r"^\d+: FLOCK .* \w+:\w+:(\d+) ", Path(LOCKS_FILE).read_text(), re.MULTILINE)
     except OSError:
         return None
-    locks = [line for line in lines if len(line) >= _LOCK_FIELDS and line[1] == "FLOCK"]
-    return frozenset(int(line[_LOCK_FIELDS - 1].rsplit(":", 1)[1]) for line in locks)
+    return frozenset(map(int, inodes))
 
 
 def is_locked(lock: Path | str, inodes: frozenset[int] | None) -> bool:

@@ -63,10 +63,8 @@ class RunFolder:
             raise ValueError(f"{self.path} has no checkpoint to continue from: start a new run.")
         checkpoint = checkpoints.load(self.checkpoint, device)
         if checkpoint.fingerprint != fingerprint:
-            raise ValueError(
-                f"{self.path} is a run with other data, model, algorithm or seed: continue it with its own settings, "
-                "and with its rounds if a schedule or a privacy budget depends on them."
-            )
+            fix = "its own settings, and with its rounds if a schedule or a privacy budget depends on them"
+            raise ValueError(f"{self.path} is a run with other data, model, algorithm or seed: continue it with {fix}.")
         self._claim()
         return checkpoint
 

@@ -111,7 +111,6 @@ class RunRecord:
 
 
 def read_run(folder: Path, name: str = "") -> RunRecord:
-    """Return everything that can be read of a run."""
     reader = _FolderReader(folder)
     events = reader.events()
     settings = dict(_flat(reader.mapping(run_files.CONFIG_FILE)))
@@ -193,10 +192,8 @@ def find_runs(arguments: list[str]) -> list[RunRecord]:
     runs = [read_run(folder, name) for folder, name in given_names.items()]
     names = [given_name or name for given_name, name in zip(given_names.values(), _folder_names(runs), strict=True)]
     counts = Counter(names)
-    return [
-        replace(run, name=name if counts[name] == 1 else f"{name} ({run.folder})")
-        for run, name in zip(runs, names, strict=True)
-    ]
+    named_runs = zip(runs, names, strict=True)
+    return [replace(run, name=name if counts[name] == 1 else f"{name} ({run.folder})") for run, name in named_runs]
 
 
 def differing_settings(runs: list[RunRecord]) -> list[str]:

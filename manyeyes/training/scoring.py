@@ -78,10 +78,8 @@ def _fine_tuned_models(
     assert algorithm.adaptation is not None, "the algorithm has no adaptation"
     task = algorithm.adaptation.local_algorithm(algorithm)
     if task.personal_layers is None:
-        raise ValueError(
-            f"adaptation={type(algorithm.adaptation).__name__} returns an algorithm without personal layers: set its "
-            "personal_layers to what the client fine-tunes."
-        )
+        problem = f"adaptation={type(algorithm.adaptation).__name__} returns an algorithm without personal layers"
+        raise ValueError(f"{problem}: set its personal_layers to what the client fine-tunes.")
     lr, fine_tuned = task.client_optimizer.learning_rate(state.round), engine.personal_mask(task.personal_layers)
     context = RoundContext(task.client_optimizer, lr, None, None, fine_tuned, loss=task.loss)
     mask = None if algorithm.personal_layers is None else engine.personal_mask(algorithm.personal_layers)
@@ -93,11 +91,10 @@ def _fine_tuned_models(
         models = dict.fromkeys(batch.tolist(), state.weights)
         if mask is not None:
             models = {k: with_personal_weights(state.weights, mask, clients.get(k)) for k in models}
-        if users := tuple(user_of[k] for k in models if k in user_of):
+        states = {k: {PERSONAL_WEIGHTS: model} for k, model in models.items()}
+        if users := tuple(user_of[k] for k in states if k in user_of):
             fixed = replace(task, sampler=FixedCohort(users))
             plan = plan_round(fixed, population, seed, state.round, engine.num_augment_uniforms)
-            initial = {client_id: {PERSONAL_WEIGHTS: model} for client_id, model in models.items()}
-            trained = engine.train(state.weights, plan, context, initial).client_states
-            models |= {client_id: client_state[PERSONAL_WEIGHTS] for client_id, client_state in trained.items()}
+            states |= engine.train(state.weights, plan, context, states).client_states
         for client_id in evaluator.dist.shard(batch).tolist():
-            yield client_id, models[client_id]
+            yield client_id, states[client_id][PERSONAL_WEIGHTS]

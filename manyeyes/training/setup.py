@@ -53,22 +53,15 @@ def make_splits(population: Population, test: Population | None, algorithm: Algo
     by_users = {"train": train, config.eval_split: test}
     if isinstance(algorithm.sampler, Centralized):
         train = train.pooled()
-    return Splits(train, test, _validation_split(population, algorithm, config), by_users)
-
-
-def _validation_split(population: Population, algorithm: Algorithm, config: RunConfig) -> Population | None:
-    name = config.select_best_on
-    if not name:
-        return None
+    if not (name := config.select_best_on):
+        return Splits(train, test, None, by_users)
     if "split" not in population.columns or name == config.eval_split:
         raise ValueError(f"select_best_on is {name!r}: set it to a split of the data other than the evaluated one.")
     for slot in ("personal_layers", "personal_model", "adaptation"):
         if getattr(algorithm, slot) is not None:
-            raise ValueError(
-                f"select_best_on={name} selects among shared models and {slot} gives clients their own: leave "
-                "select_best_on empty."
-            )
-    return population.split(name)
+            problem = f"select_best_on={name} selects among shared models and {slot} gives clients their own"
+            raise ValueError(f"{problem}: leave select_best_on empty.")
+    return Splits(train, test, population.split(name), by_users)
 
 
 def make_module(model: Model, population: Population, preprocess: Preprocess, seed: int) -> nn.Module:
@@ -200,19 +193,17 @@ def check_algorithm(algorithm: Algorithm, splits: Splits) -> None:
     if algorithm.adaptation is None or splits.test is None:
         return
     if not np.isin(splits.train.user_ids, splits.test.user_ids).any():
-        raise ValueError(
-            "Fine-tuning needs users with training and test examples and no user has both: split the data within users."
-        )
+        problem = "Fine-tuning needs users with training and test examples and no user has both"
+        raise ValueError(f"{problem}: split the data within users.")
 
 
 def check_model(algorithm: Algorithm, model: FlatModel, splits: Splits, image_size: tuple[int, int]) -> None:
     """Refuse a model that federated training would change in part only, or whose norms cannot learn."""
     traits = probe(model, *image_size)
     if traits.mutated_buffer:
-        raise ValueError(
-            f"The model changes its buffer {traits.mutated_buffer} when it trains, and clients send only the statistics "
-            "of norms: remove the layer that has the buffer."
-        )
+        problem = f"The model changes its buffer {traits.mutated_buffer} when it trains"
+        fix = "remove the layer that has the buffer"
+        raise ValueError(f"{problem}, and clients send only the statistics of norms: {fix}.")
     if not traits.trains_on_one:
         _check_batches(algorithm, splits, image_size)
 
@@ -237,11 +228,9 @@ def _check_batches(algorithm: Algorithm, splits: Splits, image_size: tuple[int, 
         for num_held in np.unique(sizes).tolist():
             if ((batching.batches(num_held, make_rng(0, "draw")) >= 0).sum(1) == 1).any():
                 height, width = image_size
-                raise ValueError(
-                    f"Live BatchNorm cannot learn from a batch of one image of {height} x {width} pixels, and a user "
-                    f"with {num_held} images has one: change batching.batch_size, use larger images, or set "
-                    "model.norm=group."
-                )
+                problem = f"Live BatchNorm cannot learn from a batch of one image of {height} x {width} pixels"
+                fix = "change batching.batch_size, use larger images, or set model.norm=group"
+                raise ValueError(f"{problem}, and a user with {num_held} images has one: {fix}.")
 
 
 def limit_to_budget(algorithm: Algorithm, population: Population, config: RunConfig) -> tuple[Algorithm, RunConfig]:
@@ -260,9 +249,8 @@ def calibrate_privacy(algorithm: Algorithm, population: Population, rounds: int)
     privacy = algorithm.privacy.calibrate(algorithm, population, rounds)
     allowed = privacy.max_rounds(rounds)
     if not allowed:
-        raise ValueError(
-            "One round spends more than the privacy budget: raise privacy.epsilon or privacy.noise_multiplier."
-        )
+        fix = "raise privacy.epsilon or privacy.noise_multiplier"
+        raise ValueError(f"One round spends more than the privacy budget: {fix}.")
     if allowed < rounds:  # the guarantee is about the rounds that are trained
         privacy = privacy.calibrate(algorithm, population, allowed)
     return replace(algorithm, privacy=privacy), allowed

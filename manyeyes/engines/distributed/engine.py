@@ -75,12 +75,10 @@ class DistributedEngine(EngineBase):
         assignment = self._assign(plan, self._groups.allreduce_cost if self._groups and can_split else math.inf)
         results = []
         for index, members in assignment.groups:
-            engine = self._engine_in_group(members)
-            if engine is not None:
+            if engine := self._engine_in_group(members):
                 result = engine.train(weights, _subset(plan, [index]), context, client_states)
                 results += [([index], result)] if self.dist.rank == members[0] else []
-        indices = assignment.unsplit[self.dist.rank]
-        if indices:
+        if indices := assignment.unsplit[self.dist.rank]:
             results.append((indices, self.engine.train(weights, _subset(plan, indices), context, client_states)))
         return results
 
@@ -98,8 +96,9 @@ class DistributedEngine(EngineBase):
         return self.engine.in_group(ClientGroup(members.index(self.dist.rank), len(members), sum_over_members))
 
     def _gather_client_states(self, local: CohortResult, device: torch.device) -> dict[int, ClientState]:
-        host = torch.device("cpu")
-        shards = self.dist.all_gather({k: _move(state, host) for k, state in local.client_states.items()})
+        shards = self.dist.all_gather(
+            {k: _move(state, torch.device("cpu")) for k, state in local.client_states.items()}
+        )
         return {client_id: _move(state, device) for shard in shards for client_id, state in shard.items()}
 
 
@@ -108,5 +107,4 @@ def _move(client_state: ClientState, device: torch.device) -> ClientState:
 
 
 def _subset(plan: RoundPlan, indices: list[int]) -> RoundPlan:
-    """Return the plan of some of its clients."""
     return replace(plan, clients=tuple(plan.clients[index] for index in indices))

@@ -81,7 +81,9 @@ class MultiprocessEngine(EngineBase):
         if context.correction_state is not None:
             self._correction_state.copy_(context.correction_state)
         if context.keep_client_updates and len(plan.clients) > len(self._updates_KW):
-            self._allocate_updates(len(plan.clients))
+            self.close()  # processes that were forked before do not see the new memory
+            capacity = len(plan.clients) + int(len(plan.clients) * SPARE_CLIENTS_FRACTION)
+            self._updates_KW = _shared_memory(self._weights.dtype, capacity, len(self._weights))
         shards = [indices for indices in balance_clients(plan.clients, len(self._update_sums)) if indices]
         tasks = [self._task(plan, indices, context, client_states) for indices in shards]
         try:
@@ -101,12 +103,6 @@ class MultiprocessEngine(EngineBase):
         while self._workers:
             _, worker = self._workers.popitem()
             worker.stop()
-
-    def _allocate_updates(self, num_clients: int) -> None:
-        """Make memory for each client's update; processes that were forked before do not see it, and are ended."""
-        self.close()
-        capacity = num_clients + int(num_clients * SPARE_CLIENTS_FRACTION)
-        self._updates_KW = _shared_memory(self._weights.dtype, capacity, len(self._weights))
 
     def _task(self, plan: RoundPlan, indices: list[int], context: RoundContext, client_states: ClientStates) -> bytes:
         """Return the message for the worker that trains the clients of these indices."""
