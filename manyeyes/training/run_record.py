@@ -16,12 +16,12 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from manyeyes.core.population import Ints
 from manyeyes.metrics import PerUser
 from manyeyes.training import run_files
 from manyeyes.training.dataset_stats import is_valid
 from manyeyes.training.run_files import Event, Status, finite_numbers, parse_event, read_status
 
+Ints = NDArray[np.int64]  # not that of core.population, which imports PyTorch: the dashboard starts without
 Floats = NDArray[np.float64]
 CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
 RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
