@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -111,6 +113,8 @@ def take_images(images: Any, rows: Ints, device: torch.device | None = None) -> 
     if hasattr(images, "take") and not isinstance(images, np.ndarray):
         taken: Tensor = images.take(rows, device)
         return taken
+    import torch  # here, so that pages about runs do without it
+
     return torch.from_numpy(np.asarray(images[rows])).to(device)
 
 
