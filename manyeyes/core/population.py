@@ -115,7 +115,7 @@ def take_images(images: Any, rows: Ints, device: torch.device | None = None) -> 
         return taken
     import torch  # here, so that pages about runs do without it
 
-    return torch.from_numpy(np.asarray(images[rows])).to(device)
+    return torch.from_numpy(np.require(images[rows], requirements="W")).to(device)
 
 
 @dataclass(frozen=True, eq=False)

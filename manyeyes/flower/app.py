@@ -34,10 +34,10 @@ clientapp = "federated.client_app:app"
 
 [tool.flwr.app.config]
 {config}"""
-MODULES = {
+MODULES = {  # flwr run looks for an assignment to `app`
     "__init__.py": "",
-    "server_app.py": '"""The server."""\n\nfrom manyeyes.flower.server import app as app\n',
-    "client_app.py": '"""A client."""\n\nfrom manyeyes.flower.client import app as app\n',
+    "server_app.py": '"""The server."""\n\nfrom manyeyes.flower import server\n\napp = server.app\n',
+    "client_app.py": '"""A client."""\n\nfrom manyeyes.flower import client\n\napp = client.app\n',
 }
 
 
