@@ -47,6 +47,7 @@ def weights_of(model: torch.nn.Module) -> torch.Tensor:
 
 @pytest.mark.fast_cases("multi", "central")
 @pytest.mark.parametrize("workload", [SINGLE_LABEL, MULTI_LABEL, CENTRAL], ids=["single", "multi", "central"])
+@pytest.mark.slow
 def test_the_plain_loop_equals_the_reference_engine(workload: Workload) -> None:
     reference = ours.run(make_case("ours", engine="reference"), workload)
     loop = plain.run(make_case("plain"), workload)

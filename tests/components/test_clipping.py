@@ -73,6 +73,7 @@ def test_personal_layers_are_neither_measured_nor_sent(name: str) -> None:
     torch.testing.assert_close(user_norms(clipped.update_W), user_norms(unclipped.update_W).clamp_max(0.05))
 
 
+@pytest.mark.slow
 def test_the_norm_of_a_large_update_is_not_underestimated() -> None:
     """PyTorch's own norm of 11 million values is 4e-4 too small on a CPU, so a clip would let too much through."""
     vectors = torch.randn(2, 11_000_000)

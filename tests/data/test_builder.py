@@ -100,6 +100,7 @@ def test_continuing_frees_space_before_writing(
     assert sizes == [size]
 
 
+@pytest.mark.slow
 def test_images_of_another_folder_start_again(
     tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

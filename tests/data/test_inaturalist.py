@@ -292,6 +292,7 @@ def test_the_choice_of_images_depends_on_the_seed_only(synthetic_raw: Path) -> N
 
 
 @pytest.mark.parametrize("split", ["user_120k", "geo_100"])
+@pytest.mark.slow
 def test_a_constructed_split_has_a_hundred_images_of_each_class(synthetic_raw: Path, split: str) -> None:
     manifest = make_split(synthetic_raw, make_rng(0, "inaturalist"), 100, MAX_PER_CELL[split])
     counts = manifest.labels["class"].take(np.flatnonzero(manifest.split == "train")).counts()

@@ -57,6 +57,7 @@ def before_reply_of_round(round: int, act: Callable[[], object]) -> Callable[[Me
     return change
 
 
+@pytest.mark.slow
 def test_a_lost_reply_has_no_effect_on_the_client(
     make_grid: MakeGrid, config: FederationConfig, tmp_path: Path
 ) -> None:
