@@ -55,7 +55,9 @@ def _train_composed(config: DictConfig) -> Result:
         folder = Path(config.resume)
         return train_from(resumed_settings(folder, config, HydraConfig.get().overrides.task), folder, resume=True)
     for option, slot in build.ignored_options(config).items():
-        print(f"algorithm.{option} has no effect, because {slot} is replaced.", file=sys.stderr)
+        print(
+            f"algorithm.{option} has no effect, because {slot} is replaced: set the options of {slot}.", file=sys.stderr
+        )
     return train_from(config, _new_folder(config))
 
 
