@@ -59,6 +59,7 @@ def test_the_plain_loop_equals_the_reference_engine(workload: Workload) -> None:
     torch.testing.assert_close(weights_of(loop.model) - first, update, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_handwritten_loop_equals_the_plain_one() -> None:
     fast, loop = handwritten.run(make_case("handwritten"), CENTRAL), plain.run(make_case("plain"), CENTRAL)
     torch.testing.assert_close(weights_of(fast.model), weights_of(loop.model), rtol=1e-4, atol=1e-6)

@@ -273,6 +273,7 @@ def test_a_setting_that_cannot_change_in_a_resumed_run_is_refused(tmp_path: Path
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
 
 
+@pytest.mark.slow
 def test_a_users_own_components_are_recorded_and_resumed(tmp_path: Path, command: Any, mine: Path) -> None:
     outcome = command("run", *OWN_SETTINGS, "rounds=2", "folder=run")
     assert (outcome.code, outcome.err) == (0, "")

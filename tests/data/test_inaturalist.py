@@ -302,6 +302,7 @@ def test_a_constructed_split_has_a_hundred_images_of_each_class(synthetic_raw: P
     assert len(counts) < SYNTHETIC.coarse  # some classes have fewer images
 
 
+@pytest.mark.slow
 def test_no_constructed_cell_has_more_images_than_its_limit(synthetic_raw: Path) -> None:
     manifest = read_manifest(synthetic_raw, construct=True, split="geo_100")
     assert np.unique(manifest.users[manifest.split == "train"], return_counts=True)[1].max() <= 100

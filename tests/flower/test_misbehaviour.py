@@ -132,7 +132,7 @@ def weights(result: Result) -> torch.Tensor:
 
 
 @pytest.mark.fast_cases(
-    "no reply", "NaN", "1e10", "wrong shape", "pickle", "false header", "another round", "more images", "a loss of NaN"
+    "NaN", "1e10", "wrong shape", "pickle", "false header", "another round", "more images", "a loss of NaN"
 )
 @pytest.mark.parametrize(("misbehave", "reason"), MISBEHAVIOURS.values(), ids=MISBEHAVIOURS)
 def test_a_client_that_misbehaves_is_rejected_and_named(

@@ -88,6 +88,7 @@ def test_a_client_that_disconnects_is_named_and_takes_part_again_as_another_node
     assert rejected_clients(config.folder) == [["3"], ["3"], []]
 
 
+@pytest.mark.slow
 def test_a_round_with_too_few_valid_replies_asks_only_the_missing_clients_again(
     make_grid: MakeGrid, config: FederationConfig
 ) -> None:

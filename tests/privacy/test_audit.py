@@ -75,6 +75,7 @@ def test_other_engines_give_the_same_result(engine: str) -> None:
     assert (actual.num_correct, actual.passed) == (expected.num_correct, expected.passed)
 
 
+@pytest.mark.slow
 def test_the_command_prints_claim_proof_and_verdict(command: Any) -> None:
     actual = command("privacy", "audit", "--canaries", "200", "--users", "20", "--rounds", "2", "--epsilon", "4")
     assert (actual.code, actual.err) == (0, "")

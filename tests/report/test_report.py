@@ -290,6 +290,7 @@ def test_a_name_that_is_not_valid_text_does_not_stop_the_figures(make_run: MakeR
     assert "run \N{REPLACEMENT CHARACTER},0,0.125" in (tmp_path / "f/curves.csv").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_figures_have_all_values(make_run: MakeRun, tmp_path: Path) -> None:
     write(
         [read_run(make_run("a", {}, [0.125, 0.5], classes=["x", "y,z"]))],

@@ -72,6 +72,7 @@ def test_a_budget_smaller_than_one_round_is_refused(population: Population, tmp_
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_without_a_noise_multiplier_the_budget_is_spent_in_the_last_round(population: Population) -> None:
     spent = epsilons(run(population, private(CentralDP(epsilon=3.0, delta=DELTA))))
     assert len(spent) == 6
