@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Context
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from manyeyes.core.state import ClientState
 from manyeyes.flower.messages import from_record, to_record
-from manyeyes.training.checkpoint import write_tensors
+from manyeyes.io.tensors import read_tensors, write_tensors
 
 PREFIX = "state-"  # then the round
 
@@ -27,9 +25,11 @@ def load_state(context: Context, task: dict[str, Any], device: torch.device) -> 
         specs = {name: (getattr(torch, array.dtype), tuple(array.shape)) for name, array in record.items()}
         return from_record(record, specs, device)
     try:
-        return {} if folder is None else load_file(folder / f"{name}.safetensors", str(device))
-    except (FileNotFoundError, SafetensorError):
+        return {} if folder is None else read_tensors(folder / f"{name}.safetensors", device).tensors
+    except FileNotFoundError:
         return {}
+    except ValueError as error:
+        raise ValueError(f"{error}: restore the file, or delete it to start again from the shared model.") from error
 
 
 def save_state(context: Context, task: dict[str, Any], state: ClientState) -> None:
@@ -44,7 +44,7 @@ def save_state(context: Context, task: dict[str, Any], state: ClientState) -> No
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / f"{name}.safetensors", {key: tensor.contiguous() for key, tensor in state.items()})
+    write_tensors(folder / f"{name}.safetensors", state)
     for path in folder.glob(f"{PREFIX}*.safetensors"):
         if path.stem not in used_names:
             path.unlink(missing_ok=True)

@@ -77,9 +77,9 @@ def _read(path: Path) -> object:
         raise ValueError(f"model.pretrained is {path}, which does not exist: check the path")
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file  # imported here so that models need nothing but torch
+            from manyeyes.io.tensors import read_tensors  # imported here so that models need nothing but torch
 
-            return load_file(path)
+            return read_tensors(path).tensors
         return torch.load(path, "cpu", weights_only=True)
     except ImportError:
         raise

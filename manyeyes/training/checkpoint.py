@@ -1,6 +1,5 @@
 """Checkpoints: all that a run needs to continue as if it had never stopped, in one safetensors file."""
 
-import errno
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,27 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from manyeyes.core.state import ServerState
-from manyeyes.io.files import atomic_write
+from manyeyes.io.tensors import read_tensors, write_tensors
 
-VERSION = 4
+VERSION = 5
+UNCHECKED_VERSION = 4  # without checksums, which is still read
 METADATA_KEY = "manyeyes"
 CallbackState = Mapping[str, Any]  # tensors, and values that JSON can hold
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state, the index of the clients' states, the size of the metrics file, and which run it belongs to."""
+    """A state, the index of the clients' states, the size of the metrics file, and which run it belongs to.
+
+    `metrics_crc` is the CRC-32 of the metrics file up to that size; a checkpoint of an older version has none.
+    """
 
     state: ServerState
     clients: Tensor
     metrics_bytes: int
     fingerprint: str
     callbacks: Mapping[str, CallbackState] = field(default_factory=dict)
+    metrics_crc: int | None = None
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
@@ -51,24 +53,27 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         "version": VERSION,
         "round": state.round,
         "metrics_bytes": checkpoint.metrics_bytes,
+        "metrics_crc": checkpoint.metrics_crc,
         "fingerprint": checkpoint.fingerprint,
         "callbacks": values,
     }
-    copies = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-    write_tensors(path, copies, {METADATA_KEY: json.dumps(metadata)})
+    write_tensors(path, tensors, {METADATA_KEY: json.dumps(metadata)})
 
 
 def load(path: Path, device: torch.device) -> Checkpoint:
+    damage = f"{path} is not a checkpoint of manyeyes or is damaged: start a new run."
     try:
-        with safe_open(path, "pt", device=str(device)) as file:
-            metadata = json.loads((file.metadata() or {})[METADATA_KEY])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError) as error:
-        raise ValueError(f"{path} is not a checkpoint of manyeyes or is damaged: start a new run.") from error
-    if metadata.get("version") != VERSION:
-        versions = f"checkpoint version {metadata.get('version')} and this version of manyeyes reads {VERSION}"
+        tensors, texts, has_checksum = read_tensors(path, device)
+        metadata = json.loads(texts[METADATA_KEY])
+        version = metadata["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(damage) from error
+    if version not in (VERSION, UNCHECKED_VERSION):
+        versions = f"checkpoint version {version} and this version of manyeyes reads {VERSION}"
         fix = "continue the run with the version that began it, or start a new run"
         raise ValueError(f"{path} has {versions}: {fix}.")
+    if (version == VERSION and not has_checksum) or not _is_valid(metadata, tensors):
+        raise ValueError(damage)
     state = ServerState(
         round=metadata["round"],
         weights=tensors["weights"],
@@ -77,9 +82,25 @@ def load(path: Path, device: torch.device) -> Checkpoint:
         privacy_state={name: tensor.cpu() for name, tensor in _with_prefix(tensors, "privacy").items()},
         aggregator_state=_with_prefix(tensors, "aggregator"),
     )
-    values = metadata["callbacks"]
-    callbacks = {name: values[name] | _with_prefix(tensors, f"callbacks/{name}") for name in values}
-    return Checkpoint(state, tensors["clients"], metadata["metrics_bytes"], metadata["fingerprint"], callbacks)
+    callbacks = {
+        name: values | _with_prefix(tensors, f"callbacks/{name}") for name, values in metadata["callbacks"].items()
+    }
+    clients, metrics_bytes, metrics_crc = tensors["clients"], metadata["metrics_bytes"], metadata.get("metrics_crc")
+    return Checkpoint(state, clients, metrics_bytes, metadata["fingerprint"], callbacks, metrics_crc)
+
+
+def _is_valid(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether a checkpoint has all that it must have, of the right types."""
+    clients, callbacks = tensors.get("clients"), metadata.get("callbacks")
+    return (
+        all(type(metadata.get(name)) is int and metadata[name] >= 0 for name in ("round", "metrics_bytes"))
+        and isinstance(metadata.get("fingerprint"), str)
+        and isinstance(callbacks, dict)
+        and all(isinstance(values, dict) for values in callbacks.values())
+        and "weights" in tensors
+        and clients is not None
+        and (clients.dtype, clients.shape[1:]) == (torch.int64, (4,))
+    )
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -89,18 +110,3 @@ def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     start = f"{prefix}/"
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file in one step, with the permissions of other new files."""
-
-    def write(temp_path: Path) -> None:
-        temp_path.touch()
-        mode = temp_path.stat().st_mode
-        save_file(tensors, temp_path, metadata)
-        temp_path.chmod(mode)  # safetensors creates files that only their owner can read
-
-    try:
-        atomic_write(path, write)
-    except SafetensorError as error:  # how safetensors reports a full disk
-        raise OSError(errno.EIO, str(error), str(path)) from error

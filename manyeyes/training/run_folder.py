@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
@@ -65,6 +66,7 @@ class RunFolder:
         if checkpoint.fingerprint != fingerprint:
             fix = "its own settings, and with its rounds if a schedule or a privacy budget depends on them"
             raise ValueError(f"{self.path} is a run with other data, model, algorithm or seed: continue it with {fix}.")
+        check_metrics(self.metrics, checkpoint)  # before anything is written
         self._claim()
         return checkpoint
 
@@ -104,8 +106,7 @@ class Recorder:
         if folder is None:
             return
         size = checkpoint.metrics_bytes if checkpoint else 0
-        if size and folder.metrics.stat().st_size < size:
-            raise ValueError(f"{folder.metrics} is shorter than its checkpoint says: restore it, or start a new run.")
+        self._metrics_crc = check_metrics(folder.metrics, checkpoint) if checkpoint and size else 0
         self._metrics = folder.metrics.open("ab")
         self._metrics.truncate(size)
         self._metrics.seek(size)  # truncate leaves the position, which `save` records, behind the end
@@ -114,21 +115,37 @@ class Recorder:
     def write(self, event: Event) -> None:
         self.events.append(event)
         if self._metrics is not None:
-            self._metrics.write(json.dumps(event).encode() + b"\n")
+            line = json.dumps(event).encode() + b"\n"
+            self._metrics.write(line)
             self._metrics.flush()
+            self._metrics_crc = zlib.crc32(line, self._metrics_crc)
 
     def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None:
         """Write the events and the clients' states to disk, then the checkpoint that refers to them."""
         if self.path is None or self._metrics is None:
             return
         os.fsync(self._metrics.fileno())
-        checkpoint = Checkpoint(state, clients.flush(), self._metrics.tell(), self._fingerprint, callbacks)
+        metrics = self._metrics.tell(), self._metrics_crc
+        checkpoint = Checkpoint(state, clients.flush(), metrics[0], self._fingerprint, callbacks, metrics[1])
         checkpoints.save(self.path / run_files.CHECKPOINT_FILE, checkpoint)
         clients.commit()
 
     def close(self) -> None:
         if self._metrics is not None:
             self._metrics.close()
+
+
+def check_metrics(path: Path, checkpoint: Checkpoint) -> int:
+    """Return the checksum of a metrics file up to where its checkpoint was written; raise ValueError if it differs."""
+    data = b""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        data = file.read(checkpoint.metrics_bytes)
+    if len(data) < checkpoint.metrics_bytes:
+        raise ValueError(f"{path} is shorter than its checkpoint says: restore it, or start a new run.")
+    crc = zlib.crc32(data)
+    if checkpoint.metrics_crc not in (crc, None):
+        raise ValueError(f"{path} is damaged: it has changed since its checkpoint: restore it, or start a new run.")
+    return crc
 
 
 def read_events(path: Path) -> list[Event]:

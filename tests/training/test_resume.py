@@ -20,8 +20,10 @@ from torch import Tensor
 from manyeyes.algorithms import NAMED_ALGORITHMS, fedavg, fedavgm
 from manyeyes.components import Adam, MatchingLayers, Schedule, WeightUniformly
 from manyeyes.core.population import Population, SingleLabels
+from manyeyes.io import tensors as tensor_files
 from manyeyes.models import build_model
 from manyeyes.training import checkpoint
+from tests.damage import flip_bit
 from tests.training.small_runs import CROPS, contents, events_without_times, kill_twice, run
 
 CPU = torch.device("cpu")
@@ -194,10 +196,19 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_the_run_can_be_resumed(
         save_file(tensors, path, metadata)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", fail_from_the_fourth_on)
+        patch.setattr(tensor_files, "save_file", fail_from_the_fourth_on)
         with pytest.raises(OSError, match="No space left on device"):
             run(population, fedavgm(cohort_size=3), tmp_path / "full", rounds=8)
     assert checkpoint.load(tmp_path / "full" / "checkpoint.safetensors", CPU).state.round == 2
     assert not list((tmp_path / "full").glob("*.writing"))
     run(population, fedavgm(cohort_size=3), tmp_path / "full", rounds=8, resume=True)
     assert_equal_results(tmp_path / "full", tmp_path / "uninterrupted")
+
+
+def test_a_changed_bit_of_the_metrics_is_refused_and_nothing_changes(tmp_path: Path, population: Population) -> None:
+    run(population, fedavg(cohort_size=3), tmp_path)
+    flip_bit(tmp_path / "metrics.jsonl", 8 * 100)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=r"metrics.jsonl is damaged: it has changed since its checkpoint: restore it"):
+        run(population, fedavg(cohort_size=3), tmp_path, rounds=8, resume=True)
+    assert contents(tmp_path) == before
