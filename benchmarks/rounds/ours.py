@@ -29,6 +29,7 @@ def run(case: BenchCase, workload: Workload) -> RunnerResult:
         rounds=case.warmup + case.rounds,
         device=case.device,
         progress=False,
+        unprotected_statistics=True,
         **given_options,
     )
     rounds = [event for event in result.events if event["round"] > 0]

@@ -55,7 +55,8 @@ def run_round(
     new_state = step_server(algorithm, aggregated, cohort, update_W, len(population.user_ids), engine.num_trainable)
     personal = train_personal_models(algorithm, state, plan, engine, client_states)
     metrics = round_metrics(algorithm, population, context, cohort, new_state, personal, engine.num_trainable)
-    has_loss = not math.isnan(metrics.update_norm)
+    # With privacy, whether a run goes on must not depend on the loss of one client.
+    has_loss = algorithm.privacy is None and not math.isnan(metrics.update_norm)
     if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(new_state.weights).all()):
         raise DivergenceError(f"the weights after round {new_state.round} are no longer finite")
     clients.update(merge_client_states(client_states, cohort.result.client_states, personal))

@@ -23,10 +23,11 @@ class Curve:
 
     rounds_E: Ints
     values_E: Floats
-    cumulative_batches_R: Ints  # after 0, 1, ... rounds
+    cumulative_batches_R: Ints  # after 0, 1, ... rounds; 0 if they are unknown
+    has_batches: bool = True  # whether the batches are known
 
     @staticmethod
-    def from_points(rounds: Any, values: Any, batches: Any) -> "Curve":
+    def from_points(rounds: Any, values: Any, batches: Any, has_batches: bool = True) -> "Curve":
         """Make a curve of `values` [E] after `rounds` [E]; the largest client of round r of R had `batches[r]` [R]."""
         values_E = as_array(values).astype(np.float64)
         rounds_E = as_ints("rounds", rounds, as_array(rounds).size)
@@ -39,7 +40,7 @@ class Curve:
             raise ValueError(f"rounds ends at {rounds_E[-1]} but batches has {len(batches_R)} rounds: give all of them")
         if np.any(batches_R < 0):
             raise ValueError(f"batches has {batches_R.min()}: give the local batches of the largest client, 0 or more")
-        return Curve(rounds_E, values_E, np.concatenate([[0], np.cumsum(batches_R)]).astype(np.int64))
+        return Curve(rounds_E, values_E, np.concatenate([[0], np.cumsum(batches_R)]).astype(np.int64), has_batches)
 
     def value_at_round(self, round: int) -> float | None:
         """Return the latest value up to a round; None if the run is shorter or was not evaluated by then."""
@@ -47,7 +48,7 @@ class Curve:
 
     def value_at_batches(self, batches: int) -> float | None:
         """Return the latest value within a number of batches; None if the run is shorter or was not evaluated by then."""
-        return self._latest(self.cumulative_batches_R, batches)
+        return self._latest(self._known_batches(), batches)
 
     def rounds_to(self, target: float) -> int | None:
         """Return the rounds before the first value at or above the target; None if there is none."""
@@ -56,8 +57,14 @@ class Curve:
 
     def batches_to(self, target: float) -> int | None:
         """Return the batches before the first value at or above the target; None if there is none."""
-        rounds = self.rounds_to(target)
-        return None if rounds is None else int(self.cumulative_batches_R[rounds])
+        cumulative_batches_R, rounds = self._known_batches(), self.rounds_to(target)
+        return None if rounds is None else int(cumulative_batches_R[rounds])
+
+    def _known_batches(self) -> Ints:
+        if not self.has_batches:
+            problem = "The run does not record its local batches, which a private run withholds"
+            raise ValueError(f"{problem}: train it with unprotected_statistics=true.")
+        return self.cumulative_batches_R
 
     def _latest(self, cost_R: Ints, limit: int) -> float | None:
         """Return the last of the values whose cost, given for each number of rounds, is within a limit."""

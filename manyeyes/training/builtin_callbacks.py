@@ -18,6 +18,7 @@ from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import PER_CLASS_FILE, PER_USER_FILE, PRIVACY_FILE, Event
 from manyeyes.training.run_folder import RunFolder
+from manyeyes.training.withholding import are_training_users, withholds_statistics
 
 SELECTION_LOSS = "selection_loss"  # of the current model, in the events of evaluated rounds
 
@@ -86,7 +87,10 @@ class EarlyStopping(Callback):
 
 
 class FinalReports(Callback):
-    """Writes `per_class.csv` and `per_user.csv` at the end of a run, and `privacy.json` if it is private."""
+    """Writes `per_class.csv` and `per_user.csv` at the end of a run, and `privacy.json` if it is private.
+
+    A private run writes no scores of single users that it was trained on, unless `unprotected_statistics` is set.
+    """
 
     def on_train_end(self, run: TrainingRun, result: Result) -> None:
         if run.folder is None:
@@ -99,14 +103,17 @@ class FinalReports(Callback):
         if run.evaluator is not None and result.score is not None:
             population = run.evaluator.population
             folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population))
-            folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))
+            withholds = withholds_statistics(run.algorithm, run.config)
+            if not (withholds and are_training_users(population, run.population)):
+                folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))
 
 
 def per_class_table(score: Score, population: Population) -> str:
     if isinstance(score, MultiLabelScores):
         classes = score.per_class()
-        header = ["class", "examples", "ap", "precision", "recall", "f1"]
-        columns = [classes.support_C, classes.ap_C, classes.precision_C, classes.recall_C, classes.f1_C]
+        header = ["class", "examples", "ap", "precision", "recall", "f1", "ap_200"]
+        scores = [classes.ap_C, classes.precision_C, classes.recall_C, classes.f1_C, classes.ap_200_C]
+        columns = [classes.support_C, *scores]
     else:
         header, columns = ["class", "examples", "accuracy"], [score.count_C, score.per_class()]
     return _csv(header, zip(population.classes, *(column.tolist() for column in columns), strict=True))

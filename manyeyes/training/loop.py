@@ -27,6 +27,7 @@ from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder
 from manyeyes.training.scoring import score_models
 from manyeyes.training.setup import TrainingSetup
+from manyeyes.training.withholding import public_event, public_results, withholds_statistics
 
 
 def train_rounds(loop: TrainingLoop) -> None:
@@ -116,7 +117,8 @@ class TrainingLoop:
             self.save()
             raise
         self.num_batches += metrics.max_client_batches
-        return make_event(metrics, time.perf_counter() - start, isinstance(algorithm.sampler, Centralized))
+        event = make_event(metrics, time.perf_counter() - start, isinstance(algorithm.sampler, Centralized))
+        return public_event(event) if withholds_statistics(algorithm, setup.config) else event
 
     def evaluate(self, event: Event) -> None:
         """Add the scores of the current model to an event; after the last round, those of the model that is kept."""
@@ -150,7 +152,7 @@ class TrainingLoop:
     def _score(self, event: Event) -> None:
         self.scored_round = self.state.round
         self.scores = score_models(self.setup, self.kept_state if self.is_complete else self.state, self.clients)
-        event |= self.scores.results() | count_users_without_test(self.setup)
+        event |= recorded_results(self.setup, self.scores)
         if self.setup.best_model is not None and self.is_complete:
             event["best_round"] = self.setup.best_model.round
 
@@ -159,6 +161,14 @@ class TrainingLoop:
         requests = self.setup.dist.all_gather((is_interrupt_requested, self.callbacks.run.stop_reason))
         self.stop_reason = next((reason for _, reason in requests if reason is not None), None)
         return any(interrupted for interrupted, _ in requests)
+
+
+def recorded_results(setup: TrainingSetup, scores: Scores) -> dict[str, float]:
+    """Return the results of an evaluation that are recorded."""
+    results = scores.results() | count_users_without_test(setup)
+    if setup.evaluator is None or not withholds_statistics(setup.algorithm, setup.config):
+        return results
+    return public_results(results, setup.evaluator.population, setup.population)
 
 
 def count_users_without_test(setup: TrainingSetup) -> dict[str, float]:

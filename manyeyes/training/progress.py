@@ -1,6 +1,5 @@
 """Progress of work that is counted, on a terminal."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -44,12 +43,15 @@ class ProgressBar(Callback):
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
         self._headline = headline(event) or self._headline
-        text = f"loss {event.get('train_loss', math.nan):.3f}  {self._headline}"
+        if not event["round"]:
+            return
+        texts = [f"loss {event['train_loss']:.3f}"] if "train_loss" in event else []  # private runs do not report it
+        texts += [self._headline] if self._headline else []
         if "epsilon" in event:
-            text += f"  epsilon {event['epsilon']:.2f}"
-        if "seconds" in event:
-            text += f"  {event['num_images'] / max(event['seconds'], MIN_SECONDS):,.0f} images/s"
-            self._progress.update(self._task, completed=event["round"], text=text)
+            texts.append(f"epsilon {event['epsilon']:.2f}")
+        if "num_images" in event:
+            texts.append(f"{event['num_images'] / max(event['seconds'], MIN_SECONDS):,.0f} images/s")
+        self._progress.update(self._task, completed=event["round"], text="  ".join(texts))
 
     def close(self) -> None:
         self._progress.stop()

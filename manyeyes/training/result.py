@@ -32,6 +32,7 @@ class Result:
     score: Score | None  # of the shared model on the evaluated split, after the last round
     folder: Path | None
     personalized: Score | None = None  # of the model that each client has personalized
+    caveats: tuple[str, ...] = ()  # what has to be said of the result because of its data, such as "synthetic images"
 
     @property
     def metric(self) -> str:
@@ -53,5 +54,6 @@ def curve(events: list[Event], name: str) -> Curve:
     evaluated = [event for event in events if name in event]
     if not evaluated:
         raise ValueError(f"The run has no values of {name!r}: it was not evaluated, or the metric has another name.")
-    batches = [event["max_client_batches"] for event in events if event["round"] > 0]
-    return Curve.from_points([event["round"] for event in evaluated], [event[name] for event in evaluated], batches)
+    batches = [event.get("max_client_batches") for event in events if event["round"] > 0]
+    rounds, values = [event["round"] for event in evaluated], [event[name] for event in evaluated]
+    return Curve.from_points(rounds, values, [count or 0 for count in batches], has_batches=None not in batches)

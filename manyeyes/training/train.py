@@ -9,16 +9,17 @@ from typing import Any
 import torch
 
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.population import Population
+from manyeyes.core.population import CAVEAT_SEPARATOR, Population
 from manyeyes.core.state import DivergenceError
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.engines.malloc import retained_memory
+from manyeyes.io.tensors import write_tensors
 from manyeyes.metrics import MetricSet
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.builtin_callbacks import FinalReports, RejectionMessages
 from manyeyes.training.callbacks import build_all
-from manyeyes.training.checkpoint import Checkpoint, write_tensors
+from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import split_options
 from manyeyes.training.dataset_stats import dataset_stats
@@ -26,9 +27,10 @@ from manyeyes.training.description import describe_training, fingerprint, warn_o
 from manyeyes.training.loop import TrainingLoop, train_rounds
 from manyeyes.training.progress import progress_bar
 from manyeyes.training.result import Result
-from manyeyes.training.run_files import DATASET_STATS_FILE, MODEL_FILE, read_config
+from manyeyes.training.run_files import CAVEATS_KEY, DATASET_STATS_FILE, MODEL_FILE, read_config
 from manyeyes.training.run_folder import Recorder, RunFolder
 from manyeyes.training.setup import MIB, Model, TrainingSetup, check_norm_statistics, make_setup
+from manyeyes.training.withholding import check_recording, public_splits, withholds_statistics
 
 
 def train(
@@ -112,6 +114,7 @@ def run_training(
     Callbacks take part in the run on every process; observers follow complete events, on the process that writes.
     """
     check_norm_statistics(setup.algorithm, setup.model)
+    check_recording(setup.algorithm, setup.config)
     best_model = () if setup.best_model is None else (setup.best_model,)
     callbacks = (*best_model, FinalReports(), *callbacks)
     observers = (RejectionMessages(), *observers) if setup.dist.rank == 0 else ()
@@ -149,9 +152,10 @@ def open_run(
             warn_of_changed_sources(read_config(folder.path), description)
         else:
             folder.create({"engine": setup.engine_name, "device": str(setup.device)})
-            if setup.splits:
-                folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(setup.splits)) + "\n")
-        folder.write_config(description)
+            withholds = withholds_statistics(setup.algorithm, setup.config)
+            if splits := public_splits(setup.splits, setup.population) if withholds else setup.splits:
+                folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(splits)) + "\n")
+        folder.write_config({**description, CAVEATS_KEY: CAVEAT_SEPARATOR.join(setup.caveats)})
         recorder = stack.enter_context(closing(Recorder(folder, run_fingerprint, checkpoint)))
     recorder.events = setup.dist.all_gather(recorder.events)[0]
     index = None if checkpoint is None else checkpoint.clients
@@ -164,8 +168,7 @@ def finish(loop: TrainingLoop) -> Result:
     setup, recorder, scores = loop.setup, loop.recorder, loop.scores
     FlatModel(setup.module).write(loop.state.weights)
     if recorder.path is not None:
-        tensors = {name: tensor.contiguous() for name, tensor in setup.module.state_dict().items()}
-        write_tensors(recorder.path / MODEL_FILE, tensors)
-    result = Result(setup.module, recorder.events, scores.shared, recorder.path, scores.personalized)
+        write_tensors(recorder.path / MODEL_FILE, setup.module.state_dict())
+    result = Result(setup.module, recorder.events, scores.shared, recorder.path, scores.personalized, setup.caveats)
     loop.callbacks.call("on_train_end", result)
     return result

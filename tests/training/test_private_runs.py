@@ -204,8 +204,10 @@ def test_the_epsilon_is_in_the_progress_line(population: Population, monkeypatch
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setenv("COLUMNS", "120")
     result = run(population, private(CentralDP(epsilon=0, noise_multiplier=2.0, delta=DELTA)), progress=True)
-    assert f"6/6 loss {result.events[-1]['train_loss']:.3f}  accuracy" in stderr.getvalue()
-    assert f"  epsilon {epsilons(result)[-1]:.2f}  " in stderr.getvalue()
+    last = result.events[-1]
+    assert f"6/6 accuracy {last['accuracy']:.3f}  epsilon {last['epsilon']:.2f} " in stderr.getvalue()
+    assert "loss" not in stderr.getvalue()
+    assert "images/s" not in stderr.getvalue()
 
 
 def test_a_run_without_privacy_reports_no_epsilon(population: Population, tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def test_a_private_run_is_resumed_by_the_command(
     assert outcome.code == 0, outcome.err
     folders = (tmp_path / name for name in ("uninterrupted", "resumed"))
     uninterrupted, resumed = (read_events(folder / "metrics.jsonl") for folder in folders)
-    for metric in ("epsilon", "train_loss"):
+    for metric in ("epsilon", "loss"):
         assert [event.get(metric) for event in resumed] == [event.get(metric) for event in uninterrupted]
     assert "epsilon" in resumed[-1]
 
