@@ -2,7 +2,8 @@
 
 Average precision is exact: AP = sum over thresholds of (R_n - R_{n-1}) P_n. Recall only rises at positives, so AP is the
 mean over the positives of the precision at their own score: (positives at or above it) / (examples at or above it).
-Equal scores share one threshold. So a sort of the scores (no argsort) and a search for each positive are enough.
+Equal scores share one threshold. So a sort of the scores (no argsort) and a search for each positive are enough. The AP of
+FLAIR's released benchmark, at 200 thresholds, is counted in the same sorted scores.
 """
 
 import os
@@ -17,6 +18,7 @@ import numpy as np
 from manyeyes.metrics.accuracy import USER_RESULTS, PerUser
 from manyeyes.metrics.arrays import Floats, Ints, Scores, as_array, as_ints, as_scores, ratio
 from manyeyes.metrics.base import NO_METRICS, MetricSet, ResultInfo
+from manyeyes.metrics.threshold_ap import NUM_THRESHOLDS, ThresholdCounts, num_above_thresholds
 
 SCORE_LABELS = {"ap": "average precision", "precision": "precision", "recall": "recall", "f1": "F1"}
 BLOCK_EXAMPLES = 4096  # examples whose binary losses are computed at a time
@@ -32,6 +34,17 @@ class PerClass:
     recall_C: Floats
     f1_C: Floats
     support_C: Ints  # examples that have the class
+    ap_200_C: Floats  # at the 200 thresholds of FLAIR's released benchmark
+
+
+@dataclass(frozen=True, eq=False)
+class AveragePrecision:
+    """The average precision of each class, and of all scores as one ranking: exact, and at 200 thresholds."""
+
+    ap_C: Floats
+    ap: float
+    ap_200_C: Floats
+    ap_200: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +69,8 @@ class MultiLabelScores:
         **{f"macro_{name}": ResultInfo(f"macro {label}", is_fraction=True) for name, label in SCORE_LABELS.items()},
         "c_f1": ResultInfo("C-F1", is_fraction=True),
         **{f"micro_{name}": ResultInfo(f"micro {label}", is_fraction=True) for name, label in SCORE_LABELS.items()},
+        "macro_ap_200": ResultInfo("macro average precision at 200 thresholds", is_fraction=True),
+        "micro_ap_200": ResultInfo("micro average precision at 200 thresholds", is_fraction=True),
         "examples": ResultInfo("evaluated images", higher_is_better=None),
         "classes_without_positives": ResultInfo("classes without positives", higher_is_better=None),
         **USER_RESULTS,
@@ -71,7 +86,10 @@ class MultiLabelScores:
 
     @staticmethod
     def from_scores(scores: Any, targets: Any, users: Any = None) -> "MultiLabelScores":
-        """Take scores [N, C] (logits or probabilities), multi-hot targets [N, C] and a user id per example [N]."""
+        """Take scores [N, C], multi-hot targets [N, C] and a user id per example [N].
+
+        Scores are logits; of probabilities, the exact average precision and what is given a threshold are right too.
+        """
         scores_NC = as_scores(scores)
         hot_NC = as_array(targets)
         if hot_NC.shape != scores_NC.shape:
@@ -111,18 +129,20 @@ class MultiLabelScores:
         )
 
     @cached_property
-    def average_precision(self) -> tuple[Floats, float]:
-        """The average precision of each class [C], and of all scores as one ranking."""
+    def average_precision(self) -> AveragePrecision:
         scores_NC, score_P, class_P = self.merged.scores_NC, self.merged.score_P, self.merged.class_P
         by_class = Positives.from_scores(score_P, class_P, self.num_classes)
         overall = Positives.from_scores(score_P, np.zeros_like(class_P), 1)
         num_above_P = np.zeros_like(class_P)
+        examples_CT = np.zeros((self.num_classes, NUM_THRESHOLDS), np.int64)
         block_classes = max(1, BLOCK_SCORES // max(1, len(scores_NC)))
 
         def count(first_class: int) -> Ints:
             """Count within each of some classes, and return their share of the overall count: such counts add up."""
             scores_CN = scores_NC[:, first_class : first_class + block_classes].T.copy()
             by_class.count_examples(scores_CN, first_class, num_above_P)
+            for class_id, ascending in enumerate(scores_CN, first_class):
+                examples_CT[class_id] = num_above_thresholds(ascending)
             ascending = scores_CN.reshape(-1)
             ascending.sort()
             return num_at_or_above(ascending, overall.scores_P)
@@ -130,7 +150,13 @@ class MultiLabelScores:
         with ThreadPoolExecutor(os.cpu_count()) as threads:  # np.sort releases the interpreter lock
             first_classes = range(0, self.num_classes, block_classes)
             overall_P = sum(threads.map(count, first_classes), np.zeros_like(class_P))
-        return by_class.average_precision(num_above_P), float(overall.average_precision(overall_P)[0])
+        thresholds = ThresholdCounts(examples_CT, by_class.above_thresholds())
+        return AveragePrecision(
+            by_class.average_precision(num_above_P),
+            float(overall.average_precision(overall_P)[0]),
+            thresholds.average_precision(),
+            float(thresholds.sum().average_precision()[0]),
+        )
 
     @property
     def mean_loss(self) -> float:
@@ -143,7 +169,8 @@ class MultiLabelScores:
     def per_class(self, threshold: float = 0.0) -> PerClass:
         """Score each class by itself; a class is predicted where its score is above the threshold (0 for logits)."""
         correct_C, predicted_C, support_C = self._counts_C(threshold)
-        return PerClass(self.average_precision[0], *_precision_recall_f1(correct_C, predicted_C, support_C), support_C)
+        scores = _precision_recall_f1(correct_C, predicted_C, support_C)
+        return PerClass(self.average_precision.ap_C, *scores, support_C, self.average_precision.ap_200_C)
 
     def per_user(self) -> PerUser:
         """Return each user's macro AP over the classes that only some of its examples have (FLAIR, figure 5).
@@ -178,14 +205,16 @@ class MultiLabelScores:
         macro recall: it is what FLAIR prints as C-F1 (table 1, C-R-17: 2 * 71.7 * 49.3 / (71.7 + 49.3) = 58.4).
         """
         counts_C = self._counts_C(threshold)
-        ap_C, ap = self.average_precision
-        macro = [float(score_C.mean()) for score_C in (ap_C, *_precision_recall_f1(*counts_C))]
-        micro = [ap, *map(float, _precision_recall_f1(*(count_C.sum() for count_C in counts_C)))]
+        ap = self.average_precision
+        macro = [float(score_C.mean()) for score_C in (ap.ap_C, *_precision_recall_f1(*counts_C))]
+        micro = [ap.ap, *map(float, _precision_recall_f1(*(count_C.sum() for count_C in counts_C)))]
         _, precision, recall, _ = macro
         overall = {
             **{f"macro_{name}": score for name, score in zip(SCORE_LABELS, macro, strict=True)},
             "c_f1": float(ratio(2 * precision * recall, precision + recall)),
             **{f"micro_{name}": score for name, score in zip(SCORE_LABELS, micro, strict=True)},
+            "macro_ap_200": float(ap.ap_200_C.mean()),
+            "micro_ap_200": ap.ap_200,
             "examples": float(len(self.merged.scores_NC)),
             "classes_without_positives": float(np.sum(counts_C[2] == 0)),
         }
@@ -224,6 +253,12 @@ class Positives:
         precision_P = ratio(self.bounds_G[self.group_P + 1] - below_P, num_above_P)
         sums = np.bincount(self.group_P, weights=precision_P, minlength=len(self.bounds_G) - 1)
         return ratio(sums, np.diff(self.bounds_G))
+
+    def above_thresholds(self) -> Ints:
+        """Return the number of positives of each group above each threshold [G, T]."""
+        bounds = zip(self.bounds_G[:-1], self.bounds_G[1:], strict=True)
+        counts = [num_above_thresholds(self.scores_P[start:stop]) for start, stop in bounds]
+        return np.array(counts, np.int64).reshape(-1, NUM_THRESHOLDS)
 
     def count_examples(self, scores_GN: Scores, first_group: int, out_P: Ints) -> None:
         """Sort the scores of some groups in place and write the number at or above each of their positives."""

@@ -68,9 +68,9 @@ def test_multi_label_tables_by_hand() -> None:
     scores = torch.tensor([[2.0, 1.0, -1.0], [1.0, -1.0, -1.0]])
     score = MultiLabelScores.from_scores(scores, torch.from_numpy(labels.targets(np.arange(2))), np.array([0, 0]))
     header, red, green, blue = per_class_table(score, population).splitlines()
-    assert header == "class,examples,ap,precision,recall,f1"
-    assert red == "red,2,1.0,1.0,1.0,1.0"
-    assert green == "green,1,0.5,0.0,0.0,0.0"
+    assert header == "class,examples,ap,precision,recall,f1,ap_200"
+    assert red == "red,2,1.0,1.0,1.0,1.0,1.0"
+    assert green == "green,1,0.5,0.0,0.0,0.0,0.5"
     assert blue.startswith("blue,0,")
     assert per_user_table(score, population).startswith("user,examples,ap\nann,2,")
     assert make_result(score).metric == "macro_ap"
