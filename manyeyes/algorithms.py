@@ -7,8 +7,7 @@ replace(fedvc(), example_weighting=ImportanceReweighting()) # any component exch
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from inspect import signature
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from manyeyes.components import (
     SGD,
@@ -35,15 +34,14 @@ from manyeyes.components import (
     WeightUniformly,
 )
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.registry import OPTIONS_ATTRIBUTE, Option, options_of, register
+from manyeyes.core.registry import OPTIONS_ATTRIBUTE, OptionSource, inherited_options, register
 
 Make = TypeVar("Make", bound=Callable[..., Algorithm])
-Source = Callable[..., Any] | tuple[Callable[..., Any], str]  # what declares an option, and under which other name
 
 NAMED_ALGORITHMS: dict[str, Callable[..., Algorithm]] = {}
 
 
-def named(*passed_on: Callable[..., Any], **sources: Source) -> Callable[[Make], Make]:
+def named(*passed_on: Callable[..., Any], **sources: OptionSource) -> Callable[[Make], Make]:
     """Register a named algorithm under the name of its function.
 
     Parameters
@@ -55,33 +53,11 @@ def named(*passed_on: Callable[..., Any], **sources: Source) -> Callable[[Make],
     """
 
     def decorate(make: Make) -> Make:
-        setattr(make, OPTIONS_ATTRIBUTE, cache(partial(_options, make, passed_on, sources)))
+        setattr(make, OPTIONS_ATTRIBUTE, cache(partial(inherited_options, make, passed_on, sources)))
         NAMED_ALGORITHMS[make.__name__] = make
-        return register("algorithm", make.__name__)(make)
+        return make
 
     return decorate
-
-
-def _options(
-    make: Callable[..., Algorithm], passed_on: tuple[Callable[..., Any], ...], sources: dict[str, Source]
-) -> tuple[Option, ...]:
-    """Return the options of a named algorithm: those of its parameters, then those that it passes on."""
-    inherited = {option.name: option for factory in passed_on for option in options_of(factory)}
-    hints = get_type_hints(make)
-    own = {}
-    for name, parameter in signature(make).parameters.items():
-        if parameter.kind is not parameter.VAR_KEYWORD:
-            declared = inherited.get(name, Option(name, Any, None))
-            if name in sources:
-                declared = _declared(name, sources[name])
-            own[name] = replace(declared, name=name, type=hints[name], default=parameter.default)
-    return (*own.values(), *(option for name, option in inherited.items() if name not in own))
-
-
-def _declared(name: str, source: Source) -> Option:
-    """Return the option that a component declares."""
-    factory, declared_name = source if isinstance(source, tuple) else (source, name)
-    return next(option for option in options_of(factory) if option.name == declared_name)
 
 
 @named(EpochBatching, SGD, cohort_size=UniformSampler)
@@ -220,3 +196,7 @@ def ditto(lam: float = 0.1, **fedavg_options: Any) -> Algorithm:
 def finetuned(adapt_epochs: int = 1, **fedavg_options: Any) -> Algorithm:
     """FedAvg, then local fine-tuning: Yu et al. 2020, "Salvaging federated learning by local adaptation"."""
     return replace(fedavg(**fedavg_options), adaptation=FineTune(adapt_epochs))
+
+
+for _name, _make in NAMED_ALGORITHMS.items():
+    register("algorithm", _name)(_make)

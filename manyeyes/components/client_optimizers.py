@@ -75,7 +75,7 @@ class SGD:
     weight_decay: float = option(0.0, WEIGHT_DECAY_HELP, minimum=0)
     max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP, minimum=0)
     persist_state: bool = option(False, PERSIST_STATE_HELP)
-    schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
+    schedule: Schedule = option(Schedule, SCHEDULE_HELP)
 
     def learning_rate(self, round: int) -> float:
         return self.lr * self.schedule.factor(round)
@@ -103,7 +103,7 @@ class Adam:
     weight_decay: float = option(0.0, WEIGHT_DECAY_HELP, minimum=0)
     max_grad_norm: float = option(0.0, MAX_GRAD_NORM_HELP, minimum=0)
     persist_state: bool = option(False, PERSIST_STATE_HELP)
-    schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
+    schedule: Schedule = option(Schedule, SCHEDULE_HELP)
 
     def learning_rate(self, round: int) -> float:
         return self.lr * self.schedule.factor(round)

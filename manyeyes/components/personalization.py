@@ -96,7 +96,7 @@ def _tensor_names(module: nn.Module) -> list[str]:
     return [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
 
 
-ALL_LAYERS = MatchingLayers(("*",))
+ALL_LAYERS = ("*",)
 
 
 @component("personal_model", "ditto")
@@ -104,7 +104,10 @@ class Ditto:
     """v_k <- v_k - lr (g(v_k) + lam (v_k - theta_t)); v_k is never sent (Li et al. 2021, Algorithm 1)."""
 
     lam: float = option(0.1, "Ditto's lambda: how strongly a personal model is tied to the server's", above=0)
-    personal_layers = ALL_LAYERS
+
+    @property
+    def personal_layers(self) -> MatchingLayers:
+        return MatchingLayers(ALL_LAYERS)
 
     @property
     def correction(self) -> ProximalTerm:
@@ -131,7 +134,7 @@ class FineTune:
             client_weighting=WeightUniformly(),
             example_weighting=None,
             correction=None,
-            personal_layers=ALL_LAYERS,
+            personal_layers=MatchingLayers(ALL_LAYERS),
             privacy=None,
             personal_model=None,
             adaptation=None,

@@ -17,7 +17,7 @@ class ServerSGD:
 
     lr: float = option(1.0, LR_HELP, above=0)
     momentum: float = option(0.0, "server momentum (FedAvgM)", minimum=0, below=1)
-    schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
+    schedule: Schedule = option(Schedule, SCHEDULE_HELP)
 
     def init(self, theta: Tensor) -> Tensors:
         return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
@@ -46,7 +46,7 @@ class AdaptiveServer:
     beta2: float = option(0.99, "decay of the mean of squared updates", minimum=0, below=1)
     tau: float = option(1e-3, "added to the root of the squared mean", above=0)
     bias_correction: bool = option(False, "correct for bias as Adam does; Reddi et al. do not")
-    schedule: Schedule = option(Schedule(), SCHEDULE_HELP)
+    schedule: Schedule = option(Schedule, SCHEDULE_HELP)
 
     def __post_init__(self) -> None:
         check_options(self)

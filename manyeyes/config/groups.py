@@ -13,8 +13,8 @@ from omegaconf import AnyNode, BooleanNode, DictConfig, FloatNode, IntegerNode, 
 
 import manyeyes.algorithms
 import manyeyes.components
-import manyeyes.config.datasets
 import manyeyes.data.partition
+import manyeyes.data.registry
 import manyeyes.engines.select
 import manyeyes.privacy.mechanisms
 import manyeyes.training.builtin_callbacks
@@ -134,8 +134,10 @@ def option_node(option: Option) -> Node:
 
 def nested_options(option: Option) -> tuple[Option, ...]:
     """Return the options of an option that is a component itself, such as a schedule."""
-    if not is_dataclass(option.default) or isinstance(option.default, type):
+    if not is_dataclass(option.default):
         return ()
+    if isinstance(option.default, type):
+        return options_of(option.default)
     declared = options_of(type(option.default))
     return tuple(replace(nested, default=getattr(option.default, nested.name)) for nested in declared)
 

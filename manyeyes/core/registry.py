@@ -10,7 +10,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
@@ -22,6 +22,7 @@ import numpy as np
 
 T = TypeVar("T")
 C = TypeVar("C")
+OptionSource = Callable[..., Any] | tuple[Callable[..., Any], str]  # what declares an option, and its name there
 UNKNOWN = "???"  # in a description: an option that a component does not store; OmegaConf requires a value there
 OPTIONS_ATTRIBUTE = "__manyeyes_options__"  # of a factory whose signature does not show its options: a function of none
 DESCRIPTION_ATTRIBUTE = "__manyeyes_description__"  # of a component that is not a dataclass: what it was built from
@@ -95,11 +96,12 @@ _REGISTRY: dict[str, dict[str, Registration]] = {}
 def option(default: Any = MISSING, help: str = "", **bounds: Any) -> Any:
     """Declare an option: a dataclass field with one line of help, and the `Bounds` that its values must have.
 
-    Mutable defaults are copied for every instance.
+    Mutable defaults are copied for every instance; a class, such as a schedule's, is called for every instance.
     """
     metadata = {"help": help, "bounds": Bounds(**bounds)}
-    if isinstance(default, list | dict):
-        return field(default_factory=default.copy, metadata=metadata)
+    if isinstance(default, list | dict | type):
+        factory = default if isinstance(default, type) else default.copy
+        return field(default_factory=factory, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -154,6 +156,23 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
     )
 
 
+def inherited_options(
+    make: Callable[..., Any], passed_on: Iterable[Callable[..., Any]], sources: Mapping[str, OptionSource]
+) -> tuple[Option, ...]:
+    """Return the options of a function: those of its parameters, then those that it passes on to other factories."""
+    inherited = {option.name: option for factory in passed_on for option in options_of(factory)}
+    hints, own = get_type_hints(make), {}
+    for name, parameter in inspect.signature(make).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            declared = inherited.get(name, Option(name, Any, None))
+            if name in sources:
+                source = sources[name]
+                factory, declared_name = source if isinstance(source, tuple) else (source, name)
+                declared = next(option for option in options_of(factory) if option.name == declared_name)
+            own[name] = replace(declared, name=name, type=hints[name], default=parameter.default)
+    return (*own.values(), *(option for name, option in inherited.items() if name not in own))
+
+
 def register(slot: str, name: str, **preset: Any) -> Callable[[T], T]:
     """Register a class or function under a name of a slot; `preset` are options that the name sets differently."""
 
@@ -172,7 +191,9 @@ def component(slot: str, name: str) -> Callable[[type[C]], type[C]]:
     def decorate(kind: type[C]) -> type[C]:
         if "__post_init__" not in vars(kind):
             kind.__post_init__ = check_options  # type: ignore[attr-defined]
-        return register(slot, name)(dataclass(frozen=True)(kind))
+        made = dataclass(frozen=True)(kind)
+        _REGISTRY.setdefault(slot, {})[name] = Registration(slot, name, made)
+        return made
 
     return decorate
 
@@ -291,7 +312,8 @@ def _call(factory: Callable[..., Any], options: Mapping[str, Any], setting: str,
 def _as_declared(declared: Option, value: Any, setting: str) -> Any:
     """Return a plain value as its option declares it: a mapping as a nested component, a list as a tuple."""
     if isinstance(value, Mapping):
-        nested = type(declared.default) if is_dataclass(declared.default) else declared.type
+        default = declared.default  # a component or, where every instance has a new one, its class
+        nested = default if isinstance(default, type) else type(default) if is_dataclass(default) else declared.type
         return _call(nested, value, setting, setting) if is_dataclass(nested) else dict(value)
     check_value(setting, value, declared.type, declared.bounds)
     return tuple(value) if isinstance(value, list) else value
@@ -316,7 +338,11 @@ def _as_data(value: Any) -> Any:
 
 
 def _field_default(declared: Field[Any]) -> Any:
-    return declared.default if declared.default_factory is MISSING else declared.default_factory()
+    """Return the default of a field; of a nested component its class, which has the defaults."""
+    factory = declared.default_factory
+    if factory is MISSING:
+        return declared.default
+    return factory if is_dataclass(factory) else factory()
 
 
 def _parameter_option(parameter: inspect.Parameter, hint: Any) -> Option:

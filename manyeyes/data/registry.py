@@ -9,9 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from manyeyes.core.registry import register
 from manyeyes.data.download.archive import SUFFIXES, extract_all
 from manyeyes.data.download.fetch import RemoteFile, download_progress, fetch
 from manyeyes.data.manifest import Manifest, check_choice
+from manyeyes.data.store.reader import load_store
 from manyeyes.data.synthetic.dataset import SyntheticImages
 
 
@@ -54,4 +56,7 @@ def _declared(table: dict[str, Any]) -> Dataset:
 
 
 _TABLES = tomllib.loads(files("manyeyes.data.datasets").joinpath("datasets.toml").read_text())
-DATASETS = {name: _declared(table) for name, table in _TABLES.items()}
+DATASETS: dict[str, Dataset] = {}
+for _name, _table in _TABLES.items():
+    DATASETS[_name] = _declared(_table)
+    register("dataset", _name, path=f"data/{_name}")(load_store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
@@ -85,7 +85,7 @@ class EngineSetup:
     population: Population  # that is trained on
     preprocess: Preprocess
     device: torch.device
-    options: EngineOptions = EngineOptions()
+    options: EngineOptions = field(default_factory=EngineOptions)
     cohort_size: int = 8  # clients that a round is expected to have
     dist: DistInfo = SINGLE_PROCESS
     prefetcher: ImagePrefetcher | None = None  # the population's images, where they are read ahead

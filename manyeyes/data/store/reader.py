@@ -2,26 +2,38 @@
 
     images.npy        uint8 [images, height, width, 3]; or images.jpegs and offsets.npy, image i at offsets[i:i + 2]
     examples.parquet  one row per example, sorted by user: user, split, row of the images, labels, columns
-    meta.json         version, dataset, classes, shape, counts, problems, sizes and checksums
+    checksums.npy     uint32: the CRC-32 of the bytes of each image
+    meta.json         version, dataset, classes, shape, counts, problems, sizes and checksums of the files, and its own
     prepare.log       one line per problem: its kind, a tab, the name of the image, id or user
 
 An unreadable image is black (in images.jpegs: empty) and belongs to no example.
 """
 
-import json
-import os
+import io
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from manyeyes.core.population import Population
+from manyeyes.core.registry import register
 from manyeyes.data.store import examples
-from manyeyes.data.store.builder import IMAGE_FILES, VERSION, crc32
+from manyeyes.data.store.builder import IMAGE_FILES
+from manyeyes.data.store.checksums import CHECKSUMS_FILE, FIX, ImageChecksums, npy_header, read_checked
 from manyeyes.data.store.hdf5 import open_hdf5
 from manyeyes.data.store.images import JpegImages, MemoryMappedImages
+from manyeyes.data.store.meta import EXAMPLES_FILE, read_meta
 
-FIX = "copy the store again, or prepare it again"
+
+@register("dataset", "store")
+def load_store(
+    path: Annotated[str, "folder or HDF5 file of the prepared dataset"],
+    task: Annotated[str, "which of its labels are predicted; empty: the first ones"] = "",
+) -> Population:
+    """A dataset that `manyeyes data prepare` made, or an HDF5 file of FLAIR."""
+    return open_population(Path(path), task or None)
 
 
 def open_population(path: Path, task: str | None = None) -> Population:
@@ -29,41 +41,42 @@ def open_population(path: Path, task: str | None = None) -> Population:
     path = Path(path)
     if path.is_file():
         return open_hdf5(path, task or "coarse")
-    meta = _read_meta(path)
+    meta = read_meta(path)
+    check_sizes(path, meta)
+    tasks = {name: tuple(classes) for name, classes in meta["tasks"].items()}
+    data = read_checked(path / EXAMPLES_FILE, meta["crc32"][EXAMPLES_FILE])
+    user_names, offsets, rows, columns = examples.read(data, tasks)
+    labels: Any = columns[next(iter(tasks))]
+    images = open_images(path.absolute(), meta)
+    if CHECKSUMS_FILE not in meta["crc32"]:
+        fix = f"`manyeyes data verify {path} --add-checksums` checks it and adds them"
+        warnings.warn(f"{path} has no checksums of its images: {fix}", stacklevel=2)
+    caveats = tuple(meta.get("caveats", ()))
+    population = Population(images, labels, offsets, np.arange(len(user_names)), rows, columns, user_names, caveats)
+    return population if task is None else population.task(task)
+
+
+def check_sizes(path: Path, meta: Mapping[str, Any]) -> None:
+    """Raise ValueError if a file of a store is missing or has another size."""
     for name, size in meta["bytes"].items():
         if not (path / name).exists():
             raise ValueError(f"{path / name} does not exist: {FIX}")
         if (actual := (path / name).stat().st_size) != size:
             raise ValueError(f"{path / name} has {actual:,} bytes instead of {size:,}: {FIX}")
-    tasks = {name: tuple(classes) for name, classes in meta["tasks"].items()}
-    user_names, offsets, rows, columns = examples.read(path / "examples.parquet", tasks)
-    labels: Any = columns[next(iter(tasks))]
-    image_file = path.absolute() / IMAGE_FILES[meta["encoding"]]
-    is_raw = meta["encoding"] == "raw"
-    images = MemoryMappedImages(image_file) if is_raw else JpegImages(image_file, *meta["shape"])
-    population = Population(images, labels, offsets, np.arange(len(user_names)), rows, columns, user_names)
-    return population if task is None else population.task(task)
 
 
-def verify(path: Path) -> None:
-    """Read all files of a store, and raise ValueError if one has a wrong checksum."""
-    for name, crc in _read_meta(path)["crc32"].items():
-        if crc != crc32(path / name):
-            raise ValueError(f"{path / name} is damaged: {FIX}")
-
-
-def _read_meta(path: Path) -> dict[str, Any]:
-    if not (path / "meta.json").exists():
-        target = Path(os.path.realpath(path))
-        if target.with_name(f".{target.name}.preparing").exists():
-            raise ValueError(f"{path} is not complete: run its `manyeyes data prepare` command again")
-        raise ValueError(f"No prepared dataset at {path}: create one with `manyeyes data prepare`")
-    try:
-        meta: dict[str, Any] = json.loads((path / "meta.json").read_text(encoding="utf-8"))
-        version = int(meta["version"])
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path / 'meta.json'} is damaged: {FIX}") from None
-    if version != VERSION:
-        fix = "upgrade manyeyes" if version > VERSION else "prepare it again"
-        raise ValueError(f"{path} has format {version} and this manyeyes reads format {VERSION}: {fix}")
-    return meta
+def open_images(path: Path, meta: Mapping[str, Any]) -> MemoryMappedImages | JpegImages:
+    """Open the images of a store; each is checked when it is first read."""
+    file, crcs, checksums = path / IMAGE_FILES[meta["encoding"]], meta["crc32"], None
+    if CHECKSUMS_FILE in crcs:
+        data = read_checked(path / CHECKSUMS_FILE, crcs[CHECKSUMS_FILE])
+        checksums = ImageChecksums(file, np.load(io.BytesIO(data)))
+    if meta["encoding"] == "jpeg":
+        read_checked(path / "offsets.npy", crcs["offsets.npy"])
+        return JpegImages(file, *meta["shape"], checksums)
+    if checksums is not None:
+        header = npy_header((len(checksums), *meta["shape"], 3))
+        with file.open("rb") as opened:
+            if opened.read(len(header)) != header:
+                raise ValueError(f"{file} is damaged: {FIX}")
+    return MemoryMappedImages(file, checksums)

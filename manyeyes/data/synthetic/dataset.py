@@ -6,13 +6,23 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from manyeyes.core.population import Ints, MultiLabels, Population, SingleLabels
-from manyeyes.core.registry import Bounds, check_options, check_value, option
+from manyeyes.core.population import SYNTHETIC, Ints, MultiLabels, Population, SingleLabels
+from manyeyes.core.registry import (
+    OPTIONS_ATTRIBUTE,
+    Bounds,
+    Option,
+    check_options,
+    check_value,
+    option,
+    options_of,
+    register,
+)
 from manyeyes.core.rng import make_rng
 from manyeyes.data.clean_spawn import CleanSpawnContext
 from manyeyes.data.synthetic.composition import compose
@@ -43,6 +53,18 @@ class SyntheticImages:
             raise ValueError(f"data.fine is {self.fine}: set it to at least data.coarse, {self.coarse}")
 
 
+TASK = Option("task", str, "single", "what is predicted: single, coarse, fine or rating")
+
+
+@register("dataset", "synthetic", size=32, coarse=10, fine=100, alpha=1.0)
+def load_synthetic(task: str = TASK.default, **options: Any) -> Population:
+    """Synthetic images."""
+    return make_synthetic(SyntheticImages(**options)).task(task)
+
+
+setattr(load_synthetic, OPTIONS_ATTRIBUTE, lambda: (*options_of(SyntheticImages), TASK))
+
+
 def make_synthetic(description: SyntheticImages, processes: int | None = None) -> Population:
     """Render a synthetic population, by default with one process per core, or with one for few images."""
     counts = user_sizes(description)
@@ -64,7 +86,7 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
     classes = taxonomy(description.coarse, description.fine, description.class_imbalance)
     contents = concatenate([replace(u, image=u.image + start) for u, start in zip(users, offsets, strict=False)])
     single = SingleLabels(contents.main_class, classes.coarse)
-    return Population.from_arrays(
+    population = Population.from_arrays(
         images,
         single,
         np.repeat(np.arange(description.users), counts),
@@ -77,6 +99,7 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
         image_id=np.array([f"{user:06d}_{k:05d}" for user, count in enumerate(counts) for k in range(count)]),
         split=splits(description, counts),
     )
+    return replace(population, caveats=(SYNTHETIC,))
 
 
 def user_sizes(description: SyntheticImages) -> Ints:
