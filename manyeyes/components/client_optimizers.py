@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import SLOTS, Algorithm, OptState
+from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import ALL, PERSONAL
 from manyeyes.core.registry import check_options, component, option
 from manyeyes.core.state import RoundContext
@@ -127,14 +127,16 @@ def local_step(
     server_theta: Tensor,
     grad: Tensor,
     offset: Tensor | None,
-    opt_state: OptState,
+    opt_state: OptState | None,
     phase: Tensor | None = None,
 ) -> tuple[Tensor, OptState]:
     """Take one local step of any algorithm: clip the gradient, correct it, step.
 
-    `phase` says which part of the model trains in this step; the rest, optimizer state included, does not move.
+    `opt_state` is None before the first step. `phase` says which part of the model trains in this step; the rest,
+    optimizer state included, does not move.
     """
     optimizer = context.client_optimizer
+    opt_state = optimizer.init(theta) if opt_state is None else opt_state
     mask = None if phase is None else trained_mask(context, phase)[..., : theta.shape[-1]]
     if mask is not None:
         grad = grad * mask

@@ -1,4 +1,8 @@
-"""How a client's update is encoded for the upload: typed arrays on the wire, the same number of floats after it."""
+"""How a client's update is encoded for the upload: typed arrays on the wire, the same number of floats after it.
+
+A compressor may have a method `invalid_reason`, which says why arrays of the right types and shapes cannot be what
+`encode` returned: a server calls it before it decodes what a client sent.
+"""
 
 import math
 
@@ -54,6 +58,14 @@ class Int8:
     def decode(self, arrays: dict[str, Tensor], num_elements: int) -> Tensor:
         return arrays["values"].float() * arrays["scales"].repeat_interleave(self.block_size)[:num_elements]
 
+    def invalid_reason(self, arrays: dict[str, Tensor], num_elements: int) -> str | None:
+        if bool((arrays["values"] < -INT8_STEPS).any()):
+            return f"it has a value below {-INT8_STEPS} steps"
+        scales = arrays["scales"]
+        return (
+            None if bool((scales.isfinite() & (scales >= 0)).all()) else "it has a scale that is negative or not finite"
+        )
+
 
 @component("compressor", "topk")
 class TopK:
@@ -77,3 +89,9 @@ class TopK:
         received = arrays["values"].new_zeros(num_elements)
         received[arrays["indices"].long()] = arrays["values"]
         return received
+
+    def invalid_reason(self, arrays: dict[str, Tensor], num_elements: int) -> str | None:
+        indices = arrays["indices"]
+        if bool((indices < 0).any() or (indices >= num_elements).any()):
+            return f"it has an index outside 0..{num_elements - 1}"
+        return None if bool((indices[1:] > indices[:-1]).all()) else "its indices are not in ascending order, each once"

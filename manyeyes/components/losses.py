@@ -4,6 +4,8 @@ Targets are class ids (int64 [B]) or, with several labels per image, multi-hot r
 every class is a binary problem of its own, and an example's loss is the mean over the classes.
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,7 +14,7 @@ from manyeyes.core.algorithm import Algorithm, Loss
 from manyeyes.core.population import Population
 from manyeyes.core.registry import component, option
 
-EPS = 1e-12  # smallest base of the focal factor, whose slope is infinite at 0 for a gamma below 1
+EPS = 1e-12  # smallest base of the focal factor, whose slope is infinite at 0 for a gamma below 1, and sum of weights
 
 
 @component("loss", "cross_entropy")
@@ -73,6 +75,15 @@ class Focal:
         return focused if is_single else focused.mean(1)
 
 
+@cache
 def default_loss(multi: bool) -> Loss:
     """Return the loss of an algorithm that names none."""
     return BinaryCrossEntropy() if multi else CrossEntropy()
+
+
+def weighted_mean(losses_B: Tensor, weights_B: Tensor) -> Tensor:
+    """Return sum(w l) / sum(w): Eq. 4 of Hsu et al. 2020, and the plain mean where all weights are 1.
+
+    Examples that count nothing give no gradient.
+    """
+    return (losses_B * weights_B).sum() / weights_B.sum().clamp_min(EPS)

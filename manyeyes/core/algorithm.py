@@ -293,7 +293,8 @@ class Algorithm:
             incompatibility = getattr(component, "incompatibility", None)
             if incompatibility is not None and (reason := incompatibility(self, population)):
                 raise ValueError(reason)
-        check_private(self)  # components can add refusals, and cannot remove these
+        if self.privacy is not None:
+            check_private(self)  # components can add refusals, and cannot remove these
 
 
 SLOTS: tuple[str, ...] = tuple(slot.name for slot in fields(Algorithm))

@@ -26,8 +26,7 @@ def check_private(algorithm: Algorithm) -> None:
 
     Types are compared exactly: a subclass may do anything.
     """
-    if algorithm.privacy is None:
-        return
+    assert algorithm.privacy is not None, "called only for a private algorithm"
     if algorithm.aggregator is not None:
         name = type(algorithm.aggregator).__name__
         raise ValueError(
@@ -49,10 +48,8 @@ def check_private(algorithm: Algorithm) -> None:
         )
 
 
-def check_plan(algorithm: Algorithm, plan: RoundPlan) -> None:
+def check_plan(plan: RoundPlan) -> None:
     """Refuse a private plan in which a client counts more than once."""
-    if algorithm.privacy is None:
-        return
     for client in plan.clients:
         if client.weight != 1:
             reason = f"privacy needs a weight of 1 for every client, and a client weighs {client.weight:g}"

@@ -6,21 +6,20 @@ from dataclasses import replace
 
 import torch
 
-from manyeyes.core.algorithm import Algorithm, Engine
+from manyeyes.core.algorithm import Algorithm, Engine, PersonalModel
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.state import PERSONAL_MODEL_PREFIX, ClientState, ClientStates, Cohort, RoundContext, ServerState
 
 
 def train_personal_models(
-    algorithm: Algorithm, state: ServerState, plan: RoundPlan, engine: Engine, client_states: ClientStates
+    algorithm: Algorithm,
+    personal_model: PersonalModel,
+    state: ServerState,
+    plan: RoundPlan,
+    engine: Engine,
+    client_states: ClientStates,
 ) -> Cohort:
-    """Train each client's personal model from its last state or, the first time, from the server's weights.
-
-    Without personal models, the cohort has no clients.
-    """
-    personal_model = algorithm.personal_model
-    if personal_model is None or not plan.clients:
-        return Cohort.empty(plan, state.weights)
+    """Train each client's personal model from its last state or, the first time, from the server's weights."""
     correction = personal_model.correction
     if correction.init(torch.zeros(0)) is not None or correction.needs_full_gradient:
         uses = f"personal_model={type(personal_model).__name__} uses {type(correction).__name__}"
@@ -48,8 +47,6 @@ def train_personal_models(
 
 
 def merge_client_states(old: ClientStates, new: dict[int, ClientState], personal: Cohort) -> dict[int, ClientState]:
-    """Return the new states of the clients of a round; without personal models they replace the old ones."""
-    if not personal.plan.clients:
-        return new
+    """Return the new states of the clients of a round that also trained personal models."""
     own = personal.result.client_states
     return {k: old.get(k, {}) | own.get(k, {}) | new.get(k, {}) for k in sorted(own.keys() | new.keys())}

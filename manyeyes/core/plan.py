@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,7 @@ class ClientPlan:
     full_indices: Ints | None = None  # all examples of the client and their weights, where a correction needs them
     full_weights: Floats | None = None
     phase_S: Ints | None = None  # ALL, PERSONAL or SHARED; None: always ALL
+    stream: int | str = 0  # of its random numbers: the client's id or, if it is drawn again, also the number of the draw
 
     @cached_property
     def num_images(self) -> int:
@@ -64,12 +66,14 @@ def plan_round(
     if not len(users):
         return RoundPlan(seed, round, ())
     client_ids, num_held = population.user_ids[users].tolist(), population.num_examples[users].tolist()
-    batches = draw_batches(algorithm, num_held, seed, round, client_ids)
+    streams = random_streams(client_ids)
+    batches = draw_batches(algorithm, num_held, seed, round, streams)
     num_examples_K = np.array([algorithm.batching.num_examples(n) for n in num_held])
     num_steps_K = np.array([len(positions_SB) for positions_SB in batches])
     weights_K = algorithm.client_weighting.weights(algorithm, num_examples_K, num_steps_K, round)
-    uniforms = draw_uniforms(batches, seed, round, client_ids, num_augment_uniforms)
-    seeds_K = np.array([derive_key(seed, "dropout", round, client_id) % 2**40 for client_id in client_ids])
+    phases = [algorithm.batching.phases(num_steps) for num_steps in num_steps_K.tolist()]
+    uniforms = draw_uniforms(batches, seed, round, streams, num_augment_uniforms)
+    seeds_K = np.array([derive_key(seed, "dropout", round, stream) % 2**40 for stream in streams])
     steps = _client_steps(batches, population.offsets[users], seeds_K)
 
     clients = []
@@ -94,15 +98,27 @@ def plan_round(
                 dropout_seeds_S=seeds_S,
                 full_indices=full_indices,
                 full_weights=full_weights,
-                phase_S=algorithm.batching.phases(len(indices_SB)),
+                phase_S=phases[k],
             )
         )
     return RoundPlan(seed, round, tuple(clients))
 
 
-def draw_batches(algorithm: Algorithm, num_held: list[int], seed: int, round: int, client_ids: list[int]) -> list[Ints]:
+def random_streams(client_ids: list[int]) -> list[int | str]:
+    """Return the name of each client's random numbers: its id, and for its further draws their number too."""
+    num_draws: Counter[int] = Counter()
+    streams: list[int | str] = []
+    for client_id in client_ids:
+        streams.append(f"{client_id}/{num_draws[client_id]}" if client_id in num_draws else client_id)
+        num_draws[client_id] += 1
+    return streams
+
+
+def draw_batches(
+    algorithm: Algorithm, num_held: list[int], seed: int, round: int, streams: Sequence[int | str]
+) -> list[Ints]:
     """Return the positions that each client trains on, among its examples [S, B]."""
-    rngs = make_rngs(seed, "draw", round, client_ids)
+    rngs = make_rngs(seed, "draw", round, streams)
     batches = [algorithm.batching.batches(n, rng) for n, rng in zip(num_held, rngs, strict=True)]
     if any((positions_SB >= n).any() for positions_SB, n in zip(batches, num_held, strict=True)):
         name = type(algorithm.batching).__name__
@@ -111,13 +127,13 @@ def draw_batches(algorithm: Algorithm, num_held: list[int], seed: int, round: in
 
 
 def draw_uniforms(
-    batches: Sequence[Ints], seed: int, round: int, client_ids: list[int], num_augment_uniforms: int
+    batches: Sequence[Ints], seed: int, round: int, streams: Sequence[int | str], num_augment_uniforms: int
 ) -> list[Floats | None]:
     """Return the random numbers of each client's augmentation [S, B, D]; None without augmentation."""
     if not num_augment_uniforms:
         return [None] * len(batches)
     shapes = [(*positions_SB.shape, num_augment_uniforms) for positions_SB in batches]
-    rngs = make_rngs(seed, "augment", round, client_ids)
+    rngs = make_rngs(seed, "augment", round, streams)
     return [rng.random(shape, np.float32) for shape, rng in zip(shapes, rngs, strict=True)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
+
+SYNTHETIC = "synthetic images"  # the caveat of a population whose images were made by manyeyes
+CAVEAT_SEPARATOR = "; "
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +135,7 @@ class Population:
     image_indices: Ints
     columns: Mapping[str, NDArray[Any] | Labels] = field(default_factory=dict)  # one entry for each example
     user_names: NDArray[Any] | None = None  # of each user in the source
+    caveats: tuple[str, ...] = ()  # what has to be said of results on these images: SYNTHETIC, "90 of 100 examples"
 
     @staticmethod
     def from_arrays(images: Any, labels: Labels, users: ArrayLike, **columns: ArrayLike | Labels) -> Population:
@@ -266,6 +270,16 @@ class Population:
         return replace(
             self, offsets=np.array([0, len(self)]), user_ids=np.array([-1]), user_names=np.array(["everyone"])
         )
+
+
+def caveats_of(populations: Iterable[Population | None]) -> tuple[str, ...]:
+    """Return the caveats of several populations, each once."""
+    return tuple(dict.fromkeys(caveat for p in populations if p is not None for caveat in p.caveats))
+
+
+def with_caveats(text: str, caveats: Iterable[str]) -> str:
+    """Return a name or a title, followed by what has to be said of its data."""
+    return f"{text} ({CAVEAT_SEPARATOR.join(caveats)})" if tuple(caveats) else text
 
 
 def _as_ids(values: ArrayLike, name: str) -> Ints:

@@ -16,8 +16,15 @@ from manyeyes.core.personal_models import merge_client_states, train_personal_mo
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.rng import derive_key
-from manyeyes.core.round_metrics import round_metrics
-from manyeyes.core.state import Cohort, DivergenceError, MutableClientStates, RoundContext, RoundMetrics, ServerState
+from manyeyes.core.state import (
+    Cohort,
+    DivergenceError,
+    MutableClientStates,
+    RoundContext,
+    RoundMetrics,
+    ServerState,
+    round_metrics,
+)
 
 
 def run_round(
@@ -41,25 +48,28 @@ def run_round(
     noise_seed
         The seed of privacy noise, where several processes must add the same; by default the operating system's.
     """
-    check_private(algorithm)
     plan = plan or plan_round(algorithm, population, seed, state.round, engine.num_augment_uniforms)
     assert (plan.seed, plan.round) == (seed, state.round), "the plan belongs to another round"
-    check_plan(algorithm, plan)
+    if algorithm.privacy is not None:
+        check_private(algorithm)
+        check_plan(plan)
     context = make_context(algorithm, state, engine)
     client_states = {c.client_id: client_state for c in plan.clients if (client_state := clients.get(c.client_id))}
 
-    cohort = Cohort.empty(plan, state.weights)
+    cohort = personal = Cohort.empty(plan, state.weights)
     if plan.clients:
         cohort = Cohort(plan, engine.train(state.weights, plan, context, client_states))
     update_W, aggregated = aggregate_updates(algorithm, state, context, cohort, noise_seed)
     new_state = step_server(algorithm, aggregated, cohort, update_W, len(population.user_ids), engine.num_trainable)
-    personal = train_personal_models(algorithm, state, plan, engine, client_states)
+    if algorithm.personal_model is not None and plan.clients:
+        personal = train_personal_models(algorithm, algorithm.personal_model, state, plan, engine, client_states)
     metrics = round_metrics(algorithm, population, context, cohort, new_state, personal, engine.num_trainable)
     # With privacy, whether a run goes on must not depend on the loss of one client.
     has_loss = algorithm.privacy is None and not math.isnan(metrics.update_norm)
     if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(new_state.weights).all()):
         raise DivergenceError(f"the weights after round {new_state.round} are no longer finite")
-    clients.update(merge_client_states(client_states, cohort.result.client_states, personal))
+    new_states = cohort.result.client_states
+    clients.update(merge_client_states(client_states, new_states, personal) if personal.plan.clients else new_states)
     return new_state, metrics
 
 

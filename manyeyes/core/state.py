@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import Algorithm, ClientOptimizer, Compressor, Correction, Loss
 from manyeyes.core.plan import ClientPlan, RoundPlan
+from manyeyes.core.population import Population
 
 ClientState = dict[str, Tensor]  # by the names below; the tensors of the optimizer state are numbered
 ClientStates = Mapping[int, ClientState]  # by client id
@@ -19,6 +20,7 @@ MutableClientStates = MutableMapping[int, ClientState]
 
 BYTES_PER_FLOAT = 4
 PERSONAL_WEIGHTS, CORRECTION_STATE, OPT_STATE, RESIDUAL = "personal_weights", "correction", "opt_state", "residual"
+PRIVATE_NAME = "(private)"  # of a rejected client
 PERSONAL_MODEL_PREFIX = "personal_model/"  # of the names under which a client keeps the state of its personal model
 
 
@@ -54,6 +56,11 @@ class CohortResult:
     client_states: dict[int, ClientState]  # new states of the accepted clients, by client id
     updates_KW: Tensor | None = None  # each client's update, with `keep_client_updates`
     rejection_reasons: Mapping[int, str] = field(default_factory=dict)  # by client id, where it is not "not finite"
+    clipping_reasons: Mapping[int, str] = field(default_factory=dict)  # by client id, where an update was scaled down
+
+
+def in_plan_order(plan: RoundPlan, states: dict[int, ClientState]) -> dict[int, ClientState]:
+    return {client.client_id: states[client.client_id] for client in plan.clients if client.client_id in states}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +110,7 @@ class RoundMetrics:
     max_client_batches: int  # with privacy, which reveals no single client's: the mean client's
     rejected_clients: tuple[str, ...]  # names of the clients whose update was not accepted
     rejection_reasons: Mapping[str, str] = field(default_factory=dict)  # by name, where it is not "not finite"
+    clipped_clients: Mapping[str, str] = field(default_factory=dict)  # why updates were scaled down, by name
     epsilon: float | None = None  # spent so far
     clipping_norm: float | None = None
     bytes_up: int = 0  # by all clients: updates, and what a correction uploads
@@ -132,3 +140,57 @@ def communication_cost(algorithm: Algorithm, num_shared: int, num_trainable: int
     if correction is not None and correction.downloads and correction.init(torch.zeros(0)) is not None:
         down += BYTES_PER_FLOAT * num_trainable
     return up, down
+
+
+def round_metrics(
+    algorithm: Algorithm,
+    population: Population,
+    context: RoundContext,
+    cohort: Cohort,
+    new_state: ServerState,
+    personal: Cohort,
+    num_trainable: int,
+) -> RoundMetrics:
+    """Return the metrics of a round."""
+    privacy, result, clients = algorithm.privacy, cohort.result, cohort.plan.clients
+    num_steps_K = np.array([c.num_steps for c in clients] or [0])
+    num_images_K = np.array([c.num_images for c in clients])
+    mean_loss = update_norm = math.nan
+    min_clients = 1 if privacy is None else 2  # the mean of one client is that client's own
+    if len(cohort.accepted) >= min_clients:
+        weights_K = num_images_K[result.accepted_K]
+        mean_loss = float(result.loss_K[result.accepted_K] @ weights_K / weights_K.sum())
+        update_norm = float(result.norm_K[result.accepted_K].mean())
+    num_shared = len(new_state.weights) if context.personal_mask is None else int((~context.personal_mask).sum())
+    bytes_up, bytes_down = communication_cost(algorithm, num_shared, num_trainable)
+    reasons = rejection_reasons(population, cohort, personal)
+    clipping = result.clipping_reasons
+    users = {client.client_id: client.user for client in clients if client.client_id in clipping}
+    return RoundMetrics(
+        round=new_state.round,
+        train_loss=mean_loss,
+        update_norm=update_norm,
+        num_clients=len(clients),
+        num_images=int(num_images_K.sum()),
+        max_client_batches=int(num_steps_K.max()) if privacy is None else math.ceil(num_steps_K.mean()),
+        rejected_clients=tuple(reasons) if privacy is None else (PRIVATE_NAME,) * len(reasons),
+        rejection_reasons={name: reason for name, reason in reasons.items() if reason} if privacy is None else {},
+        clipped_clients={population.user_name(users[id]): reason for id, reason in clipping.items()},
+        epsilon=None if privacy is None else privacy.epsilon_spent(new_state.round, new_state.privacy_state),
+        clipping_norm=None if privacy is None else context.clipping_norm,
+        bytes_up=bytes_up * len(clients),
+        bytes_down=bytes_down * len(clients),
+    )
+
+
+def rejection_reasons(population: Population, cohort: Cohort, personal: Cohort) -> dict[str, str]:
+    """Return why clients were rejected, by name; empty for an update that was not finite."""
+    reasons = {
+        population.user_name(client.user): cohort.result.rejection_reasons.get(client.client_id, "")
+        for client in cohort.rejected
+    }
+    for client in personal.rejected:
+        name = population.user_name(client.user)
+        default = f"the personal model of user {name} was not finite and is discarded"
+        reasons.setdefault(name, personal.result.rejection_reasons.get(client.client_id) or default)
+    return reasons

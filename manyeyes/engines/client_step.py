@@ -1,18 +1,29 @@
-"""What every engine does for a client: fetch batches, weigh losses, send the update, and keep state between rounds."""
+"""What engines do for a client: fetch batches, choose the loss, send the update, keep state, and merge the results."""
 
+from collections.abc import Iterable
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from manyeyes.components.losses import default_loss
-from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import Loss, OptState
+from manyeyes.core.numerics import clip, l2_norms
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Ints, Population, take_images
 from manyeyes.core.rng import make_rng
-from manyeyes.core.state import CORRECTION_STATE, OPT_STATE, PERSONAL_WEIGHTS, RESIDUAL, ClientState, RoundContext
+from manyeyes.core.state import (
+    CORRECTION_STATE,
+    OPT_STATE,
+    PERSONAL_WEIGHTS,
+    RESIDUAL,
+    ClientState,
+    CohortResult,
+    RoundContext,
+    in_plan_order,
+)
 
 LossAndGrad = tuple[float, Tensor]
-EPS = 1e-12  # stands for a sum of weights that is 0: examples that count nothing then give no gradient
 
 
 def fetch(population: Population, examples: Ints, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -26,18 +37,13 @@ def training_loss(context: RoundContext, population: Population) -> Loss:
     return default_loss(population.labels.multi) if context.loss is None else context.loss
 
 
-def weighted_mean(losses_B: Tensor, weights_B: Tensor) -> Tensor:
-    """Return sum(w l) / sum(w): Eq. 4 of Hsu et al. 2020, and the plain mean where all weights are 1."""
-    return (losses_B * weights_B).sum() / weights_B.sum().clamp_min(EPS)
-
-
 def simulate_uplink(
     update_W: Tensor, plan: RoundPlan, client: ClientPlan, context: RoundContext, client_state: ClientState
 ) -> tuple[Tensor, float, ClientState]:
     """Return the update that the server receives [W], its norm before clipping, and what the client keeps."""
     if context.compressor is None:
         norm = float(l2_norms(update_W))
-        return _clip(update_W, norm, context.clipping_norm), norm, {}
+        return clip(update_W, norm, context.clipping_norm), norm, {}
     arrays, norm, residual = compress(update_W, plan, client, context, client_state)
     return decompress(arrays, len(update_W), context), norm, residual
 
@@ -54,10 +60,10 @@ def compress(
     if RESIDUAL in client_state:
         shared = shared + client_state[RESIDUAL]
     norm = float(l2_norms(shared))
-    shared = _clip(shared, norm, context.clipping_norm)
+    shared = clip(shared, norm, context.clipping_norm)
     if compressor is None or not len(shared):
         return {"values": shared}, norm, {}
-    arrays = compressor.encode(shared, make_rng(plan.seed, "compress", plan.round, client.client_id))
+    arrays = compressor.encode(shared, make_rng(plan.seed, "compress", plan.round, client.stream))
     if not compressor.error_feedback:
         return arrays, norm, {}
     return arrays, norm, {RESIDUAL: shared - compressor.decode(arrays, len(shared))}
@@ -76,16 +82,12 @@ def decompress(arrays: dict[str, Tensor], num_elements: int, context: RoundConte
     if received.shape != (num_shared,) or received.dtype not in (torch.float32, torch.float64):
         decoded = f"{type(compressor).__name__} decoded {received.dtype} of shape {tuple(received.shape)}"
         raise ValueError(f"compressor={decoded}: return {num_shared} float32 values from decode.")
-    received = _clip(received, float(l2_norms(received)), context.clipping_norm)
+    received = clip(received, float(l2_norms(received)), context.clipping_norm)
     if mask is None:
         return received
     update_W = received.new_zeros(num_elements)
     update_W[~mask] = received
     return update_W
-
-
-def _clip(vector: Tensor, norm: float, max_norm: float) -> Tensor:
-    return vector * min(1.0, max_norm / norm) if norm else vector
 
 
 def make_client_state(
@@ -100,3 +102,30 @@ def make_client_state(
 def persisted_opt_state(client_state: ClientState) -> OptState:
     """Return the state of the client optimizer that a client carries from round to round."""
     return tuple(client_state[name] for name in sorted(client_state) if name.startswith(OPT_STATE))
+
+
+def merge_results(
+    weights: Tensor,
+    plan: RoundPlan,
+    partial_results: Iterable[tuple[list[int], CohortResult]],
+    keep_updates: bool = False,
+) -> CohortResult:
+    """Return the results of parts of a plan as one, in the order of the plan; a client of no part is not accepted.
+
+    Each part is the indices of its clients in the plan, and their result.
+    """
+    num_clients = len(plan.clients)
+    update_W, uploads_P = torch.zeros_like(weights), None
+    updates_KW = weights.new_zeros(num_clients, len(weights)) if keep_updates else None
+    accepted_K, (loss_K, norm_K) = np.zeros(num_clients, bool), np.zeros((2, num_clients))
+    states: dict[int, ClientState] = {}
+    for indices, result in partial_results:
+        update_W += result.update_W
+        if result.uploads_P is not None:
+            uploads_P = result.uploads_P.clone() if uploads_P is None else uploads_P + result.uploads_P
+        if updates_KW is not None and result.updates_KW is not None:
+            updates_KW[indices] = result.updates_KW
+        accepted_K[indices], loss_K[indices], norm_K[indices] = result.accepted_K, result.loss_K, result.norm_K
+        states |= result.client_states
+    client_states = in_plan_order(plan, states)
+    return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, client_states, updates_KW)

@@ -1,4 +1,4 @@
-"""How a round is divided among workers by what its clients cost, and how what the workers return becomes one result.
+"""How a round is divided among workers by what its clients cost.
 
 The most costly work comes first, each to the worker with the least so far, or to several workers together.
 """
@@ -6,15 +6,10 @@ The most costly work comes first, each to the worker with the least so far, or t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from manyeyes.core.plan import ClientPlan, RoundPlan
-from manyeyes.core.state import ClientState, CohortResult
+from manyeyes.core.plan import ClientPlan
 
 STEP_COST = 3.0  # of a step beyond its images, in images: 0.26 ms and 0.077 ms per image, ResNet18 on an H200
 MAX_SPLIT_TIME_FRACTION = 0.8  # a group must bring a client down to this fraction of its time
@@ -98,33 +93,3 @@ def balance(costs: Sequence[float], loads: list[float], indices: Sequence[int] |
         loads[worker] += costs[index]
         assigned[worker].append(index)
     return assigned
-
-
-def merge_results(
-    weights: Tensor,
-    plan: RoundPlan,
-    partial_results: Iterable[tuple[list[int], CohortResult]],
-    keep_updates: bool = False,
-) -> CohortResult:
-    """Return the results of parts of a plan as one, in the order of the plan; a client of no part is not accepted.
-
-    Each part is the indices of its clients in the plan, and their result.
-    """
-    num_clients = len(plan.clients)
-    update_W, uploads_P = torch.zeros_like(weights), None
-    updates_KW = weights.new_zeros(num_clients, len(weights)) if keep_updates else None
-    accepted_K, (loss_K, norm_K) = np.zeros(num_clients, bool), np.zeros((2, num_clients))
-    states: dict[int, ClientState] = {}
-    for indices, result in partial_results:
-        update_W += result.update_W
-        if result.uploads_P is not None:
-            uploads_P = result.uploads_P.clone() if uploads_P is None else uploads_P + result.uploads_P
-        if updates_KW is not None and result.updates_KW is not None:
-            updates_KW[indices] = result.updates_KW
-        accepted_K[indices], loss_K[indices], norm_K[indices] = result.accepted_K, result.loss_K, result.norm_K
-        states |= result.client_states
-    return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, in_plan_order(plan, states), updates_KW)
-
-
-def in_plan_order(plan: RoundPlan, states: dict[int, ClientState]) -> dict[int, ClientState]:
-    return {client.client_id: states[client.client_id] for client in plan.clients if client.client_id in states}

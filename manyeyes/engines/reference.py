@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import local_step, trained_mask
-from manyeyes.core.algorithm import Loss, OptState
+from manyeyes.components.losses import EPS, weighted_mean
+from manyeyes.core.algorithm import OptState
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.registry import register
 from manyeyes.core.rng import derive_key
@@ -27,17 +28,15 @@ from manyeyes.core.state import (
 )
 from manyeyes.engines.base import EngineBase, EngineSetup, deterministic_kernels
 from manyeyes.engines.client_step import (
-    EPS,
     LossAndGrad,
     fetch,
     make_client_state,
+    merge_results,
     persisted_opt_state,
     simulate_uplink,
     training_loss,
-    weighted_mean,
 )
 from manyeyes.engines.distributed.data_parallel import ClientGroup
-from manyeyes.engines.load_balancing import merge_results
 
 FULL_GRADIENT_BATCH = 256  # examples per batch of the gradient over all of a client's data
 
@@ -75,12 +74,13 @@ class ReferenceEngine(EngineBase):
         self, weights: Tensor, plan: RoundPlan, client: ClientPlan, context: RoundContext, client_state: ClientState
     ) -> CohortResult:
         """Return the result of one client; a client whose update is not finite adds nothing to the sums."""
-        with _reproducible_modules(derive_key(plan.seed, "modules", plan.round, client.client_id), self.device):
+        with _reproducible_modules(derive_key(plan.seed, "modules", plan.round, client.stream), self.device):
             update_W, loss, new_state, upload_P = self._train_locally(weights, client, context, client_state)
         received_W, norm, residual = simulate_uplink(update_W, plan, client, context, client_state)
         new_state |= residual
         tensors = (received_W, update_W, upload_P, *new_state.values())
-        is_accepted = math.isfinite(loss) and all(map(_is_finite, tensors))
+        norms = (float(torch.linalg.vector_norm(tensor)) for tensor in tensors if tensor is not None)
+        is_accepted = math.isfinite(loss) and all(map(math.isfinite, norms))
         return CohortResult(
             update_W=client.weight * received_W if is_accepted else torch.zeros_like(weights),
             uploads_P=upload_P if is_accepted else None,
@@ -98,13 +98,13 @@ class ReferenceEngine(EngineBase):
         start, mask, correction = weights.clone(), context.personal_mask, context.correction
         if mask is not None and PERSONAL_WEIGHTS in client_state:
             start[mask] = client_state[PERSONAL_WEIGHTS]
-        theta, correction_state = start[: self.num_trainable], client_state.get(CORRECTION_STATE)
+        correction_state = client_state.get(CORRECTION_STATE)
         offset, full_gradient = None, None
         if correction is not None:
             offset = correction.offset(context.correction_state, correction_state)
             if correction.needs_full_gradient:
                 full_gradient = self.full_gradient(start, client, context)
-        opt_state = persisted_opt_state(client_state) or context.client_optimizer.init(theta)
+        opt_state = persisted_opt_state(client_state) or None
         end, opt_state, loss = self._local_steps(weights, start, client, context, offset, opt_state)
 
         update_W, upload_P = start - end, None
@@ -121,7 +121,7 @@ class ReferenceEngine(EngineBase):
         new_state = make_client_state(
             personal_weights=None if mask is None else end[mask],
             correction_state=correction_state if correction is not None else None,
-            opt_state=opt_state if context.client_optimizer.persist_state else (),
+            opt_state=opt_state or () if context.client_optimizer.persist_state else (),
         )
         return update_W, loss, new_state, upload_P
 
@@ -132,25 +132,25 @@ class ReferenceEngine(EngineBase):
         client: ClientPlan,
         context: RoundContext,
         offset: Tensor | None,
-        opt_state: OptState,
-    ) -> tuple[Tensor, OptState, float]:
+        opt_state: OptState | None,
+    ) -> tuple[Tensor, OptState | None, float]:
         """Return the client's weights after its steps [W], the optimizer state, and the mean loss."""
-        loss_function, server_theta = training_loss(context, self.population), weights[: self.num_trainable]
+        server_theta, num_steps = weights[: self.num_trainable], len(client.example_indices_SB)
         theta, statistics = start[: self.num_trainable], start[self.num_trainable :].clone()
         loss_sum = 0.0
-        for step in range(client.num_steps):
+        for step in range(num_steps):
             phase = None if client.phase_S is None else torch.tensor(client.phase_S[step], device=self.device)
             statistics_before = statistics if phase is None else statistics.clone()
-            loss, grad = self._batch_gradient(theta, statistics, client, step, loss_function)
+            loss, grad = self._batch_gradient(theta, statistics, client, step, context)
             theta, opt_state = local_step(context, theta, server_theta, grad, offset, opt_state, phase)
             if phase is not None:
                 moves = trained_mask(context, phase)[self.num_trainable :]
                 statistics = torch.where(moves, statistics, statistics_before)
             loss_sum += loss
-        return torch.cat([theta, statistics]), opt_state, loss_sum / client.num_steps
+        return torch.cat([theta, statistics]), opt_state, loss_sum / num_steps
 
     def _batch_gradient(
-        self, theta: Tensor, statistics: Tensor, client: ClientPlan, step: int, loss_function: Loss
+        self, theta: Tensor, statistics: Tensor, client: ClientPlan, step: int, context: RoundContext
     ) -> LossAndGrad:
         """Return the loss of one batch and its gradient [P], computed alone or together with a group's members."""
         example_weights, uniforms_SBD = client.example_weights_SB[step], client.augment_uniforms_SBD
@@ -163,10 +163,11 @@ class ReferenceEngine(EngineBase):
             if uniforms_SBD is not None:
                 uniforms = torch.from_numpy(uniforms_SBD[step][selected_B]).to(self.device)
             self.model.module.train()
-            inputs = self.preprocess.augment(images, uniforms)
-            return self._gradient(
-                theta, statistics, inputs, lambda outputs: weighted_mean(loss_function(outputs, targets), weights), seed
-            )
+
+            def batch_loss(outputs: Tensor) -> Tensor:
+                return weighted_mean(training_loss(context, self.population)(outputs, targets), weights)
+
+            return self._gradient(theta, statistics, self.preprocess.augment(images, uniforms), batch_loss, seed)
 
         is_real_B = client.example_indices_SB[step] >= 0
         if self._group is None:
@@ -209,10 +210,6 @@ class ReferenceEngine(EngineBase):
 
     def _to_compute_dtype(self, tensor: Tensor) -> Tensor:
         return tensor.bfloat16() if self.precision == "bf16" else tensor
-
-
-def _is_finite(tensor: Tensor | None) -> bool:
-    return tensor is None or math.isfinite(torch.linalg.vector_norm(tensor))
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
-from manyeyes.components.numerics import l2_norms
+from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.client_step import decompress
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.flower.messages import CONFIG, InvalidReply, TensorSpecs, from_record, parse_config, send_tasks, to_record
+from manyeyes.flower.protection import Bounds, bound_norms, shorten
 from manyeyes.flower.registry import ClientRegistry
 
 REPLY_TYPES = {"round": int, "client_id": int, "num_examples": int, "loss": float, "norm": float}
@@ -40,13 +42,14 @@ class GridEngine(EngineBase):
         self.setup, self.registry, self.config, self.run_id = setup, registry, registry.config, run_id
         self.target_distribution = target_distribution
         self.num_augment_uniforms = 0  # clients draw their own
+        self._is_variance_W = _variances(setup)
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
         """Return the sum of the valid updates; if too few arrive, the missing clients are asked again."""
         start = time.monotonic()
-        accumulator = UpdateAccumulator(weights, plan, context)
+        accumulator = UpdateAccumulator(weights, plan, context, self.registry)
         tensors = {"weights": weights}
         if context.correction_state is not None:
             tensors["correction"] = context.correction_state
@@ -64,9 +67,12 @@ class GridEngine(EngineBase):
         else:
             problem = f"round {plan.round + 1} has {num_valid} valid replies and needs {min_clients}"
             raise PeerLostError(f"{problem}, after {self.config.max_retries} retries ({reasons})")
-        seconds = time.monotonic() - start
-        print(f"round {plan.round + 1}: {num_valid} of {len(plan.clients)} clients in {seconds:.1f} s", flush=True)
-        return accumulator.result(rejections)
+        result = accumulator.result(rejections)
+        clipped = [accumulator.names[client_id] for client_id in result.clipping_reasons]
+        counts, seconds = f"{result.accepted_K.sum()} of {len(plan.clients)}", time.monotonic() - start
+        text = f"round {plan.round + 1}: {counts} clients in {seconds:.1f} s"
+        print(f"{text}, clipped: {shorten(clipped)}" if clipped else text, flush=True)
+        return result
 
     def make_task(
         self, record: ArrayRecord, round: int, client_id: int, client_states: ClientStates, **values: Any
@@ -82,7 +88,7 @@ class GridEngine(EngineBase):
     ) -> dict[int, str]:
         """Add up the updates of the clients that are missing so far; return why clients are still missing."""
         plan, context, nodes = accumulator.plan, accumulator.context, self.registry.connected()
-        names = {client_id: member.name for client_id, member in self.registry.members.by_id.items()}
+        names = accumulator.names
         missing = {c.client_id: c for c in plan.clients if not accumulator.has(c.client_id)}
         rejections = {id: f"{names[id]} is not connected" for id in missing if id not in nodes}
         asked = {nodes[client_id]: client for client_id, client in missing.items() if client_id in nodes}
@@ -115,7 +121,7 @@ class GridEngine(EngineBase):
             raise InvalidReply(f"it reports {values['num_examples']} images, and reported {num_examples} before")
         if not (0 <= values["loss"] <= MAX_LOSS and 0 <= values["norm"] < math.inf):
             raise InvalidReply("its loss or the norm of its update is out of range")
-        update, upload = self._read_tensors(message, context, update_specs)
+        update, upload = self._read_tensors(message, context, update_specs, accumulator.weights)
         max_norm = self.config.max_update_norm
         for vector in (update, upload):
             norm = 0.0 if vector is None else float(l2_norms(vector))
@@ -127,15 +133,22 @@ class GridEngine(EngineBase):
         accumulator.add(client.client_id, update, upload, values["loss"], min(norm, max_norm))
 
     def _read_tensors(
-        self, message: Message, context: RoundContext, update_specs: TensorSpecs
+        self, message: Message, context: RoundContext, update_specs: TensorSpecs, weights: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Return the client's update [W], decompressed, and what its correction uploads [P]."""
         device = self.setup.device
         arrays = from_record(message.content.get("update"), update_specs, device)
+        invalid_reason = getattr(context.compressor, "invalid_reason", None)
+        num_shared = self.setup.model.num_shared
+        num_sent = num_shared if context.personal_mask is None else int((~context.personal_mask).sum())
         try:
-            update = decompress(arrays, self.setup.model.num_shared, context)
-        except (IndexError, RuntimeError, ValueError) as error:
+            reason = invalid_reason(arrays, num_sent) if invalid_reason is not None and num_sent else None
+            update = None if reason else decompress(arrays, num_shared, context)
+        except Exception as error:  # of a compressor, perhaps a user's own, which did not expect these values
             raise InvalidReply("its update cannot be decompressed") from error
+        if update is None:
+            raise InvalidReply(f"its update cannot be decompressed: {reason}")
+        update = torch.where(self._is_variance_W, update.minimum(weights), update)  # no variance becomes negative
         if context.correction is None or not context.correction.uploads:
             return update, None
         upload_specs = {"upload": (torch.float32, (self.num_trainable,))}
@@ -143,17 +156,22 @@ class GridEngine(EngineBase):
 
 
 class UpdateAccumulator:
-    """The sum of the updates in float64, so that the result does not depend on the order in which they arrive."""
+    """The updates of a round: with privacy only their sum, otherwise each of them until all can be compared.
 
-    def __init__(self, weights: Tensor, plan: RoundPlan, context: RoundContext) -> None:
-        self.weights, self.plan, self.context = weights, plan, context
+    Sums are in float64, so that the result does not depend on the order in which updates arrive.
+    """
+
+    def __init__(self, weights: Tensor, plan: RoundPlan, context: RoundContext, registry: ClientRegistry) -> None:
+        self.weights, self.plan, self.context, self.config = weights, plan, context, registry.config
+        self.names = {client_id: member.name for client_id, member in registry.members.by_id.items()}
         num_clients = len(plan.clients)
         self._indices = {client.client_id: index for index, client in enumerate(plan.clients)}
         self._update_W = torch.zeros_like(weights, dtype=torch.float64)
-        self._uploads_P: Tensor | None = None
         self._accepted_K = np.zeros(num_clients, bool)
         self._loss_K, self._norm_K = np.full((2, num_clients), math.nan)
-        self._updates_KW = weights.new_zeros(num_clients, len(weights)) if context.keep_client_updates else None
+        is_private = math.isfinite(context.clipping_norm)
+        self._updates_KW = None if is_private else weights.new_zeros(num_clients, len(weights))
+        self._uploads: dict[int, Tensor] = {}
 
     def has(self, client_id: int) -> bool:
         return bool(self._accepted_K[self._indices[client_id]])
@@ -161,21 +179,60 @@ class UpdateAccumulator:
     def add(self, client_id: int, update_W: Tensor, upload_P: Tensor | None, loss: float, norm: float) -> None:
         index = self._indices[client_id]
         self._accepted_K[index], self._loss_K[index], self._norm_K[index] = True, loss, norm
-        self._update_W += self.plan.clients[index].weight * update_W.double()
         if upload_P is not None:
-            self._uploads_P = upload_P.double() + (0 if self._uploads_P is None else self._uploads_P)
-        if self._updates_KW is not None:
+            self._uploads[client_id] = upload_P
+        if self._updates_KW is None:
+            self._update_W += self.plan.clients[index].weight * update_W.double()
+        else:
             self._updates_KW[index] = update_W
 
-    def result(self, rejection_reasons: Mapping[int, str]) -> CohortResult:
+    def result(self, rejections: Mapping[int, str]) -> CohortResult:
         """Return the result of the round; the server stores of each client only which round it used last."""
+        bounds = Bounds({}, {}, {}) if self._updates_KW is None else self._bound_updates(self._updates_KW)
+        left_out = {id: f"{self.names[id]} is left out: {reason}" for id, reason in bounds.left_out.items()}
         client_states: dict[int, ClientState] = {}
         if _clients_keep_state(self.context):
             accepted = filter(self.has, self._indices)
             client_states = {client_id: {LAST_ROUND: torch.tensor(self.plan.round)} for client_id in accepted}
-        uploads_P = None if self._uploads_P is None else self._uploads_P.float()
-        update_W, statistics = self._update_W.float(), (self._accepted_K, self._loss_K, self._norm_K)
-        return CohortResult(update_W, uploads_P, *statistics, client_states, self._updates_KW, rejection_reasons)
+        return CohortResult(
+            update_W=self._update_W.float(),
+            uploads_P=self._bounded_uploads(),
+            accepted_K=self._accepted_K,
+            loss_K=self._loss_K,
+            norm_K=self._norm_K,
+            client_states=client_states,
+            updates_KW=self._updates_KW if self.context.keep_client_updates else None,
+            rejection_reasons={**rejections, **left_out},
+            clipping_reasons=bounds.clipped,
+        )
+
+    def _bound_updates(self, updates_KW: Tensor) -> Bounds:
+        """Add the updates up, scaled in place to what their norms allow, and return how they were bounded."""
+        accepted = {client_id: k for client_id, k in self._indices.items() if self._accepted_K[k]}
+        bounds = bound_norms({client_id: float(self._norm_K[k]) for client_id, k in accepted.items()}, self.config)
+        for client_id, k in accepted.items():
+            scale = bounds.scales.get(client_id, 1.0)
+            self._accepted_K[k] = scale > 0
+            updates_KW[k] *= scale
+            self._update_W += self.plan.clients[k].weight * updates_KW[k].double()
+        return bounds
+
+    def _bounded_uploads(self) -> Tensor | None:
+        """Return the sum of what the accepted clients uploaded for a correction, clipped like updates."""
+        uploads = {client_id: upload for client_id, upload in self._uploads.items() if self.has(client_id)}
+        if not uploads:
+            return None
+        norms = {client_id: float(l2_norms(upload)) for client_id, upload in uploads.items()}
+        scales = bound_norms(norms, replace(self.config, reject_norm_ratio=0)).scales
+        terms = (upload.double() * scales.get(client_id, 1.0) for client_id, upload in uploads.items())
+        return reduce(torch.add, terms).float()
+
+
+def _variances(setup: EngineSetup) -> Tensor:
+    """Return where the weights are the variances of a BatchNorm [W], which must not become negative."""
+    shapes = setup.model.shapes.items()
+    masks = [torch.full((math.prod(shape),), name.endswith("running_var")) for name, shape in shapes]
+    return torch.cat(masks).to(setup.device)
 
 
 def _update_specs(weights: Tensor, context: RoundContext) -> TensorSpecs:

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import lognorm
 
 from manyeyes.components import SGD, AllClients
-from manyeyes.components.numerics import l2_norms
+from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import plan_round
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, RoundContext

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from manyeyes.algorithms import fedadam, fedavg, fedper, fedprox, local_only, mimelite, scaffold
 from manyeyes.components import BF16, AllClients, Centralized, Int8, TopK, UniformSampler, WeightUniformly
-from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import Algorithm, Compressor
+from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.rng import make_rng

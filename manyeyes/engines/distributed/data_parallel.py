@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from manyeyes.components.losses import EPS
 from manyeyes.core.population import Floats
-from manyeyes.engines.client_step import EPS, LossAndGrad
+from manyeyes.engines.client_step import LossAndGrad
 from manyeyes.models.flat import FlatModel, SeededDropout
 from manyeyes.models.inspection import probe
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from manyeyes.components.losses import weighted_mean
 from manyeyes.core.algorithm import Loss
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.engines.base import compute_dtype, deterministic_kernels
-from manyeyes.engines.client_step import weighted_mean
 from manyeyes.engines.gpu.buffers import PlanBuffers
 from manyeyes.engines.gpu.compiling import compiled, compiling, first_bad_gradient
 from manyeyes.engines.gpu.scheduling import Group, StepRange

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import local_step, trained_mask
-from manyeyes.components.numerics import l2_norms
 from manyeyes.core.algorithm import Correction
+from manyeyes.core.numerics import l2_norms
 from manyeyes.core.state import RoundContext
 from manyeyes.engines.gpu.compiling import capture_graph
 

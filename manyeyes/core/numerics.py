@@ -15,3 +15,8 @@ def l2_norms(vectors: Tensor) -> Tensor:
         return torch.linalg.vector_norm(vectors, dim=-1)
     norms = [torch.linalg.vector_norm(block, dim=-1) for block in vectors.split(CPU_BLOCK_ELEMENTS, -1)]
     return torch.linalg.vector_norm(torch.stack(norms, -1), dim=-1)
+
+
+def clip(vector: Tensor, norm: float, max_norm: float) -> Tensor:
+    """Return a vector of this norm, scaled down to `max_norm` where it is longer."""
+    return vector * min(1.0, max_norm / norm) if norm else vector
