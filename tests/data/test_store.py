@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from manyeyes.data.manifest import Manifest
-from manyeyes.data.store.reader import open_population, verify
+from manyeyes.data.store.reader import open_population
+from manyeyes.data.store.verify import verify
 from manyeyes.data.store.writer import write_store
 from tests.data.manifests import NUM_IMAGES, folder_contents, small_manifest
 
@@ -55,7 +56,7 @@ def test_the_summary_counts(tmp_path: Path, manifest: Manifest) -> None:
     assert (summary.examples, summary.unreadable_images) == (NUM_IMAGES - missing, missing)
     assert summary.problems == {"missing": missing}
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "s").iterdir()}
-    assert summary.bytes == sizes["images.npy"] + sizes["examples.parquet"]
+    assert summary.bytes == sizes["images.npy"] + sizes["examples.parquet"] + sizes["checksums.npy"]
 
 
 def test_numpy_opens_the_images(tmp_path: Path) -> None:

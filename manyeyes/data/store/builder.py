@@ -1,6 +1,5 @@
 """An unfinished store: its images so far, and a log of the chunks that are on the disk."""
 
-import io
 import json
 import os
 import shutil
@@ -10,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from manyeyes.data.store.checksums import npy_header
 from manyeyes.data.store.chunks import CHUNK_SIZE, Chunk
-from manyeyes.io.files import write_text
+from manyeyes.io.files import errors_that_name, write_bytes, write_text
 
-VERSION = 1  # of the format
+VERSION = 2  # of the format
+UNCHECKED_VERSION = 1  # without checksums of single images, which is still read
 WAL = "journal.jsonl"  # the write-ahead log
 IMAGE_FILES = {"raw": "images.npy", "jpeg": "images.jpegs"}
 
@@ -52,39 +51,49 @@ class StoreBuilder:
         lines: list[dict[str, Any]] = []
         with suppress(FileNotFoundError, ValueError), (self.folder / WAL).open() as wal:
             for line in wal:  # up to the first one that is not complete
-                lines.append(json.loads(line))
+                lines.append(_parse_line(line))
         if not lines or lines[0] != self.metadata or not self.images.exists():
             shutil.rmtree(self.store, ignore_errors=True)
             self.store.mkdir()
-            self.images.write_bytes(self._header())
+            write_bytes(self.images, self._header())  # flushed, as the log refers to it
             lines = [self.metadata]
         self.chunks = [line for line in lines[1:] if line["end"] <= self.images.stat().st_size]
         os.truncate(self.images, self.state["end"])  # before writing, since this frees space on a full disk
-        write_text(self.folder / WAL, "".join(json.dumps(line) + "\n" for line in [self.metadata, *self.chunks]))
+        write_text(self.folder / WAL, "".join(map(_format_line, [self.metadata, *self.chunks])))
 
     def add(self, chunk: Chunk) -> None:
         """Append a chunk; it counts when its bytes are on the disk."""
         end, crc = self.state["end"], self.state["crc"]
-        with self.images.open("r+b") as file:
+        with errors_that_name(self.images), self.images.open("r+b") as file:
             file.seek(end)
             file.write(chunk.data)
             file.flush()
             os.fsync(file.fileno())
         line: dict[str, Any] = {"end": end + len(chunk.data), "crc": zlib.crc32(chunk.data, crc)}
-        line |= {"unreadable": chunk.unreadable, "notes": chunk.notes}
+        line |= {"checksums": chunk.checksums, "unreadable": chunk.unreadable, "notes": chunk.notes}
         if self.metadata["encoding"] == "jpeg":
             line["sizes"] = chunk.sizes
-        with (self.folder / WAL).open("a") as wal:
-            wal.write(json.dumps(line) + "\n")
+        with errors_that_name(self.folder / WAL), (self.folder / WAL).open("a") as wal:
+            wal.write(_format_line(line))
         self.chunks.append(line)
 
     def _header(self) -> bytes:
         """Return the first bytes of the images: those of an npy file, if they are raw."""
         shape = (self.metadata["images"], *self.metadata["shape"], 3)
-        header = io.BytesIO()
-        if self.metadata["encoding"] == "raw":
-            np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        return header.getvalue()
+        return npy_header(shape) if self.metadata["encoding"] == "raw" else b""
+
+
+def _format_line(line: dict[str, Any]) -> str:
+    """Return a line of the log, with its checksum."""
+    return json.dumps([line, zlib.crc32(json.dumps(line).encode())]) + "\n"
+
+
+def _parse_line(text: str) -> dict[str, Any]:
+    """Return a line of the log; raise ValueError if it is not complete or damaged."""
+    line, crc = json.loads(text)
+    if not isinstance(line, dict) or crc != zlib.crc32(json.dumps(line).encode()):
+        raise ValueError("the line is damaged")
+    return line
 
 
 def crc32(path: Path) -> int:

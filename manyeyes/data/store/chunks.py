@@ -1,7 +1,9 @@
 """The bytes of a store's images from a source: in chunks, in order, by one process or several."""
 
+import errno
 import pickle
 import signal
+import zlib
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +23,7 @@ from manyeyes.data.decode import DecodedImage, UnreadableImage, decode, fit
 from manyeyes.data.manifest import Source
 from manyeyes.data.store.images import encode
 
+DISK_ERRORS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # not of one image
 CHUNKS_PER_PROCESS = 3  # that are converted ahead
 CHUNK_SIZE = 128  # images that a kill loses at most, and that a process has in memory
 
@@ -31,6 +34,7 @@ class Chunk:
 
     data: bytes
     sizes: list[int]  # bytes of each image
+    checksums: list[int]  # of each image
     unreadable: list[tuple[int, str]]  # row and reason
     notes: list[tuple[int, str]]  # row and property of a readable image
 
@@ -59,7 +63,7 @@ class ConversionJob:
                 unreadable.append((row, str(problem)))
             images.append(image)
             notes += [(row, note) for note in image_notes]
-        return Chunk(b"".join(images), list(map(len, images)), unreadable, notes)
+        return Chunk(b"".join(images), list(map(len, images)), list(map(zlib.crc32, images)), unreadable, notes)
 
     def _convert(self, index: int) -> tuple[bytes, tuple[str, ...]]:
         """Return the bytes of one image as in the store, and its notes."""
@@ -81,6 +85,8 @@ def read_image(source: Source, index: int, size: int | None) -> tuple[bytes, Dec
     try:
         data = source.read(index)
     except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise
         raise UnreadableImage("missing" if isinstance(error, FileNotFoundError) else "unreadable") from None
     if isinstance(data, bytes):
         return data, decode(data, size, source.name(index))

@@ -67,15 +67,21 @@ def sort_examples(manifest: Manifest) -> SortedExamples:
 
 
 def read(
-    path: Path, tasks: Mapping[str, tuple[str, ...]]
+    data: bytes, tasks: Mapping[str, tuple[str, ...]]
 ) -> tuple[NDArray[np.str_], Ints, Ints, dict[str, NDArray[Any] | Labels]]:
     """Return the name of each user, the offsets of their examples, the row of each example, and all other columns."""
-    table = pq.read_table(path, memory_map=True).combine_chunks()
+    table = pq.read_table(pa.BufferReader(data)).combine_chunks()
     arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
     runs = pc.run_end_encode(arrays.pop("user"))
     offsets = np.concatenate([[0], runs.run_ends.to_numpy()]).astype(np.int64)
     rows = arrays.pop("row").to_numpy()
+    if rows.dtype.kind not in "iu":
+        raise ValueError(f"its rows are {rows.dtype} and not whole numbers")
     columns = {k: _to_labels(array, tasks[k]) if k in tasks else _to_numpy(array) for k, array in arrays.items()}
+    for task, classes in tasks.items():
+        _, ids = columns[task].nonzero()
+        if len(ids) and not 0 <= ids.min() <= ids.max() < len(classes):
+            raise ValueError(f"its labels of {task} are not among its {len(classes)} classes")
     return _to_numpy(runs.values), offsets, rows, columns
 
 

@@ -11,6 +11,8 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints
+from manyeyes.data.store.checksums import FIX, ImageChecksums
+from manyeyes.io.parsing import named_if_damaged
 
 READ_THREADS = 8  # they mostly wait for the disk
 MAX_READ_BYTES = 2**24  # that one thread reads at a time
@@ -27,9 +29,11 @@ class MemoryMappedImages:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._file = path, path.open("rb", buffering=0)
+    def __init__(self, path: Path, checksums: ImageChecksums | None = None) -> None:
+        self._path, self._file, self._checksums = path, path.open("rb", buffering=0), checksums
         array: Any = np.load(path, mmap_mode="r")
+        if array.dtype != np.uint8 or array.ndim != 4 or not array.flags.c_contiguous:
+            raise ValueError(f"{path} has {array.dtype} of shape {array.shape}, and no images: {FIX}")
         self.shape, self._start = array.shape, array.offset
 
     def __len__(self) -> int:
@@ -58,9 +62,12 @@ class MemoryMappedImages:
                 count -= len(buffers.pop(0))
             if count:
                 buffers[0] = buffers[0][count:]
+        if self._checksums is not None:
+            for index in indices.tolist():
+                self._checksums.check(int(rows[index]), images[index])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MemoryMappedImages, (self._path,)
+        return MemoryMappedImages, (self._path, self._checksums)
 
 
 class JpegImages:
@@ -68,9 +75,12 @@ class JpegImages:
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, path: Path, height: int, width: int) -> None:
-        self._args = (path, height, width)
+    def __init__(self, path: Path, height: int, width: int, checksums: ImageChecksums | None = None) -> None:
+        self._args, self._checksums = (path, height, width, checksums), checksums
         self._offsets, self._file = np.load(path.with_name("offsets.npy")), path.open("rb", buffering=0)
+        size = os.fstat(self._file.fileno()).st_size
+        if not is_ascending(self._offsets) or self._offsets[0] < 0 or self._offsets[-1] > size:
+            raise ValueError(f"{path.with_name('offsets.npy')} is damaged: {FIX}")
         self.shape = (len(self._offsets) - 1, height, width, 3)
 
     def __len__(self) -> int:
@@ -86,8 +96,12 @@ class JpegImages:
 
     def _decode(self, row: int, image_HWC: NDArray[np.uint8]) -> None:
         begin, end = int(self._offsets[row]), int(self._offsets[row + 1])
-        if end > begin:
-            simplejpeg.decode_jpeg(os.pread(self._file.fileno(), end - begin, begin), "RGB", buffer=image_HWC)
+        data = os.pread(self._file.fileno(), end - begin, begin)
+        if self._checksums is not None:
+            self._checksums.check(row, data)
+        if data:
+            with named_if_damaged(self._args[0], FIX):
+                simplejpeg.decode_jpeg(data, "RGB", buffer=image_HWC)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return JpegImages, self._args
@@ -99,6 +113,12 @@ def row_indices(rows: Any, count: int) -> Ints:
     if indices.size and not (indices.min() >= 0 and indices.max() < count):
         raise IndexError(f"rows are {indices.min()} to {indices.max()}: give rows from 0 to {count - 1}")
     return indices
+
+
+def is_ascending(offsets: NDArray[Any]) -> bool:
+    """Return whether an array has offsets of images: whole numbers, of which none is smaller than the one before."""
+    is_vector = offsets.ndim == 1 and len(offsets) > 0 and offsets.dtype.kind in "iu"
+    return is_vector and bool((offsets[1:] >= offsets[:-1]).all())
 
 
 def encode(pixels_HWC: NDArray[np.uint8]) -> bytes:

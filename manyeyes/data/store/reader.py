@@ -25,6 +25,7 @@ from manyeyes.data.store.checksums import CHECKSUMS_FILE, FIX, ImageChecksums, n
 from manyeyes.data.store.hdf5 import open_hdf5
 from manyeyes.data.store.images import JpegImages, MemoryMappedImages
 from manyeyes.data.store.meta import EXAMPLES_FILE, read_meta
+from manyeyes.io.parsing import named_if_damaged
 
 
 @register("dataset", "store")
@@ -45,9 +46,13 @@ def open_population(path: Path, task: str | None = None) -> Population:
     check_sizes(path, meta)
     tasks = {name: tuple(classes) for name, classes in meta["tasks"].items()}
     data = read_checked(path / EXAMPLES_FILE, meta["crc32"][EXAMPLES_FILE])
-    user_names, offsets, rows, columns = examples.read(data, tasks)
-    labels: Any = columns[next(iter(tasks))]
-    images = open_images(path.absolute(), meta)
+    with named_if_damaged(path / EXAMPLES_FILE, FIX):
+        user_names, offsets, rows, columns = examples.read(data, tasks)
+        labels: Any = columns[next(iter(tasks))]
+    with named_if_damaged(path, FIX):
+        images = open_images(path.absolute(), meta)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(images):
+        raise ValueError(f"{path / EXAMPLES_FILE} has rows that are not among the {len(images)} images: {FIX}")
     if CHECKSUMS_FILE not in meta["crc32"]:
         fix = f"`manyeyes data verify {path} --add-checksums` checks it and adds them"
         warnings.warn(f"{path} has no checksums of its images: {fix}", stacklevel=2)

@@ -1,13 +1,10 @@
 """The writer of a store: from a manifest to a complete folder, resumable after any interruption."""
 
-import errno
-import io
-import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,11 @@ from manyeyes.data.decode import UnreadableImage
 from manyeyes.data.download.fetch import check_space
 from manyeyes.data.manifest import Files, Manifest
 from manyeyes.data.store.builder import IMAGE_FILES, VERSION, StoreBuilder, crc32
+from manyeyes.data.store.checksums import CHECKSUMS_FILE, to_npy
 from manyeyes.data.store.chunks import CHUNK_SIZE, ConversionJob, convert, read_image
 from manyeyes.data.store.examples import RESERVED_COLUMNS, SortedExamples, sort_examples
-from manyeyes.io.files import acquire_lock, atomic_write, sync_folder, write_bytes, write_text
+from manyeyes.data.store.meta import meta_text
+from manyeyes.io.files import DISK_FULL, acquire_lock, atomic_write, make_folder, sync_folder, write_bytes, write_text
 
 JPEG_FRACTION = 0.2  # of the raw bytes, measured on photographs of 256 x 256
 MIN_CHUNKS_PER_PROCESS = 8  # fewer are converted before another process would have started
@@ -41,6 +40,7 @@ class Summary:
     unreadable_images: int  # examples whose image cannot be read
     problems: dict[str, int]  # the number of each kind; prepare.log names them
     bytes: int
+    caveats: tuple[str, ...] = ()  # what has to be said of the store
 
 
 def write_store(
@@ -62,10 +62,10 @@ def write_store(
     if os.path.ismount(out):
         raise ValueError(f"{out} is a mount point, and a store is renamed into place: give a folder in it")
     folder = out.with_name(f".{out.name}.preparing")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with acquire_lock(out, folder / ".lock"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             content = "a store" if (out / "meta.json").exists() else "something else"
             raise ValueError(f"{out} already contains {content}: delete it, or choose another folder")
         sorted_examples = sort_examples(manifest)
@@ -84,13 +84,14 @@ def write_store(
         builder.resume()
         _check_space(out, builder)
         job = ConversionJob(manifest.source, sorted_examples.images, size, shape, encoding)
-        _convert_images(builder, job, out, processes, progress)
-        meta = _write_other_files(builder, sorted_examples)
-        builder.store.replace(out)
-        sync_folder(out.parent)
-        shutil.rmtree(folder)
+        with _advice(builder):
+            _convert_images(builder, job, processes, progress)
+            meta = _write_other_files(builder, sorted_examples)
+            builder.store.replace(out)
+            sync_folder(out.parent)
+        shutil.rmtree(folder, ignore_errors=True)
     counts = {name: meta[name] for name in ("users", "examples", "images", "unreadable_images", "problems")}
-    return Summary(out, **counts, bytes=sum(meta["bytes"].values()))
+    return Summary(out, **counts, bytes=sum(meta["bytes"].values()), caveats=tuple(meta["caveats"]))
 
 
 def _check_options(manifest: Manifest, size: int | None, encoding: str, processes: int | None) -> None:
@@ -113,35 +114,51 @@ def _first_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
 
 
 def _check_space(out: Path, builder: StoreBuilder) -> None:
-    height, width = builder.metadata["shape"]
     is_jpeg = builder.metadata["encoding"] == "jpeg"
-    size = int(builder.metadata["images"] * height * width * 3 * (JPEG_FRACTION if is_jpeg else 1))
     fix = "choose a smaller size" if is_jpeg else "choose a smaller size or encoding=jpeg"
-    check_space(out.parent, size - builder.state["end"], str(out), fix)
+    check_space(out.parent, _remaining_bytes(builder), str(out), fix)
+
+
+def _remaining_bytes(builder: StoreBuilder) -> int:
+    """Return about how many bytes of images are still to be written."""
+    height, width = builder.metadata["shape"]
+    fraction = JPEG_FRACTION if builder.metadata["encoding"] == "jpeg" else 1
+    return int(builder.metadata["images"] * height * width * 3 * fraction) - int(builder.state["end"])
+
+
+@contextmanager
+def _advice(builder: StoreBuilder) -> Iterator[None]:
+    """Say in the error of a file, or after Ctrl-C, what is done and how to go on."""
+    total = builder.metadata["images"]
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        reason, space = error.strerror, ""
+        if error.errno in DISK_FULL:
+            reason, space = "the disk is full", f"free about {max(_remaining_bytes(builder) / 1e6, 1):,.0f} MB and "
+        done = f"{builder.num_images} of {total} images are done"
+        raise OSError(
+            error.errno, f"{reason}; {done}: {space}run the same command again", error.filename or str(builder.folder)
+        ) from error
+    except KeyboardInterrupt:
+        done = f"{builder.num_images} of {total} images are done"
+        raise KeyboardInterrupt(f"stopped; {done}: run the same command again to continue") from None
 
 
 def _convert_images(
-    builder: StoreBuilder, job: ConversionJob, out: Path, processes: int | None, progress: Progress | None
+    builder: StoreBuilder, job: ConversionJob, processes: int | None, progress: Progress | None
 ) -> None:
     """Convert the chunks that are missing; an interruption loses none of the others."""
     report = progress or (lambda done, total: None)
     total = len(job.images)
     processes = processes or max(1, min(os.cpu_count() or 1, job.num_chunks // MIN_CHUNKS_PER_PROCESS))
     report(builder.num_images, total)
-    try:
-        with closing(convert(job, len(builder.chunks), min(processes, job.num_chunks))) as chunks:
-            for chunk in chunks:
-                builder.add(chunk)
-                report(builder.num_images, total)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        count = f"{builder.num_images} of {total} images are done"
-        message = f"the disk is full; {count}: free space and run the same command again"
-        raise OSError(error.errno, message, str(out)) from error
-    except KeyboardInterrupt:
-        count = f"{builder.num_images} of {total} images are done"
-        raise KeyboardInterrupt(f"stopped; {count}: run the same command again to continue") from None
+    with closing(convert(job, len(builder.chunks), min(processes, job.num_chunks))) as chunks:
+        for chunk in chunks:
+            builder.add(chunk)
+            report(builder.num_images, total)
 
 
 def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -> dict[str, Any]:
@@ -156,13 +173,13 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
         name = manifest.source.name(int(sorted_examples.images[row]))
         count = len(sorted_examples.images)
         raise ValueError(f"None of the {count} images can be read; the first, {name}, is {reason}: check them")
-    files = [builder.images.name, "examples.parquet"]
+    files = [builder.images.name, "examples.parquet", CHECKSUMS_FILE]
     if builder.metadata["encoding"] == "jpeg":
         sizes = [size for chunk in builder.chunks for size in chunk["sizes"]]
-        offsets = io.BytesIO()
-        np.save(offsets, np.cumsum([0, *sizes]).astype("<i8"))
-        write_bytes(store / "offsets.npy", offsets.getvalue())
+        write_bytes(store / "offsets.npy", to_npy(np.cumsum([0, *sizes]).astype("<i8")))
         files.insert(1, "offsets.npy")
+    checksums = [checksum for chunk in builder.chunks for checksum in chunk["checksums"]]
+    write_bytes(store / CHECKSUMS_FILE, to_npy(np.array(checksums, "<u4")))
     atomic_write(store / "examples.parquet", readable.write)
     problems = _problems(builder, sorted_examples, unreadable)
     lines = [f"{kind}\t{''.join(c if c.isprintable() else ascii(c)[1:-1] for c in name)}\n" for kind, name in problems]
@@ -173,15 +190,22 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
         "examples": len(readable.manifest),
         "images": len(sorted_examples.images) - len(unreadable),
         "unreadable_images": len(manifest) - len(readable.manifest),
+        "caveats": _caveats(manifest, len(readable.manifest)),
         "problems": dict(sorted(Counter(kind for kind, _ in problems).items())),
         "bytes": {name: (store / name).stat().st_size for name in files},
         "crc32": {name: builder.state["crc"] if name == builder.images.name else crc32(store / name) for name in files},
         "notes": dict(manifest.notes),
         "tasks": {name: list(labels.classes) for name, labels in manifest.labels.items()},
     }
-    text = json.dumps(meta, indent=1, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
-    write_text(store / "meta.json", f"{text}\n")
+    write_text(store / "meta.json", meta_text(meta))
     return meta
+
+
+def _caveats(manifest: Manifest, num_examples: int) -> list[str]:
+    """Return what has to be said of the store: the caveats of its manifest, and whether examples are missing."""
+    num_listed = len(manifest) + manifest.num_missing
+    partial = [f"{num_examples:,} of {num_listed:,} examples"] if num_examples < num_listed else []
+    return [*manifest.caveats, *partial]
 
 
 def _problems(
