@@ -1,5 +1,6 @@
 """Atomic writes: a file is complete or not there; it is written to a temporary file, flushed and renamed."""
 
+import errno
 import fcntl
 import os
 import weakref
@@ -8,19 +9,41 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file and rename it to `path`; if it fails, `path` keeps its old content."""
     temp_path = path.with_name(f".{path.name}.writing")
+    with errors_that_name(path):
+        try:
+            write(temp_path)
+            with temp_path.open("rb") as file:
+                os.fsync(file.fileno())
+            temp_path.replace(path)
+        except BaseException:
+            with suppress(OSError):  # the first error says more
+                temp_path.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextmanager
+def errors_that_name(path: Path) -> Iterator[None]:
+    """Give errors of the operating system the name of a file: those of writing and flushing have none."""
     try:
-        write(temp_path)
-        with temp_path.open("rb") as file:
-            os.fsync(file.fileno())
-        temp_path.replace(path)
-    except BaseException:
-        temp_path.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def write_all(file: IO[bytes], data: bytes) -> None:
+    """Write to a file without a buffer, which may take only a part at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -34,32 +57,45 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder, so that a file renamed into it survives a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Flush the names in a folder, so that a file renamed into it survives a power loss."""
+    with errors_that_name(folder):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
-def acquire_lock(path: Path, lock: Path) -> IO[str]:
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it, so that they survive a power loss."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        sync_folder(folder.parent)
+
+
+def acquire_lock(path: Path, lock: Path) -> IO[bytes]:
     """Lock `path` until the returned file is closed; raise ValueError with the process id if another one holds it."""
     while True:
-        file = lock.open("a+")
+        file = lock.open("a+b", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            owner = file.read().strip() or "unknown"
+            owner = file.read().decode(errors="replace").strip() or "unknown"
             file.close()
             raise ValueError(f"{path} is in use by process {owner}: wait for it, or choose another folder") from None
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
                 break
         file.close()  # its former holder removed the lock between our two calls
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    try:
+        with errors_that_name(lock):
+            file.truncate(0)
+            write_all(file, str(os.getpid()).encode())
+    except OSError:
+        file.close()
+        raise
     _LOCKS.add(file)
     return file
 
@@ -72,7 +108,8 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            with suppress(OSError):  # the next one to lock it uses the same file
+                lock.unlink(missing_ok=True)
 
 
 def _release_after_fork() -> None:
@@ -81,5 +118,5 @@ def _release_after_fork() -> None:
         file.close()
 
 
-_LOCKS: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+_LOCKS: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_release_after_fork)

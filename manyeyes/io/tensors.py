@@ -1,6 +1,5 @@
 """Tensor files in safetensors format with a checksum: a file that has changed since it was written is refused."""
 
-import errno
 import json
 import zlib
 from collections.abc import Mapping
@@ -9,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from manyeyes.io.files import atomic_write
+from manyeyes.io.files import write_bytes
 
 CHECKSUM_KEY = "crc32"  # in the metadata of a file
 
@@ -36,21 +35,15 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> int:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file in one step, with a checksum and the permissions of other new files."""
+    """Write a safetensors file in one step, with a checksum.
+
+    `safetensors.torch.save_file` is not used: a killed process leaves a file of a random name, and errors have no number.
+    """
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     checked = dict(metadata or {})
     checked[CHECKSUM_KEY] = f"{checksum(copies, checked):08x}"
 
-    def write(temp_path: Path) -> None:
-        temp_path.touch()
-        mode = temp_path.stat().st_mode
-        save_file(copies, temp_path, checked)
-        temp_path.chmod(mode)  # safetensors creates files that only their owner can read
-
-    try:
-        atomic_write(path, write)
-    except SafetensorError as error:  # how safetensors reports a full disk
-        raise OSError(errno.EIO, str(error), str(path)) from error
+    write_bytes(path, save(copies, checked))
 
 
 def read_tensors(path: Path, device: torch.device | None = None) -> TensorFile:

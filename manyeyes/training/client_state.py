@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.state import ClientState
+from manyeyes.io.files import errors_that_name, sync_folder
 
 COPY_BYTES = 2**24  # that are copied at a time
 
@@ -124,7 +125,8 @@ class ClientStateStore(MutableMapping[int, ClientState]):
         self._unwritten.clear()
         self._uncommitted.clear()
         if self._path is not None and self._open_file is not None:
-            os.fsync(self._open_file.fileno())
+            with errors_that_name(self._path):
+                os.fsync(self._open_file.fileno())
         return torch.tensor(list(self._records.values()), dtype=torch.int64).view(-1, 4)
 
     def commit(self) -> None:
@@ -139,8 +141,11 @@ class ClientStateStore(MutableMapping[int, ClientState]):
 
     @property
     def _file(self) -> IO[bytes]:
-        if self._open_file is None:
-            self._open_file = self._path.open("w+b", buffering=0) if self._path else TemporaryFile(buffering=0)  # noqa: SIM115
+        if self._open_file is None and self._path is not None:
+            self._open_file = self._path.open("w+b", buffering=0)
+            sync_folder(self._path.parent)  # a checkpoint must not be there without it
+        elif self._open_file is None:
+            self._open_file = TemporaryFile(buffering=0)  # noqa: SIM115
         return self._open_file
 
     def _add_to_cache(self, client_id: int, state: ClientState) -> bool:
@@ -166,11 +171,9 @@ class ClientStateStore(MutableMapping[int, ClientState]):
         else:
             offset, self._end = self._end, self._end + len(data)
         written = 0
-        try:
+        with errors_that_name(self._path or Path(gettempdir())):
             while written < len(data):
                 written += os.pwrite(self._file.fileno(), memoryview(data)[written:], offset + written)
-        except OSError as error:  # such as a full disk, which names no file
-            raise OSError(error.errno, error.strerror, str(self._path or gettempdir())) from error
         self._uncommitted.add(offset)
         self._records[client_id] = Record(client_id, offset, len(data), checksum(client_id, data))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,13 +16,13 @@ import torch
 import yaml
 
 from manyeyes.core.state import DivergenceError, ServerState
-from manyeyes.io.files import acquire_lock, write_text
+from manyeyes.io.files import DISK_FULL, acquire_lock, errors_that_name, make_folder, sync_folder, write_all, write_text
 from manyeyes.training import checkpoint as checkpoints
 from manyeyes.training import run_files
 from manyeyes.training.checkpoint import CallbackState, Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.environment import environment
-from manyeyes.training.run_files import Event, check_version
+from manyeyes.training.run_files import Event, check_version, parse_event
 
 
 class RunFolder:
@@ -30,12 +31,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path, self.metrics = path, path / run_files.METRICS_FILE
         self.checkpoint, self.client_states = path / run_files.CHECKPOINT_FILE, path / run_files.CLIENT_STATES_FILE
-        self._lock: IO[str] | None = None
+        self.saved_round: int | None = None  # of the checkpoint
+        self._lock: IO[bytes] | None = None
         self._is_claimed = False  # whether the run in the folder is the current one
 
     def __enter__(self) -> RunFolder:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             self._lock = acquire_lock(self.path, self.path / run_files.LOCK_FILE)
         except OSError as error:
             raise ValueError(f"The run folder {self.path} cannot be created: {error.strerror}.") from error
@@ -43,11 +45,15 @@ class RunFolder:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         assert self._lock is not None, "the folder was not entered"
+        file_error = self._file_error(error) if isinstance(error, OSError) and error.filename else None
+        error = file_error or error
         if self._is_claimed and isinstance(error, Exception):
             file = run_files.DIVERGED_FILE if isinstance(error, DivergenceError) else run_files.FAILED_FILE
             with suppress(OSError):  # such as the full disk that the run has failed for
                 self.write_text(file, f"{str(error) or type(error).__name__}\n")
         self._lock.close()  # the file stays, so that no two processes lock two different files
+        if file_error is not None:
+            raise file_error from error
 
     def create(self, engine: Mapping[str, str] | None = None) -> None:
         """Record where a new run runs, and on what engine; refuse a folder that has a run already."""
@@ -68,6 +74,7 @@ class RunFolder:
             raise ValueError(f"{self.path} is a run with other data, model, algorithm or seed: continue it with {fix}.")
         check_metrics(self.metrics, checkpoint)  # before anything is written
         self._claim()
+        self.saved_round = checkpoint.state.round
         return checkpoint
 
     def write_config(self, description: Mapping[str, Any]) -> None:
@@ -79,6 +86,18 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         write_text(self.path / name, text)
+
+    def _file_error(self, error: OSError) -> OSError:
+        """Return an error of a file that also says what of the run is saved and how to go on."""
+        if self.saved_round is None:
+            saved, fix = "no round is saved", "start the run again"
+        else:
+            saved = f"the run is saved up to round {self.saved_round}"
+            fix = f"continue with `manyeyes run {shlex.quote(f'resume={self.path}')}`"
+        if error.errno in DISK_FULL:
+            sizes = [path.stat().st_size for path in (self.checkpoint, self.client_states) if path.exists()]
+            fix = f"free about {max(sum(sizes) / 1e6, 1):,.0f} MB and {fix}"
+        return OSError(error.errno, f"{error.strerror}; {saved}: {fix}", error.filename)
 
     def _claim(self) -> None:
         """Take over the folder, without the failure of an earlier attempt; a process without the lock only reads."""
@@ -101,34 +120,39 @@ class Recorder:
     ) -> None:
         """Continue `metrics.jsonl` where the checkpoint was written: later lines belong to rounds that are repeated."""
         self.path = None if folder is None else folder.path  # None where nothing is written
+        self._folder = folder
         self.events, self._fingerprint = list[Event](), fingerprint
         self._metrics: IO[bytes] | None = None
         if folder is None:
             return
         size = checkpoint.metrics_bytes if checkpoint else 0
         self._metrics_crc = check_metrics(folder.metrics, checkpoint) if checkpoint and size else 0
-        self._metrics = folder.metrics.open("ab")
-        self._metrics.truncate(size)
-        self._metrics.seek(size)  # truncate leaves the position, which `save` records, behind the end
+        self._metrics = folder.metrics.open("ab", buffering=0)  # or closing it would write again what has failed
+        with errors_that_name(folder.metrics):
+            self._metrics.truncate(size)
+            self._metrics.seek(size)  # truncate leaves the position, which `save` records, behind the end
+        sync_folder(folder.path)  # a checkpoint must not be there without the metrics file
         self.events = read_events(folder.metrics)
 
     def write(self, event: Event) -> None:
         self.events.append(event)
         if self._metrics is not None:
             line = json.dumps(event).encode() + b"\n"
-            self._metrics.write(line)
-            self._metrics.flush()
+            with errors_that_name(Path(self._metrics.name)):
+                write_all(self._metrics, line)
             self._metrics_crc = zlib.crc32(line, self._metrics_crc)
 
     def save(self, state: ServerState, clients: ClientStateStore, callbacks: Mapping[str, CallbackState]) -> None:
         """Write the events and the clients' states to disk, then the checkpoint that refers to them."""
-        if self.path is None or self._metrics is None:
+        if self._folder is None or self._metrics is None:
             return
-        os.fsync(self._metrics.fileno())
+        with errors_that_name(Path(self._metrics.name)):
+            os.fsync(self._metrics.fileno())
         metrics = self._metrics.tell(), self._metrics_crc
         checkpoint = Checkpoint(state, clients.flush(), metrics[0], self._fingerprint, callbacks, metrics[1])
-        checkpoints.save(self.path / run_files.CHECKPOINT_FILE, checkpoint)
+        checkpoints.save(self._folder.checkpoint, checkpoint)
         clients.commit()
+        self._folder.saved_round = state.round
 
     def close(self) -> None:
         if self._metrics is not None:
@@ -150,5 +174,7 @@ def check_metrics(path: Path, checkpoint: Checkpoint) -> int:
 
 def read_events(path: Path) -> list[Event]:
     """Return the events of a metrics file; a last line that a crash cut off is ignored."""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [json.loads(line) for line in lines]
+    events = [parse_event(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    if None in events:
+        raise ValueError(f"{path} is damaged at line {events.index(None) + 1}: restore it, or start a new run.")
+    return [event for event in events if event is not None]

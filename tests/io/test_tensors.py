@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from manyeyes.io import tensors as module
@@ -73,12 +73,11 @@ def test_tensors_that_share_memory_are_written(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_os_error_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def save_to_full_disk(tensors: object, path: Path, metadata: object) -> None:
-        path.write_bytes(b"ha")
-        # As safetensors 0.8.0 does on a full tmpfs.
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+    def write_to_full_disk(path: Path, data: bytes) -> None:
+        path.write_text("ha")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "save_file", save_to_full_disk)
+    monkeypatch.setattr(Path, "write_bytes", write_to_full_disk)
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_tensors(tmp_path / "model", {})
     assert caught.value.filename == str(tmp_path / "model")

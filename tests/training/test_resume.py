@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from manyeyes.algorithms import NAMED_ALGORITHMS, fedavg, fedavgm
 from manyeyes.components import Adam, MatchingLayers, Schedule, WeightUniformly
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.io import tensors as tensor_files
+from manyeyes.io.files import atomic_write
 from manyeyes.models import build_model
 from manyeyes.training import checkpoint
 from tests.damage import flip_bit
@@ -188,15 +189,19 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_the_run_can_be_resumed(
     run(population, fedavgm(cohort_size=3), tmp_path / "uninterrupted", rounds=8)
     saved_paths = []
 
-    def fail_from_the_fourth_on(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None) -> None:
+    def fail_from_the_fourth_on(path: Path, data: bytes) -> None:
         saved_paths.append(path)
         if len(saved_paths) >= 4:
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
-        save_file(tensors, path, metadata)
+        path.write_bytes(data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tensor_files, "save_file", fail_from_the_fourth_on)
+        patch.setattr(
+            tensor_files,
+            "write_bytes",
+            lambda path, data: atomic_write(path, partial(fail_from_the_fourth_on, data=data)),
+        )
         with pytest.raises(OSError, match="No space left on device"):
             run(population, fedavgm(cohort_size=3), tmp_path / "full", rounds=8)
     assert checkpoint.load(tmp_path / "full" / "checkpoint.safetensors", CPU).state.round == 2

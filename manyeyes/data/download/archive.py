@@ -16,7 +16,7 @@ from typing import IO, Any, Self
 
 from manyeyes.data.clean_spawn import CleanSpawnContext
 from manyeyes.data.download.fetch import CHUNK_BYTES, Progress, check_space, no_progress
-from manyeyes.io.files import exclusive_lock, write_text
+from manyeyes.io.files import exclusive_lock, make_folder, write_text
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 MARKER_FOLDER = ".extracted"  # contains a file for each archive that is completely in the folder
@@ -31,7 +31,7 @@ def extract(archive: Path, into: Path) -> None:
     if not archive.is_file():
         raise ValueError(f"Archive {archive} does not exist: check the path")
     marker = into / MARKER_FOLDER / archive.name
-    marker.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(marker.parent)
     with exclusive_lock(marker):
         if marker.is_file() and marker.read_text() == _fingerprint(archive):
             return
@@ -46,6 +46,7 @@ def extract(archive: Path, into: Path) -> None:
             unpacked.mkdir()
             _unpack(archive, unpacked)
             _merge(unpacked, into)
+            os.sync()  # the marker must not be there without the files; a flush of each would take hours
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
         write_text(marker, _fingerprint(archive))
