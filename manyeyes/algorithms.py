@@ -103,14 +103,19 @@ def fedir(target_distribution: tuple[float, ...] | None = None, **fedavg_options
     return replace(fedavg(**fedavg_options), example_weighting=ImportanceReweighting(target_distribution))
 
 
-@named(VirtualClientBatching, SGD, cohort_size=SizeWeightedSampler)
+@named(VirtualClientBatching, SGD, cohort_size=SizeWeightedSampler, replacement=SizeWeightedSampler)
 def fedvc(
-    cohort_size: int = 10, virtual_client_size: int = 256, batch_size: int = 64, lr: float = 0.01, **sgd_options: Any
+    cohort_size: int = 10,
+    virtual_client_size: int = 256,
+    batch_size: int = 64,
+    lr: float = 0.01,
+    replacement: bool = False,
+    **sgd_options: Any,
 ) -> Algorithm:
     """Hsu et al. 2020, section 5.3: virtual clients of equal size."""
     return replace(
         fedavg(),
-        sampler=SizeWeightedSampler(cohort_size),
+        sampler=SizeWeightedSampler(cohort_size, replacement),
         batching=VirtualClientBatching(virtual_client_size, batch_size),
         client_optimizer=SGD(lr, **sgd_options),
         client_weighting=WeightUniformly(),

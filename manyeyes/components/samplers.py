@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from manyeyes.components.corrections import ProximalTerm
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.registry import component, describe, option
 
 MAX_PASSES = 64  # of random images before the rest of a size-weighted cohort is drawn exactly
 COHORT_SIZE_HELP = "clients per round"
+REPLACEMENT_HELP = "whether a client may be drawn several times in a round"
 SLOTS_OF_SEVERAL_CLIENTS = ("correction", "personal_layers", "compressor", "aggregator", "personal_model", "adaptation")
 
 
@@ -17,6 +19,24 @@ def exceeds_population(self: Any, algorithm: Algorithm, population: Population) 
     if self.cohort_size <= (num_users := len(population.user_ids)):
         return None
     return f"cohort_size={self.cohort_size} is more than the {num_users} users of the data: choose a smaller cohort"
+
+
+def conflict_with_repeats(algorithm: Algorithm) -> str | None:
+    """Return what needs each client at most once in a round, because it keeps a state of it or bounds its influence."""
+    correction, compressor = algorithm.correction, algorithm.compressor
+    has_conflict = {
+        "correction": correction is not None and type(correction) is not ProximalTerm,
+        "personal_layers": algorithm.personal_layers is not None,
+        "personal_model": algorithm.personal_model is not None,
+        "client_optimizer.persist_state": algorithm.client_optimizer.persist_state,
+        "compressor": compressor is not None and compressor.error_feedback,
+        "aggregator": algorithm.aggregator is not None,  # which bounds what one client contributes
+        "privacy": algorithm.privacy is not None,
+    }
+    for slot in filter(has_conflict.get, has_conflict):
+        reason = f"may draw a client twice in a round, and {slot} needs each client at most once"
+        return f"sampler.replacement=true {reason}: set sampler.replacement=false"
+    return None
 
 
 @component("sampler", "uniform")
@@ -46,16 +66,22 @@ class PoissonSampler:
 
 @component("sampler", "size_weighted")
 class SizeWeightedSampler:
-    """A fixed number of users, drawn in proportion to their number of examples, without replacement.
+    """A fixed number of users, drawn in proportion to their number of examples: FedVC (Hsu et al. 2020).
 
-    FedVC (Hsu et al. 2020): the users of images picked at random, until there are `cohort_size` different ones.
+    Without replacement they are the users of images picked at random, until there are `cohort_size` different ones.
+    With replacement they are the users of `cohort_size` images: a user's share of the draws is exactly its share of the
+    images, and it may be drawn several times in a round, each time for other examples. The paper does not say which.
     """
 
     cohort_size: int = option(10, COHORT_SIZE_HELP, minimum=1)
+    replacement: bool = option(False, REPLACEMENT_HELP)
 
-    incompatibility = exceeds_population
+    def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
+        return conflict_with_repeats(algorithm) if self.replacement else exceeds_population(self, algorithm, population)
 
     def sample(self, population: Population, rng: np.random.Generator) -> Ints:
+        if self.replacement:
+            return population.owners(rng.integers(len(population), size=self.cohort_size))
         selected: dict[int, None] = {}
         for _ in range(MAX_PASSES):  # a pass finds new users unless nearly all images belong to selected ones
             users = population.owners(rng.integers(len(population), size=2 * self.cohort_size))

@@ -57,6 +57,9 @@ def unsupported_reason(spec: TrainingSpec) -> str | None:
         return f"example_weighting=importance would compute p(y) from all users' labels, which privacy forbids: {fix}."
     if isinstance(algorithm.sampler, Centralized):
         return "sampler=centralized needs all images in one place: choose a federated algorithm."
+    if getattr(algorithm.sampler, "replacement", False):
+        reason = "may draw a client twice in a round, and here a client trains once"
+        return f"sampler.replacement=true {reason}: set sampler.replacement=false."
     if isinstance(algorithm.privacy, LocalDP):
         return "privacy=local is only simulated, by manyeyes run: use privacy=central."
     for slot in ("personal_model", "adaptation"):

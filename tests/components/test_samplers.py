@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from manyeyes.algorithms import fedavg
-from manyeyes.components import AllClients, Centralized, SizeWeightedSampler, UniformSampler
+from manyeyes.algorithms import NAMED_ALGORITHMS, fedavg, fedvc
+from manyeyes.components import (
+    BF16,
+    SGD,
+    AllClients,
+    Centralized,
+    Median,
+    SizeWeightedSampler,
+    TopK,
+    UniformSampler,
+    WeightUniformly,
+)
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.rng import make_rng
+from manyeyes.privacy.mechanisms import CentralDP
 
 NUM_COHORTS = 20_000
 
@@ -65,6 +79,48 @@ def test_size_weighted_completes_the_cohort_next_to_a_giant_user() -> None:
     cohorts = sample_cohorts(SizeWeightedSampler(2), make_population(40_000, 1, 3), num_cohorts=1000)
     assert (cohorts == 0).any(axis=1).all()
     assert_frequencies(np.bincount(cohorts.sum(axis=1), minlength=3)[1:], np.array([0.25, 0.75]), num_cohorts=1000)
+
+
+def test_with_replacement_every_draw_is_in_proportion_and_independent() -> None:
+    cohorts = sample_cohorts(SizeWeightedSampler(2, replacement=True), make_population(1, 2, 3, 10))
+    p = np.array([1, 2, 3, 10]) / 16
+    assert_frequencies(np.bincount(cohorts[:, 0] * 4 + cohorts[:, 1], minlength=16), np.outer(p, p).ravel())
+
+
+def test_without_replacement_ten_of_eleven_clients_have_nearly_equal_shares() -> None:
+    """As on Geo-30k: the client with 0.30 of the images gets 0.10 of the draws, and with replacement 0.30."""
+    population, num_cohorts = make_population(30, *[7] * 10), 2000
+    without = sample_cohorts(SizeWeightedSampler(10), population, num_cohorts)
+    with_replacement = sample_cohorts(SizeWeightedSampler(10, replacement=True), population, num_cohorts)
+    assert (without == 0).mean() == pytest.approx(0.1, abs=0.001)
+    num_draws = 10 * num_cohorts
+    assert_frequencies((with_replacement == 0).sum(keepdims=True), np.array([0.3]), num_draws)
+
+
+CONFLICTS: dict[str, Any] = {
+    "correction": NAMED_ALGORITHMS["scaffold"](),
+    "correction ": NAMED_ALGORITHMS["feddyn"](),
+    "correction  ": NAMED_ALGORITHMS["mimelite"](),
+    "personal_layers": NAMED_ALGORITHMS["fedper"](),
+    "personal_model": NAMED_ALGORITHMS["ditto"](),
+    "client_optimizer.persist_state": replace(fedavg(), client_optimizer=SGD(0.1, 0.9, persist_state=True)),
+    "compressor": replace(fedavg(), compressor=TopK(0.1)),
+    "aggregator": replace(fedavg(), aggregator=Median(), client_weighting=WeightUniformly()),
+    "privacy": replace(fedavg(), privacy=CentralDP(), client_weighting=WeightUniformly()),
+}
+
+
+@pytest.mark.parametrize("slot", CONFLICTS)
+def test_repeats_are_refused_where_a_client_must_be_there_once(slot: str) -> None:
+    algorithm = replace(CONFLICTS[slot], sampler=SizeWeightedSampler(2, replacement=True))
+    message = rf"^sampler.replacement=true .* and {slot.strip()} needs .*: set sampler.replacement=false$"
+    with pytest.raises(ValueError, match=message):
+        algorithm.validate(make_population(1, 2, 3))
+
+
+def test_repeats_are_allowed_where_clients_keep_nothing() -> None:
+    for algorithm in (fedvc(5, replacement=True), replace(fedvc(5, replacement=True), compressor=BF16())):
+        algorithm.validate(make_population(1, 2, 3))
 
 
 @pytest.mark.parametrize("sampler", [UniformSampler(4), SizeWeightedSampler(4)])

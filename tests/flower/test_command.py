@@ -41,6 +41,7 @@ def test_an_app_holds_all_settings_and_they_can_be_read_back(command: Command, t
         (("algorithm=fedsgd",), "Unknown algorithm 'fedsgd'"),
         (("algorithm=centralized",), "sampler=centralized needs all images in one place"),
         (("algorithm=ditto",), "personal_model=Ditto is only simulated"),
+        (("algorithm=fedvc", "algorithm.replacement=true"), "sampler.replacement=true may draw a client twice"),
         (("privacy=local", "client_weighting=uniform"), "use privacy=central"),
         (("select_best_on=val",), "select_best_on chooses a model on images of the whole population"),
         (("--reply-timeout", "0"), "reply_timeout is 0.0: set it to a number above 0"),
