@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from manyeyes.cli.parser import Parser
 from manyeyes.config.compose import quote_override
+from manyeyes.data.manifest import is_marked_synthetic
 from manyeyes.data.registry import DATASETS, Dataset, dataset
 from manyeyes.data.store.reader import open_population
 from manyeyes.data.store.writer import write_store
@@ -77,6 +78,8 @@ def options(source: Dataset) -> dict[str, tuple[Any, Any]]:
 def _prepare(args: Namespace) -> int:
     source = dataset(args.name)
     if getattr(args, "download", False):
+        if is_marked_synthetic(args.raw):
+            raise ValueError(f"--raw={args.raw} has synthetic images: choose another folder for the download")
         source.download(args.raw)
     if not args.raw.is_dir():
         raise ValueError(f"{args.raw} does not exist: give the folder of the raw files")
@@ -85,6 +88,8 @@ def _prepare(args: Namespace) -> int:
     with counter(f"preparing {args.name}", "images") as bar:
         summary = write_store(manifest, out, args.size, encoding=args.encoding, processes=args.processes, progress=bar)
     print(f"{summary.path}: {summary.users:,} users, {summary.examples:,} examples, {summary.bytes / 1e9:.2f} GB")
+    for caveat in summary.caveats:
+        print(f"  note: {caveat}")
     for name, value in manifest.notes.items():
         print(f"  {name}: {value}")
     for problem, count in summary.problems.items():

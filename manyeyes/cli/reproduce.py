@@ -11,10 +11,11 @@ from typing import Any
 from manyeyes.cli.parser import Parser
 from manyeyes.config.build import build_population
 from manyeyes.config.compose import compose_config
-from manyeyes.core.population import Population
+from manyeyes.core.population import Population, with_caveats
 from manyeyes.core.registry import options_of
+from manyeyes.data.store.reader import read_caveats
 from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibit
-from manyeyes.papers.comparison import compare, comparison_table
+from manyeyes.papers.comparison import compare, comparison_table, numbered_notes
 from manyeyes.papers.document import write
 from manyeyes.papers.estimate import estimate
 from manyeyes.papers.exhibit import RULE_TEXT
@@ -105,8 +106,8 @@ def _reproduce(exhibit: Exhibit, options: ReproduceOptions, is_trained: bool) ->
     compared = compare(results)
     report = write(results, compared, figures(results))
     failures += results.errors.values()
-    print(comparison_table(compared, options.tag, f"{exhibit.key}: {exhibit.title}").terminal())
-    print("\n".join(filter(None, [exhibit.claim, options.disclaimer or RULE_TEXT])))
+    print(comparison_table(compared, results.tag, f"{exhibit.key}: {exhibit.title}").terminal())
+    print("\n".join([*numbered_notes(compared), exhibit.claim, results.disclaimer or RULE_TEXT]))
     print(f"{report}: {sum(bool(number.measured) for number in compared)} of {len(compared)} measured")
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)
@@ -131,7 +132,8 @@ def _print_plan(exhibit: Exhibit, options: ReproduceOptions) -> None:
     runs = (*(run for _, run in described_datasets(exhibit, options)), *map(options.apply, exhibit.runs))
     for dataset in dict.fromkeys(run.dataset for run in runs):
         if dataset is not None:
-            print(f"{'have' if Path(dataset.path).exists() else 'make'}  {dataset.prepare_command}")
+            have = "have" if Path(dataset.path).exists() else "make"
+            print(with_caveats(f"{have}  {dataset.prepare_command}", read_caveats(Path(dataset.path))))
     for run in planned_runs(exhibit, options):
         print(f"{run.status:9}{run.folder}  {run.rounds}/{run.run.count('rounds')} rounds")
         print(f"         {shlex.join(['manyeyes', 'run', *run.overrides(options.extra)])}")

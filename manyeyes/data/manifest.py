@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core.population import Labels
+from manyeyes.core.population import SYNTHETIC, Labels
 
 MAX_NAMED = 5  # examples that a note names
+SYNTHETIC_MARKER = "synthetic_by_manyeyes.txt"  # in a raw folder of synthetic images
+SYNTHETIC_NOTES = {"source": "synthetic, by manyeyes", "license": "Apache-2.0, as manyeyes"}
+Options = ParamSpec("Options")
 
 
 class Source(Protocol):
@@ -74,6 +78,8 @@ class Manifest:
     labels: Mapping[str, Labels]  # of each task; the first is the default
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # image_id, latitude, longitude, ...
     notes: Mapping[str, Any] = field(default_factory=dict)  # for meta.json: source, license, what was left out and why
+    num_missing: int = 0  # examples that are left out because they have no image
+    caveats: tuple[str, ...] = ()  # of the population, such as SYNTHETIC
 
     def __len__(self) -> int:
         return len(self.users)
@@ -98,7 +104,12 @@ class Manifest:
     def drop_missing(self, has_image: NDArray[np.bool_]) -> Manifest:
         """Return the examples whose image exists."""
         missing = self.columns["image_id"][~has_image]
-        return self.take(np.flatnonzero(has_image)).add_notes({"images without a file, left out": missing})
+        present = replace(self.take(np.flatnonzero(has_image)), num_missing=self.num_missing + len(missing))
+        return present.add_notes({"images without a file, left out": missing})
+
+    def as_synthetic(self) -> Manifest:
+        """Return the manifest of synthetic images in the dataset's format: their source is not the dataset's."""
+        return replace(self, notes={**self.notes, **SYNTHETIC_NOTES}, caveats=(SYNTHETIC, *self.caveats))
 
     def add_notes(self, problems: Mapping[str, Sequence[Any] | NDArray[Any]]) -> Manifest:
         """Note each problem that something has: how many have it, and the names of the first few."""
@@ -107,6 +118,31 @@ class Manifest:
             if len(names):
                 notes[problem] = {"count": len(names), "first": [str(name) for name in names[:MAX_NAMED]]}
         return replace(self, notes=notes)
+
+
+def write_synthetic_marker(raw: Path) -> None:
+    """Mark a raw folder, before the first image is in it, so that all that is made of it can say that it is synthetic."""
+    raw.mkdir(parents=True, exist_ok=True)
+    text = "The images in this folder are synthetic, made by manyeyes: they are not those of any dataset.\n"
+    (raw / SYNTHETIC_MARKER).write_text(text)
+
+
+def is_marked_synthetic(path: Path) -> bool:
+    """Return whether a raw folder or file, or a folder around it, is marked as synthetic."""
+    return any((folder / SYNTHETIC_MARKER).is_file() for folder in (path, *path.absolute().parents))
+
+
+def keeps_synthetic_mark(
+    read: Callable[Concatenate[Path, Options], Manifest],
+) -> Callable[Concatenate[Path, Options], Manifest]:
+    """Let the reader of a raw folder mark what it reads in a folder of synthetic images."""
+
+    @wraps(read)
+    def read_marked(raw: Path, /, *args: Options.args, **options: Options.kwargs) -> Manifest:
+        manifest = read(raw, *args, **options)
+        return manifest.as_synthetic() if is_marked_synthetic(Path(raw)) else manifest
+
+    return read_marked
 
 
 def files_by_name(folder: Path) -> dict[str, str]:

@@ -39,4 +39,5 @@ def _manifest(population: Population, task: str) -> Manifest:
         labels={task: population.labels} | labels,
         columns={name: np.asarray(column) for name, column in columns.items() if name not in labels}
         | {USER_ID_COLUMN: population.user_ids[owners]},
+        caveats=population.caveats,
     )

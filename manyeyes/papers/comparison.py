@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, stdev
 
+from manyeyes.core.population import CAVEAT_SEPARATOR, SYNTHETIC, caveats_of
 from manyeyes.papers.exhibit import ExhibitRow, PrintedValue, RunRecipe, is_within
 from manyeyes.papers.metric import AfterRounds, Metric
+from manyeyes.papers.notes import caveat_notes, row_notes
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import EvaluationGap, all_close, describe
@@ -39,10 +41,18 @@ class ComparedNumber:
     best_run: str = ""  # of a grid
     scaled_budget: int = 0  # rounds or batches after which smaller runs are measured, instead of the paper's
     gaps: tuple[EvaluationGap | None, ...] = ()  # one for each seed
+    caveats: tuple[str, ...] = ()  # what has to be said of the data
+    notes: tuple[str, ...] = ()  # what has to be known of the runs
 
     @property
     def is_comparable(self) -> bool:
-        return self.is_paper_run and self.printed is not None and bool(self.measured) and all_close(self.gaps)
+        return (
+            self.is_paper_run
+            and SYNTHETIC not in self.caveats
+            and self.printed is not None
+            and bool(self.measured)
+            and all_close(self.gaps)
+        )
 
     @property
     def values(self) -> list[float]:
@@ -78,7 +88,12 @@ class ComparedNumber:
     def cells(self) -> list[str]:
         """Return the text of each column of `comparison_table`."""
         metric = f"{self.metric}, here {self.scaled_budget:,}" if self.scaled_budget else str(self.metric)
-        is_too_far = self.is_paper_run and self.printed is not None and not all_close(self.gaps)
+        is_too_far = (
+            self.is_paper_run
+            and SYNTHETIC not in self.caveats
+            and self.printed is not None
+            and not all_close(self.gaps)
+        )
         gap = describe(self.gaps) + (", too far to compare" if is_too_far else "")
         details = "; ".join(filter(None, [self.best_run, gap]))
         measured = f"{self.describe()} ({details})" if details else self.describe()
@@ -104,6 +119,8 @@ class ComparedNumber:
             "run": self.best_run,
             "evaluated": describe(self.gaps),
             "runs are": tag,
+            "data": CAVEAT_SEPARATOR.join(self.caveats),
+            "notes": " ".join(self.notes),
         }
 
 
@@ -113,9 +130,28 @@ def compare(results: ExhibitResults) -> list[ComparedNumber]:
 
 
 def comparison_table(compared: Iterable[ComparedNumber], tag: str, title: str = "") -> Table:
-    """Return a table of the compared numbers; the tag says how runs differ from the paper's."""
+    """Return a table of the compared numbers, with references to `numbered_notes`; the tag says how runs differ."""
+    compared = list(compared)
     columns = [*PRINTED_COLUMNS, f"measured ({tag})" if tag else "measured", "difference", "agrees"]
-    return Table(title, columns, [number.cells() for number in compared], is_prose=True)
+    index = {note: f"[{number}]" for number, note in enumerate(_all_notes(compared), 1)}
+    rows = []
+    for number in compared:
+        row, *cells = number.cells()
+        rows.append([" ".join([row, *(index[note] for note in _notes(number))]), *cells])
+    return Table(f"{title} ({tag})" if title and tag else title, columns, rows, is_prose=True)
+
+
+def numbered_notes(compared: Iterable[ComparedNumber]) -> list[str]:
+    """Return the notes that the rows of a comparison table refer to."""
+    return [f"[{number}] {note}" for number, note in enumerate(_all_notes(compared), 1)]
+
+
+def _all_notes(compared: Iterable[ComparedNumber]) -> list[str]:
+    return list(dict.fromkeys(note for number in compared for note in _notes(number)))
+
+
+def _notes(number: ComparedNumber) -> tuple[str, ...]:
+    return (*number.notes, *caveat_notes(number.caveats))
 
 
 def to_csv(compared: list[ComparedNumber], tag: str) -> str:
@@ -130,18 +166,21 @@ def to_csv(compared: list[ComparedNumber], tag: str) -> str:
 def _compare(
     results: ExhibitResults, row: ExhibitRow, metric: Metric | Statistic, printed: PrintedValue | None
 ) -> ComparedNumber:
-    is_paper_run = not results.options.tag
+    is_paper_run, notes = not results.options.tag, row_notes(row, results.options)
     if isinstance(metric, Statistic):
         datasets = [data for data in row.datasets if data.path.endswith(metric.path_suffix)]
         available = [results.populations[data] for data in datasets if data in results.populations]
-        values = tuple(metric.compute(population) for population in available[:1])
-        return ComparedNumber(row.name, metric, printed, values, is_paper_run)
+        counted = [metric.compute(population) for population in available[:1]]
+        values, caveats = tuple(value for value in counted if value is not None), caveats_of(available[:1])
+        return ComparedNumber(row.name, metric, printed, values, is_paper_run, caveats=caveats, notes=notes)
     best_runs, scaled = results.best_runs(row, metric), results.options.scale_metric(metric)
     values, gaps = tuple(best.value for best in best_runs), tuple(best.gap for best in best_runs)
     has_diverged, best_run = results.has_diverged(row), _distinguish(row, [best.run for best in best_runs])
     budget = scaled.rounds if isinstance(scaled, AfterRounds) else getattr(scaled, "batches", 0)
     budget = (budget or 0) if scaled != metric else 0
-    return ComparedNumber(row.name, metric, printed, values, is_paper_run, has_diverged, best_run, budget, gaps)
+    caveats = tuple(dict.fromkeys(caveat for best in best_runs for caveat in best.outcome.caveats))
+    measured = (row.name, metric, printed, values, is_paper_run, has_diverged, best_run, budget, gaps)
+    return ComparedNumber(*measured, caveats, notes)
 
 
 def _distinguish(row: ExhibitRow, best_runs: list[RunRecipe]) -> str:

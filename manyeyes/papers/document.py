@@ -5,11 +5,10 @@ from collections import Counter
 from pathlib import Path
 
 from manyeyes.io.files import write_text
-from manyeyes.papers.comparison import ComparedNumber, comparison_table, to_csv
+from manyeyes.papers.comparison import ComparedNumber, comparison_table, numbered_notes, to_csv
 from manyeyes.papers.exhibit import RULE_TEXT, Exhibit
-from manyeyes.papers.plan import ReproduceOptions, described_datasets, planned_runs
+from manyeyes.papers.plan import ReproduceOptions, planned_runs
 from manyeyes.papers.results import ExhibitResults
-from manyeyes.papers.scaling import SYNTHETIC_SENTENCE
 from manyeyes.report import report
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_charts
@@ -29,7 +28,7 @@ def write(results: ExhibitResults, compared: list[ComparedNumber], charts: list[
     folder = Path(options.folder, exhibit.paper)
     folder.mkdir(parents=True, exist_ok=True)
     write_charts(charts, folder, prefix=f"{name}_")
-    write_text(folder / f"{name}.csv", to_csv(compared, options.tag))
+    write_text(folder / f"{name}.csv", to_csv(compared, results.tag))
     write_text(folder / f"{name}.html", html(results, compared, charts))
     path = folder / f"{name}.md"
     write_text(path, markdown(results, compared, [(chart.title, f"{name}_{chart.name}.svg") for chart in charts]))
@@ -39,10 +38,11 @@ def write(results: ExhibitResults, compared: list[ComparedNumber], charts: list[
 def html(results: ExhibitResults, compared: list[ComparedNumber], charts: list[Chart]) -> str:
     """Return a page with charts and numbers, and with a report of the runs if there are not too many."""
     exhibit, options = results.exhibit, results.options
-    title = f"{exhibit.key}: {exhibit.title}" + (f" ({options.tag})" if options.tag else "")
-    notes = [f"The paper: {exhibit.claim}", options.disclaimer or RULE_TEXT, changes(exhibit, options), exhibit.note]
-    table = comparison_table(compared, options.tag, "The paper's numbers and ours")
-    comparison = Section("Paper and measured", [*filter(None, notes), ChartGrid(charts), table])
+    title = f"{exhibit.key}: {exhibit.title}" + (f" ({results.tag})" if results.tag else "")
+    notes = [f"The paper: {exhibit.claim}", results.disclaimer or RULE_TEXT, progress(exhibit, options), exhibit.note]
+    table = comparison_table(compared, results.tag, "The paper's numbers and ours")
+    content = [*filter(None, notes), ChartGrid(charts), table, *numbered_notes(compared)]
+    comparison = Section("Paper and measured", content)
     command = shlex.join(["manyeyes", "reproduce", exhibit.key, *options.arguments])
     blocks = [code_block(command), code_block(run_commands(exhibit, options), "The runs")]
     reproduction = Section("Reproduce this page", blocks)
@@ -58,13 +58,14 @@ def markdown(results: ExhibitResults, compared: list[ComparedNumber], images: li
     """Return the numbers and images (title and file) as Markdown; runs that are not the paper's are disclaimed."""
     exhibit, options = results.exhibit, results.options
     paragraphs = [
-        f"# {exhibit.key}: {exhibit.title}",
+        f"# {exhibit.key}: {exhibit.title}" + (f" ({results.tag})" if results.tag else ""),
         f"The paper: {exhibit.claim}" if exhibit.claim else "",
-        f"**{options.disclaimer}**" if options.disclaimer else RULE_TEXT,
+        f"**{results.disclaimer}**" if results.disclaimer else RULE_TEXT,
         f"    {shlex.join(['manyeyes', 'reproduce', exhibit.key, *options.arguments])}",
-        changes(exhibit, options),
+        progress(exhibit, options),
         *(f"![{title}]({file})" for title, file in images),
-        comparison_table(compared, options.tag).markdown().rstrip(),
+        comparison_table(compared, results.tag).markdown().rstrip(),
+        *numbered_notes(compared),
         exhibit.note.strip(),
     ]
     return "\n\n".join(filter(None, paragraphs)) + "\n"
@@ -78,15 +79,9 @@ def run_commands(exhibit: Exhibit, options: ReproduceOptions) -> str:
     return "\n".join(commands)
 
 
-def changes(exhibit: Exhibit, options: ReproduceOptions) -> str:
-    """Return how runs and datasets differ from the paper's, and which runs are left out or have not finished."""
-    runs = (*map(options.apply, exhibit.runs), *(run for _, run in described_datasets(exhibit, options)))
-    sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.changes))
-    synthetic = [sentence for sentence in sentences if sentence.startswith(SYNTHETIC_SENTENCE)]
-    if len(synthetic) > 1:  # one for each dataset
-        _, has_weights, weights = max(synthetic, key=lambda sentence: "," in sentence).partition(",")
-        merged = f"{SYNTHETIC_SENTENCE}the datasets{has_weights}{weights or '.'}"
-        sentences = [merged, *(sentence for sentence in sentences if sentence not in synthetic)]
+def progress(exhibit: Exhibit, options: ReproduceOptions) -> str:
+    """Return which runs are left out, or have not finished."""
+    sentences = []
     if options.grid_filter:
         sentences.append(f"Only the runs of each grid whose names match {' or '.join(options.grid_filter)}.")
     statuses = Counter(run.status for run in planned_runs(exhibit, options))

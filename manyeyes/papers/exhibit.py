@@ -119,6 +119,7 @@ class ExhibitRow:
     expected: Expected = field(default_factory=dict)
     centralized_baseline: RunRecipe | None = None  # the run that relative accuracies refer to
     datasets: tuple[DatasetRecipe, ...] = ()  # that the row describes
+    same_as: str = ""  # the row whose runs this one's have become, as small cohorts do when they are scaled
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,15 @@ NameOf = Callable[[str], str]  # from the name of a row to the name of its chart
 
 def figures(results: ExhibitResults) -> list[Chart]:
     """Return the charts of an exhibit in which something was measured; they say if the runs are not the paper's."""
-    exhibit, options = results.exhibit, results.options
-    tag = f" ({options.tag})" if options.tag else ""
+    exhibit = results.exhibit
+    measured_rows = tuple(row for row in exhibit.rows if not row.same_as)
     charts: list[Chart] = []
-    for chart in _draw(results):
+    for chart in _draw(replace(results, exhibit=replace(exhibit, rows=measured_rows))):
         if any(y is not None for series in chart.series if "paper" not in series.name for y in series.y):
-            title = ", ".join(filter(None, [exhibit.key, chart.title])) + tag
-            caption = " ".join(filter(None, [exhibit.claim, options.disclaimer, chart.caption]))
-            charts.append(replace(chart, name=f"chart-{len(charts) + 1}", title=title, caption=caption))
+            title = ", ".join(filter(None, [exhibit.key, chart.title]))
+            caption = " ".join(filter(None, [exhibit.claim, results.disclaimer, chart.caption]))
+            chart = replace(chart, name=f"chart-{len(charts) + 1}", title=title, caption=caption)
+            charts.append(chart.with_caveat(results.tag))
     return charts
 
 
@@ -53,7 +54,7 @@ def curves(
         series = []
         for color, row in enumerate(rows):
             series.append(_curve(row.name, results.best_runs(row, curve_metric), curve_metric, color))
-            if not results.options.tag:
+            if not results.tag:
                 series.append(_printed_points(row, curve_metric, color))
         baseline = results.centralized_baseline(rows[0], 0)
         yield _chart(title, x, y, series, 1.0 if relative and baseline is not None else baseline)
@@ -94,7 +95,7 @@ def bars(
         x, indices = Axis(names=tuple(row.name for row in rows)), list(range(len(rows)))
         values = [[best.value for best in results.best_runs(row, metric)] for row in rows]
         series = [_mean_series("measured", indices, values, 0, "bars")]
-        if not results.options.tag:
+        if not results.tag:
             printed = [_fraction(row, metric) for row in rows]
             series.append(Series("paper", indices, printed, kind="points", dashed=True, color=1))
         yield _chart(title, x, y, series, results.centralized_baseline(rows[0], 0), _gap_note(results, rows, metric))
@@ -137,7 +138,7 @@ def _classes(results: ExhibitResults, row: ExhibitRow, color: int) -> Iterator[S
     x, y = [counts[label] for label in labels], [scores[label] for label in labels]
     measured = Series(row.name, x, y, kind="points", color=color, labels=labels)
     yield measured
-    if not results.options.tag:
+    if not results.tag:
         printed = [_fraction(row, ClassMetric(label)) for label in labels]
         yield replace(measured, name=f"{row.name} (paper)", y=printed, dashed=True)
 

@@ -1,6 +1,7 @@
 """Song, Granqvist and Talwar 2022, "FLAIR: Federated Learning Annotated Image Repository" (arXiv:2207.08869)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, RunRecipe, make_run
@@ -8,8 +9,8 @@ from manyeyes.papers.hsu2020_runs import IMAGENET, LANDMARKS, cifar, inaturalist
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Frequency, UserQuantile
 from manyeyes.papers.printed import dataset_rows, make_exhibits, percentages, printed_table
 
-COARSE = DatasetRecipe("data/flair", ("flair", "--raw", "raw/flair", "--size", "256"))
-FINE = DatasetRecipe(COARSE.path, COARSE.arguments, "fine")
+COARSE = DatasetRecipe("data/flair", ("flair", "--raw", "raw/flair", "--size", "256"), "coarse")
+FINE = replace(COARSE, task="fine")
 
 METRICS = {
     "C-AP": "macro_ap", "C-P": "macro_precision", "C-R": "macro_recall", "C-F1": "c_f1",
@@ -30,7 +31,7 @@ def run(setting: str, noise_cohort_size: int = 5000, split: str = "test") -> Run
     method, start, classes = setting.split("-")
     is_tuned, dataset = start == "F", COARSE if classes == "17" else FINE
     settings = f"""
-        {"" if dataset.task else "data.task=coarse"} model=resnet18
+        model=resnet18
         {"model.norm=frozen_batch model.pretrained=imagenet" if is_tuned else "model.norm=group"}
         preprocess.crop=224 preprocess.flip_horizontal=true preprocess.flip_vertical=true {IMAGENET}
         {"select_best_on=val" if split == "test" else ""} eval_split={split}

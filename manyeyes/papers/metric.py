@@ -27,6 +27,7 @@ class RunOutcome:
     user_scores: tuple[float, ...] = ()
     mean_emd: float | None = None  # of the training clients' label distributions
     centralized_baseline: float | None = None
+    caveats: tuple[str, ...] = ()  # what has to be said of the data of the run and its baseline
 
     @staticmethod
     def from_record(record: RunRecord) -> RunOutcome:
@@ -42,6 +43,7 @@ class RunOutcome:
             {label: int(count) for label, count, *_ in classes},
             tuple(float(score) for _, _, score, *_ in users),
             record.dataset_stats.get("splits", {}).get("train", {}).get("mean_emd"),
+            caveats=record.caveats,
         )
 
     def curve(self, metric: str) -> Curve:

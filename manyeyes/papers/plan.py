@@ -13,8 +13,11 @@ import numpy as np
 import yaml
 
 from manyeyes.config.compose import quote_override
+from manyeyes.core.population import SYNTHETIC
 from manyeyes.core.registry import check_options, option
-from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, RunRecipe, make_run
+from manyeyes.data.store.reader import read_caveats
+from manyeyes.io.parsing import parse_yaml
+from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe, make_run
 from manyeyes.papers.metric import AfterRounds, Metric, scale_budget
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale, with_settings
 from manyeyes.training import run_files
@@ -26,6 +29,7 @@ USER_SETTINGS = (  # of `manyeyes run`: how a run is computed, evaluated and rec
 )  # fmt: skip
 LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")
 SCALE_HELP = "smaller runs: rounds and clients times this; images, pixels and centralized epochs times its root"
+ON_SYNTHETIC_DATA = "on synthetic data"
 FOLDER_TAG = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(on_synthetic_data)?")
 
 
@@ -59,7 +63,7 @@ class ReproduceOptions:
         """How the runs differ from the paper's; empty if they do not."""
         scaled = f"scaled by {self.scale:g}" if self.scale != 1 else ""
         shorter = f"cut at {self.rounds} rounds" if self.rounds else ""
-        return ", ".join(filter(None, [scaled, shorter, "on synthetic data" if self.synthetic else ""]))
+        return ", ".join(filter(None, [scaled, shorter, ON_SYNTHETIC_DATA if self.synthetic else ""]))
 
     @property
     def folder_tag(self) -> str:
@@ -72,11 +76,6 @@ class ReproduceOptions:
             return None
         scale, rounds, synthetic = match.groups()
         return ReproduceOptions(float(scale or 1), bool(synthetic), int(rounds or 0), folder=folder)
-
-    @property
-    def disclaimer(self) -> str:
-        """Why nothing is compared; empty if the runs are the paper's."""
-        return f"These runs are {self.tag}, not the paper's: nothing is compared." if self.tag else ""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -132,7 +131,19 @@ class PlannedRun:
             old = _lookup(recorded, name)
             if old is not None and not name.startswith((*USER_SETTINGS, "data.path")) and not _is_equal(old, value):
                 return f"{name} of this run is {old}, not {value}: remove it to run it again."
-        return ""
+        return self._data_mismatch(str(recorded.get(run_files.CAVEATS_KEY) or "")) if recorded else ""
+
+    def _data_mismatch(self, recorded_caveats: str) -> str:
+        """Say if the run was trained on synthetic images and the dataset at its path is real, or the reverse."""
+        if self.run.dataset is None or not (path := Path(self.run.dataset.path)).exists():
+            return ""
+        was_synthetic, is_synthetic = (SYNTHETIC in caveats for caveats in (recorded_caveats, read_caveats(path)))
+        if was_synthetic == is_synthetic:
+            return ""
+        kinds = "synthetic images, and those at" if was_synthetic else "other images than the synthetic ones at"
+        return (
+            f"this run was trained on {kinds} {path}{' are not' if was_synthetic else ''}: remove it to run it again."
+        )
 
     @property
     def status(self) -> Status | Literal["other"]:
@@ -168,7 +179,23 @@ def select_rows(exhibit: Exhibit, options: ReproduceOptions) -> Exhibit:
     if options.data and is_dataset(options.data) and num_datasets > 1:
         reason = f"is one dataset and {exhibit.key} needs {num_datasets}"
         raise ValueError(f"data={options.data} {reason}: give the folder with all of them.")
-    return exhibit
+    return merge_equal_rows(exhibit, options)
+
+
+def merge_equal_rows(exhibit: Exhibit, options: ReproduceOptions) -> Exhibit:
+    """Return the exhibit with only one of the rows whose runs differ in the paper and, with these options, no longer."""
+    first_rows: dict[frozenset[tuple[str, ...]], ExhibitRow] = {}
+    rows = []
+    for row in exhibit.rows:
+        first = first_rows.setdefault(frozenset(map(_decisive_settings, map(options.apply, row.runs))), row)
+        is_new = not row.runs or {run.name for run in first.runs} == {run.name for run in row.runs}
+        rows.append(row if is_new else replace(row, runs=(), same_as=first.name))
+    return replace(exhibit, rows=tuple(rows))
+
+
+def _decisive_settings(run: RunRecipe) -> tuple[str, ...]:
+    """Return the settings of a run that change its model, and not only when it is evaluated."""
+    return tuple(setting for setting in run.settings if not setting.startswith("evaluate_every"))
 
 
 def _filter_grids(exhibit: Exhibit, patterns: tuple[str, ...]) -> Exhibit:
@@ -213,8 +240,8 @@ def described_datasets(exhibit: Exhibit, options: ReproduceOptions) -> Iterator[
 def _read_config(path: Path, modified_ns: int) -> dict[str, Any]:
     """Return the settings of a run; empty if the file is damaged."""
     try:
-        settings = yaml.load(path.read_bytes(), yaml.CSafeLoader)
-    except (yaml.YAMLError, OSError):
+        settings = parse_yaml(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
         return {}
     return settings if isinstance(settings, dict) else {}
 

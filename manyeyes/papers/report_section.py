@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyeyes.papers import EXHIBITS, Exhibit, get_exhibit
-from manyeyes.papers.comparison import PRINTED_COLUMNS, compare, comparison_table
+from manyeyes.papers.comparison import PRINTED_COLUMNS, compare, comparison_table, numbered_notes
 from manyeyes.papers.metric import Metric, RunOutcome
-from manyeyes.papers.plan import ReproduceOptions
+from manyeyes.papers.plan import ReproduceOptions, merge_equal_rows
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import describe, evaluation_gap
@@ -59,14 +59,17 @@ def _origin(folder: Path) -> tuple[str, ReproduceOptions] | None:
 
 def _comparison(exhibit: Exhibit, options: ReproduceOptions, run_names: set[str]) -> Iterator[Section]:
     """Yield the comparison of the exhibit's rows that the runs belong to, if anything was measured."""
+    exhibit = merge_equal_rows(exhibit, options)
     rows = tuple(row for row in exhibit.rows if run_names & {run.name for run in row.runs})
+    results = ExhibitResults(replace(exhibit, rows=rows), options)
     try:
-        compared = compare(ExhibitResults(replace(exhibit, rows=rows), options))
+        compared = compare(results)
     except (ValueError, OSError):  # a run whose files do not have what the exhibit is about
         return
     if measured := [number for number in compared if number.describe()]:
-        table = comparison_table(measured, options.tag, f"{exhibit.key}: {exhibit.title}")
-        yield Section(f"Paper: {exhibit.key}", [*filter(None, [exhibit.claim, options.disclaimer]), table])
+        table = comparison_table(measured, results.tag, f"{exhibit.key}: {exhibit.title}")
+        texts = [*filter(None, [exhibit.claim, results.disclaimer])]
+        yield Section(f"Paper: {exhibit.key}", [*texts, table, *numbered_notes(measured)])
 
 
 def _next_to_printed(exhibit: Exhibit, runs: list[RunRecord]) -> Section:

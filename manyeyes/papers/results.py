@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from manyeyes.core.population import Population
+from manyeyes.core.population import SYNTHETIC, Population
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe
 from manyeyes.papers.metric import AfterRounds, Metric, RunOutcome
-from manyeyes.papers.plan import ReproduceOptions, planned_run, planned_runs
+from manyeyes.papers.plan import ON_SYNTHETIC_DATA, ReproduceOptions, planned_run, planned_runs
 from manyeyes.papers.timing import EvaluationGap, evaluation_gap
 from manyeyes.training.run_record import read_run
 
@@ -50,6 +51,31 @@ class ExhibitResults:
             return None
         return self._value(AfterRounds("accuracy"), outcome, run, seed)
 
+    def _baseline_caveats(self, row: ExhibitRow, seed: int) -> tuple[str, ...]:
+        outcome = None if row.centralized_baseline is None else self.outcome(row.centralized_baseline, seed)
+        return () if outcome is None else outcome.caveats
+
+    @cached_property
+    def tag(self) -> str:
+        """How the runs and their data differ from the paper's; empty if they do not."""
+        measured = [
+            self.outcome(run, seed) for run in self.exhibit.runs for seed in self.options.seeds_of(self.exhibit)
+        ]
+        caveats = [outcome.caveats for outcome in measured if outcome is not None]
+        caveats += [population.caveats for population in self.populations.values()]
+        num_synthetic = sum(SYNTHETIC in of_one for of_one in caveats)
+        if not num_synthetic or self.options.synthetic:
+            return self.options.tag
+        data = ON_SYNTHETIC_DATA if num_synthetic == len(caveats) else f"some {ON_SYNTHETIC_DATA}"
+        return ", ".join(filter(None, [self.options.tag, data]))
+
+    @property
+    def disclaimer(self) -> str:
+        """What is not compared, and why; empty if the runs and their data are the paper's."""
+        if self.tag and (self.options.tag or not self.tag.startswith("some")):
+            return f"These runs are {self.tag}, not the paper's: nothing is compared."
+        return f"These runs are {self.tag}: those are not compared." if self.tag else ""
+
     def best_runs(self, row: ExhibitRow, metric: Metric) -> list[BestRun]:
         """Return the row's best run for each seed that has one."""
         scaled, seeds = self.options.scale_metric(metric), self.options.seeds_of(self.exhibit)
@@ -64,7 +90,8 @@ class ExhibitResults:
         baseline, candidates = self.centralized_baseline(row, seed), []
         for run in row.runs:
             if (outcome := self.outcome(run, seed)) is not None:
-                outcome = replace(outcome, centralized_baseline=baseline)
+                caveats = tuple(dict.fromkeys((*outcome.caveats, *self._baseline_caveats(row, seed))))
+                outcome = replace(outcome, centralized_baseline=baseline, caveats=caveats)
                 if (value := self._value(metric, outcome, run, seed)) is not None:
                     candidates.append(BestRun(value, outcome, run, evaluation_gap(metric, outcome)))
         return max(candidates, key=lambda candidate: candidate.value, default=None)

@@ -13,7 +13,7 @@ SCALED_BY_FACTOR, SCALED_BY_ROOT = read_paper("scaling")["by_factor"], read_pape
 EPOCH_SETTINGS = ("rounds", "evaluate_every")  # which count epochs in centralized training
 MIN_IMAGE_SIZE = 32  # pixels per side
 TRAIN_FRACTION = 0.8  # of FLAIR's users
-SYNTHETIC_SENTENCE = "Synthetic images replace "
+SYNTHETIC_SENTENCE = "Synthetic images replace the dataset"
 
 
 def scale(run: RunRecipe, factor: float) -> RunRecipe:
@@ -41,6 +41,7 @@ def scale(run: RunRecipe, factor: float) -> RunRecipe:
         max_size = int(TRAIN_FRACTION * small.count("data.users")) or noise_cohort_size  # of synthetic users
         size = min(round(ratio * small.count("sampler.cohort_size")), max_size)
         small = with_settings(small, {"privacy.noise_cohort_size": size})
+        changes.append(f"cohort whose noise is simulated {noise_cohort_size} to {size}")
     if run.dataset is not None:
         dataset = _scale_dataset(run.dataset, root)
         small = replace(with_settings(small, {"data.path": dataset.path}), dataset=dataset)
@@ -50,21 +51,20 @@ def scale(run: RunRecipe, factor: float) -> RunRecipe:
 def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     """Return the run on synthetic images with the same kind of labels, users, images per user, image size and split.
 
-    Pretrained weights are left out, and with them frozen batch statistics, which mean nothing without them.
+    Clients that a Dirichlet distribution made are made so here too, from the same images for every alpha. Pretrained
+    weights are left out, and with them frozen batch statistics, which mean nothing without them.
     """
     settings = dict(override.split("=", 1) for override in run.settings)
-    name, path, task = (settings.pop(key, "") for key in ("data", "data.path", "data.task"))
-    classes_per_client = settings.pop("partitioner.classes_per_client", "")
-    settings = {key: value for key, value in settings.items() if key.partition(".")[0] != "partitioner"}
+    name, _, task = (settings.pop(key, "") for key in ("data", "data.path", "data.task"))
     arguments = run.dataset.arguments if run.dataset is not None else ()
     options = {option.removeprefix("--"): value for option, value in pairwise(arguments) if option.startswith("--")}
     data = {"data": "synthetic", "data.task": task or ("rating" if name == "flickr_aes" else "single")}
-    data |= _synthetic_options(name, "classes" if classes_per_client else options.get("split", "-"))
-    if classes_per_client:
-        data["data.alpha"] = str(int(classes_per_client) / 10)
-    elif "alpha" in options:
-        data["data.alpha"] = str(max(0.001, float(options["alpha"])))
-    sentence = f"{SYNTHETIC_SENTENCE}{path}"
+    kind = settings.get("partitioner", options.get("split", "-"))
+    data |= _synthetic_options(name, kind)
+    if "alpha" in options:
+        data |= {"partitioner": "dirichlet", "partitioner.num_clients": data["data.users"]}
+        data["partitioner.alpha"] = options["alpha"]
+    sentence = SYNTHETIC_SENTENCE
     if settings.pop("model.pretrained", ""):
         settings["model.norm"] = "group"
         sentence += ", and random weights the pretrained ones"

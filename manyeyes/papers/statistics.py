@@ -9,6 +9,7 @@ from manyeyes.report.population import users_with_half
 from manyeyes.training.dataset_stats import split_stats
 
 RARE_FRACTION = 0.001  # of the users: FLAIR's section 4.2
+RARE_CLASSES = "classes of fewer than 0.1 % of users"
 FULL_TEST_IMAGES = 10  # of a landmark (Hsu et al. 2020, section 4.2)
 
 
@@ -28,7 +29,7 @@ COUNTS: dict[str, Callable[[Population], float]] = {
     "min train images per user": lambda population: population.split("train").num_examples.min(),
     "max train images per user": lambda population: population.split("train").num_examples.max(),
     "users with half of the images": lambda population: users_with_half(population.num_examples),
-    "classes of fewer than 0.1 % of users": lambda p: (users_with_class(p) < RARE_FRACTION * len(p.user_ids)).sum(),
+    RARE_CLASSES: lambda p: (users_with_class(p) < RARE_FRACTION * len(p.user_ids)).sum(),
     "classes with 10 test images": lambda population: (population.split("test").class_counts == FULL_TEST_IMAGES).sum(),
     "mean EMD": lambda population: mean_emd(population.split("train").histograms()),
 }
@@ -49,7 +50,10 @@ class Statistic:
     def __str__(self) -> str:
         return f"{self.name} {self.label or (self.path_suffix and f'({self.path_suffix})')}".rstrip()
 
-    def compute(self, population: Population) -> float:
+    def compute(self, population: Population) -> float | None:
+        """Count in a population; None if it has too few users for a share of them."""
+        if self.name == RARE_CLASSES and len(population.user_ids) * RARE_FRACTION < 1:
+            return None
         if self.label:
             return float(LABEL_COUNTS[self.name](population, population.classes.index(self.label)))
         return float(COUNTS[self.name](population))

@@ -88,6 +88,11 @@ class Chart:
     caption: str = ""
     reference_lines: Sequence[ReferenceLine] = ()
     height: int = 300  # pixels, without title and legend
+    caveat: str = ""  # what has to be said of the data: in the title, and in a column of the CSV file
+
+    def with_caveat(self, text: str) -> Chart:
+        """Return the chart that says something of its data, wherever it is shown; an empty text changes nothing."""
+        return replace(self, title=f"{self.title} ({text})", caveat=text) if text else self
 
     def downsample(self) -> Chart:
         max_points = max(MIN_LINE_POINTS, MAX_POINTS // max(1, len(self.series)))
@@ -108,11 +113,13 @@ class Chart:
         text = io.StringIO()
         has_names, has_bands = self._has_names, any(series.low for series in self.series)
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["series", *["name"] * has_names, self.x.label, self.y.label, *["low", "high"] * has_bands])
+        data_header, data_cell = (["data"], [printable(self.caveat)]) if self.caveat else ([], [])
+        header = ["series", *["name"] * has_names, self.x.label, self.y.label, *["low", "high"] * has_bands]
+        writer.writerow([*header, *data_header])
         for series in self.series:
             for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
                 band = [series.low[i], series.high[i]] if series.low else ["", ""] if has_bands else []
-                writer.writerow([printable(series.name), *self._point_name(series, i), x, y, *band])
+                writer.writerow([printable(series.name), *self._point_name(series, i), x, y, *band, *data_cell])
         return text.getvalue()
 
     def table(self) -> Table:

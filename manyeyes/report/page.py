@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Protocol
 
@@ -69,6 +69,9 @@ class ChartGrid:
     charts: Sequence[Chart]
     explorer: Mapping[str, Any] | None = None  # the curves to choose from
 
+    def with_caveat(self, text: str) -> "ChartGrid":
+        return replace(self, charts=[chart.with_caveat(text) for chart in self.charts])
+
     def html(self) -> str:
         style = 'class="grid three"' if len(self.charts) == 3 else 'class="grid"'
         attribute = 'id="explorer"' if self.explorer else style
@@ -85,6 +88,11 @@ class Section:
     @property
     def charts(self) -> list[Chart]:
         return [chart for block in self.content for chart in getattr(block, "charts", ())]
+
+    def with_caveat(self, text: str) -> "Section":
+        """Return the section whose charts say something of their data."""
+        blocks = (block.with_caveat(text) if isinstance(block, ChartGrid) else block for block in self.content)
+        return replace(self, content=list(blocks))
 
     def html(self, number: int) -> str:
         blocks = (f"<p>{escape(block)}</p>" if isinstance(block, str) else block.html() for block in self.content)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core.population import Ints, Population
+from manyeyes.core.population import CAVEAT_SEPARATOR, Ints, Population, with_caveats
 from manyeyes.core.rng import make_rng
 from manyeyes.report import population_charts as charts
 from manyeyes.report.chart import Chart
@@ -103,15 +103,17 @@ def _cumulative_histograms(population: Population, examples: Ints) -> NDArray[np
 
 def show(population: Population, name: str, out: Path) -> str:
     """Write the page and its charts into the folder `out`, and return a summary for a terminal."""
-    name, splits, pixels = printable(name), population_stats(population), pixel_skew(population)
+    name, splits = with_caveats(printable(name), population.caveats), population_stats(population)
+    pixels = pixel_skew(population)
     height, width, _ = population.image_shape
     labels = "several labels per image" if population.labels.multi else "one label per image"
     lead = (
         f"{len(population.user_ids):,} users, {len(population):,} images of {width} x {height} pixels, "
         f"{len(population.classes):,} classes, {labels}."
     )
-    overview = _overview(splits)
-    write_page_folder(out, f"Dataset {name}", lead, _sections(population, splits, pixels, overview))
+    overview, caveat = _overview(splits), CAVEAT_SEPARATOR.join(population.caveats)
+    sections = [section.with_caveat(caveat) for section in _sections(population, splits, pixels, overview)]
+    write_page_folder(out, f"Dataset {name}", lead, sections)
     lines = [f"{name}: {lead}", overview.terminal(width=max(80, 36 + 16 * len(splits)))]
     if pixels is not None:
         lines.append(

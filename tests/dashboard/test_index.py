@@ -52,9 +52,27 @@ def test_the_row_of_a_run_that_trains(root: Path, write: Write, append: Append) 
     assert row.pop("id") and abs(row.pop("updated") - time.time()) < 60
     assert row == {
         **{"name": "one", "status": "running", "note": "", "round": 5, "rounds": 10, "metric": "accuracy"},
-        **{"score": 0.4, "loss": 0.25, "images_per_second": 200.0, "seconds_left": 2.5},
-        **{"epsilon": 0.75, "epsilon_budget": 2.0, "num_rejected": 2},
+        **{"score": 0.4, "shared": None, "loss": 0.25, "images_per_second": 200.0, "seconds_left": 2.5},
+        **{"epsilon": 0.75, "epsilon_budget": 2.0, "num_rejected": 2, "caveats": ""},
     }
+
+
+def test_the_score_is_that_of_personalized_models_next_to_the_shared_one(
+    root: Path, write: Write, append: Append
+) -> None:
+    append(write("ditto", 4), {"round": 5, "personalized_accuracy": 0.579, "accuracy": 0.1})
+    append(
+        write("tuned", 4, personal_layers={"name": "head"}), {"round": 5, "personalized_macro_ap": 0.5, "macro_ap": 0.2}
+    )
+    found = rows(RunIndex(root, refresh_seconds=0))
+    keys = ("metric", "score", "shared")
+    assert [found["ditto"][key] for key in keys] == [
+        "personalized_accuracy",
+        0.579,
+        {"model": "shared model", "score": 0.1},
+    ]
+    shared = {"model": "models before fine-tuning", "score": 0.2}
+    assert [found["tuned"][key] for key in keys] == ["personalized_macro_ap", 0.5, shared]
 
 
 def test_an_early_score_of_a_long_run_is_found(root: Path, write: Write, append: Append) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from manyeyes.data.datasets import cifar, cifar_files
+from manyeyes.data.manifest import SYNTHETIC_MARKER
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -63,7 +64,7 @@ def write_python_edition(raw: Path, classes: int) -> None:
     names = [(binary_folder / file).read_text().splitlines() for file in binary.class_files.values()]
     meta = {f"{prefix}label_names": task_names for prefix, task_names in zip(prefixes, names, strict=True)}
     (folder / next(iter(edition.class_files.values()))).write_bytes(pickle.dumps(meta, protocol=2))
-    (folder / cifar_files.MARKER).touch()
+    (folder / SYNTHETIC_MARKER).touch()
 
 
 def reddish() -> bytes:
@@ -97,7 +98,7 @@ def check_reddish(image: np.ndarray) -> None:
 
 def write(folder: Path, files: dict[str, bytes]) -> None:
     folder.mkdir()
-    for name, content in {**files, cifar_files.MARKER: b""}.items():
+    for name, content in {**files, SYNTHETIC_MARKER: b""}.items():
         (folder / name).write_bytes(content)
 
 
@@ -183,7 +184,7 @@ def test_with_dirichlet_train_images_have_users_and_test_images_have_none(folder
     assert sorted(manifest.image) == list(range(240))
     assert manifest.columns["image_id"][[0, -1]].tolist() == ["train-00000", "test-00023"]
     assert manifest.notes["alpha"] == 0.5
-    assert manifest.notes["synthetic"]
+    assert manifest.caveats == ("synthetic images",)
 
 
 def test_with_classes_each_user_has_train_and_test_images_of_n_classes(folder: Path) -> None:
@@ -221,7 +222,7 @@ def test_the_chosen_labels_of_cifar_100_come_first(copy_edition: CopyEdition, tm
 
 
 def test_a_file_that_is_not_the_published_one_is_refused_by_name(folder: Path) -> None:
-    (folder / cifar_files.MARKER).unlink()
+    (folder / SYNTHETIC_MARKER).unlink()
     with pytest.raises(
         ValueError, match=r"(data|test)_batch.*\.bin in .* is not the published file \(its md5 differs\)"
     ):
@@ -229,7 +230,7 @@ def test_a_file_that_is_not_the_published_one_is_refused_by_name(folder: Path) -
 
 
 def test_an_archive_that_is_not_the_published_one_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    (folder / cifar_files.MARKER).unlink()
+    (folder / SYNTHETIC_MARKER).unlink()
     with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as tar:
         tar.add(folder, folder.name)
     with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz in .* is not the published file"):
@@ -240,7 +241,7 @@ def test_an_edition_without_published_md5_is_refused_if_images_are_missing(
     copy_edition: CopyEdition, tmp_path: Path
 ) -> None:
     folder = copy_edition("cifar-100-binary", tmp_path)
-    (folder / cifar_files.MARKER).unlink()
+    (folder / SYNTHETIC_MARKER).unlink()
     with pytest.raises(ValueError, match="has 216 train and 24 test images, not 50000 and 10000"):
         cifar.read_manifest(tmp_path, classes=100)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from manyeyes.papers import EXHIBITS
-from manyeyes.papers.exhibit import RunRecipe
+from manyeyes.papers.exhibit import ExhibitRow, RunRecipe, make_run
 from manyeyes.papers.fedper import cifar_run as fedper_run
 from manyeyes.papers.fedper import flickr_run
 from manyeyes.papers.flair import run as flair_run
-from manyeyes.papers.hsu2020_runs import cifar_run, inaturalist_run, landmarks_run
+from manyeyes.papers.hsu2020_runs import cifar_baseline, cifar_run, inaturalist_run, landmarks_run
 from manyeyes.papers.metric import AfterRounds, scale_budget
 from manyeyes.papers.printed import printed_table
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale
@@ -108,10 +108,16 @@ def test_learning_rates_batches_and_epochs_are_not_scaled() -> None:
     ("run", "expected"),
     [
         (flair_run("FL-F-1628"), {"data.task": "fine", "data.fine": "1628", "data.split": None}),
-        (cifar_run(10, 0.1, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "10", "data.alpha": "0.1"}),
-        (cifar_run(100, 0, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "100", "data.alpha": "0.001"}),
+        (cifar_run(10, 0.1, 10, 1, -2, -1), {"data.task": "single", "data.coarse": "10", "partitioner.alpha": "0.1"}),
+        (
+            cifar_run(100, 0, 10, 1, -2, -1),
+            {"data.coarse": "100", "partitioner": "dirichlet", "partitioner.alpha": "0"},
+        ),
         (inaturalist_run("geo_3k", "FedAvg", 10, False), {"data.task": "single", "data.users": "135"}),
-        (fedper_run("ResNet34", 4, 2), {"data.split": "per_user", "data.users": "10", "data.alpha": "0.4"}),
+        (
+            fedper_run("ResNet34", 4, 2),
+            {"data.users": "10", "partitioner": "classes", "partitioner.classes_per_client": "4"},
+        ),
         (flickr_run("ResNet34", 2), {"data.task": "rating", "data.split": "per_user", "data.users": "30"}),
     ],
     ids=lambda value: value.name if isinstance(value, RunRecipe) else "",
@@ -125,7 +131,20 @@ def test_synthetic_data_is_of_the_same_kind(run: RunRecipe, expected: dict[str, 
 def test_a_run_on_synthetic_data_starts_from_random_weights() -> None:
     synthetic = on_synthetic_data(flair_run("FL-F-17"))
     assert (synthetic.setting("model.pretrained"), synthetic.setting("model.norm")) == (None, "group")
-    assert synthetic.changes == ("Synthetic images replace data/flair, and random weights the pretrained ones.",)
+    assert synthetic.changes == ("Synthetic images replace the dataset, and random weights the pretrained ones.",)
+
+
+def test_every_alpha_divides_the_same_synthetic_images() -> None:
+    """A relative accuracy refers to centralized training on them, as in the paper."""
+    runs = [cifar_baseline(10), *(cifar_run(10, alpha, 10, 1, -2, -1) for alpha in (100, 0.5, 0))]
+    settings = [[s for s in on_synthetic_data(run).settings if s.startswith("data")] for run in runs]
+    assert settings == [settings[0]] * 4
+
+
+@pytest.mark.parametrize("row", EXHIBITS["flair.figure3"].rows, ids=lambda row: row.name)
+def test_stand_ins_of_flair_count_its_own_labels(row: ExhibitRow) -> None:
+    (dataset,) = row.datasets
+    assert on_synthetic_data(make_run(row.name, dataset)).setting("data.task") == row.name
 
 
 def test_every_dataset_of_the_papers_has_a_synthetic_one() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from manyeyes.core.population import MultiLabels, Population
+from manyeyes.core.population import MultiLabels, Population, SingleLabels
 from manyeyes.papers import EXHIBITS
 from manyeyes.papers.exhibit import ExhibitRow
 from manyeyes.papers.statistics import COUNTS, LABEL_COUNTS, Statistic, users_with_class
@@ -32,12 +32,20 @@ POPULATION = Population.from_arrays(np.zeros((10, 1, 1, 3), np.uint8), LABELS, U
         ("min train images per user", 2),
         ("max train images per user", 6),
         ("users with half of the images", 0.25),  # one user of four has six of ten
-        ("classes of fewer than 0.1 % of users", 0),
         ("classes with 10 test images", 0),
     ],
 )
 def test_a_count_equals_a_count_by_hand(name: str, value: float) -> None:
     assert Statistic(name).compute(POPULATION) == value
+
+
+def test_a_thousandth_of_the_users_is_counted_only_where_it_is_a_user() -> None:
+    """One of 2,000 users has sky, which is fewer than two, and the others have sea."""
+    name = "classes of fewer than 0.1 % of users"
+    assert Statistic(name).compute(POPULATION) is None
+    labels = SingleLabels(np.array([0] + [1] * 1999), ("sky", "sea"))
+    many = Population.from_arrays(np.zeros((2000, 1, 1, 3), np.uint8), labels, np.arange(2000))
+    assert Statistic(name).compute(many) == 1
 
 
 def test_mean_emd_equals_a_computation_by_hand() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 
 from manyeyes.core.rng import make_rng
 from manyeyes.data import partition as partitions
-from manyeyes.data.datasets.cifar_files import EDITIONS, MARKER, SIDE, find, read
-from manyeyes.data.manifest import Manifest, Pixels, check_choice
+from manyeyes.data.datasets.cifar_files import EDITIONS, SIDE, find, read
+from manyeyes.data.manifest import Manifest, Pixels, check_choice, write_synthetic_marker
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 
 
@@ -37,7 +37,7 @@ def read_manifest(
     images, labels, num_train = read(files)
     first_task = task if classes == 100 else "class"
     ids = labels[first_task].ids
-    notes: dict[str, Any] = {"source": str(files.origin), "synthetic": files.synthetic}
+    notes: dict[str, Any] = {"source": str(files.origin)}
     split = np.repeat(["train", "test"], [num_train, len(images) - num_train])
     image_ids = [f"{name}-{i if i < num_train else i - num_train:05d}" for i, name in enumerate(split)]
     if partition == "classes":
@@ -66,7 +66,8 @@ def read_manifest(
         columns={"image_id": np.array(image_ids)},
         notes=notes | {"partition": partition, "seed": seed},
     )
-    return manifest.take(np.flatnonzero((manifest.users != "") | (split == "test")))
+    manifest = manifest.take(np.flatnonzero((manifest.users != "") | (split == "test")))
+    return manifest.as_synthetic() if files.synthetic else manifest
 
 
 def write_synthetic(synthetic: SyntheticImages, raw: Path, classes: int) -> None:
@@ -81,8 +82,7 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path, classes: int) -> None
     if not len(test) or len(train) < len(edition.train):
         raise ValueError(f"CIFAR needs more than {len(train)} train and {len(test)} test images: give more users")
     folder = raw / edition.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).write_text("These are not the images of CIFAR.\n")
+    write_synthetic_marker(folder)
     batches = [*np.array_split(train, len(edition.train)), test]
     for file, examples in zip((*edition.train, edition.test), batches, strict=True):
         pixels = population.pixels(examples).transpose(0, 3, 1, 2).reshape(len(examples), -1)

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, SingleLabels
+from manyeyes.data.manifest import SYNTHETIC_MARKER
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
-MARKER = "synthetic.txt"  # in a folder of files that are not the published ones, and are not meant to be
 SIDE, PIXEL_BYTES = 32, 3 * 32 * 32
 # The names that a python batch may use.
 ALLOWED_GLOBALS = {"numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype", "_codecs.encode"}
@@ -64,7 +64,7 @@ class RawCifar:
 
     @property
     def synthetic(self) -> bool:
-        return MARKER in self.files
+        return SYNTHETIC_MARKER in self.files  # these are not the published files, and are not meant to be
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self.files:
@@ -106,7 +106,7 @@ def read(raw: RawCifar) -> tuple[NDArray[np.uint8], dict[str, SingleLabels], int
 
 
 def _read_folder(folder: Path, edition: Edition) -> RawCifar:
-    paths = [folder / name for name in {*edition.train, edition.test, MARKER, *edition.class_files.values()}]
+    paths = [folder / name for name in {*edition.train, edition.test, SYNTHETIC_MARKER, *edition.class_files.values()}]
     raw = RawCifar(edition, folder, {path.name: path.read_bytes() for path in paths if path.is_file()})
     for name, content in raw.files.items():
         md5 = edition.md5.get(name)

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from manyeyes.core.population import MultiLabels, Population
-from manyeyes.data.manifest import Files, Manifest, Source
+from manyeyes.data.manifest import Files, Manifest, Source, keeps_synthetic_mark, write_synthetic_marker
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
 from manyeyes.data.synthetic.users import taxonomy
+from manyeyes.io.parsing import first_line, named_if_damaged
 
 PAGE = "https://github.com/apple/ml-flair"
 LABELS, RELATIONSHIP, IMAGES = "labels_and_metadata.json", "label_relationship.txt", "small_images"
@@ -29,6 +30,7 @@ _ID, _NAMES = pa.string(), pa.list_(pa.string())
 SCHEMA = pa.schema({"image_id": _ID, "user_id": _ID, "labels": _NAMES, "fine_grained_labels": _NAMES})
 
 
+@keeps_synthetic_mark
 def read_manifest(raw: Path) -> Manifest:
     """Return every image that the labels list and `small_images/` contains."""
     table, split = _read_labels(raw / LABELS)
@@ -74,7 +76,9 @@ def check_users_and_labels(manifest: Manifest, relationship: Path) -> Manifest:
 def read_relationship(path: Path) -> list[tuple[str, str]]:
     """Return (fine label, coarse label) from lines `fine -> coarse`, or nothing if the file does not exist."""
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else [], 1):
+    with named_if_damaged(path, "download it again"):
+        text = path.read_text(encoding="utf-8-sig") if path.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
         fine, *coarse = (label.strip() for label in re.split("->" if "->" in line else "[,\t]", line))
         if line.strip() and len(coarse) != 1:
             raise ValueError(f"Line {number} of {path} is {line!r}: write `fine label -> coarse label`")
@@ -108,8 +112,8 @@ def _read_labels(path: Path) -> tuple[pa.Table, NDArray[np.str_]]:
     try:
         with path.open(encoding="utf-8") as file:
             document = json.load(file, object_hook=add)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not complete JSON ({error}): download it again") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not complete JSON ({first_line(error)}): download it again") from None
     if not splits or not isinstance(document, list) or len(document) != len(splits):
         raise ValueError(f"{path} is not a list of entries with an image_id each: download it again")
     return pa.table(columns, SCHEMA), np.array(splits)
@@ -131,6 +135,7 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
     """Write synthetic images and labels as FLAIR's raw download."""
     if synthetic.split != "users":
         raise ValueError(f"split is {synthetic.split!r}: set split='users', as each user of FLAIR is in one split")
+    write_synthetic_marker(raw)
     population = make_synthetic(synthetic)
     columns = {
         "user_id": [f"user{user:06d}" for user in np.repeat(population.user_ids, population.num_examples)],

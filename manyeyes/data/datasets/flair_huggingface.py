@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 
 from manyeyes.core.population import Ints
 from manyeyes.data.datasets import flair
-from manyeyes.data.manifest import Manifest
+from manyeyes.data.manifest import Manifest, keeps_synthetic_mark
 from manyeyes.data.tables import check_columns
+from manyeyes.io.parsing import first_line
 
 write_synthetic = flair.write_synthetic  # as the raw download
 REPOSITORY = "apple/flair"
@@ -40,8 +41,8 @@ class ParquetShards:
             starts = _open_shard(path)[1]
             group = int(np.searchsorted(starts, row, side="right")) - 1
             data: bytes | None = _read_images(path, group)[row - int(starts[group])].as_py()
-        except pa.ArrowException as error:
-            raise OSError(f"{path} cannot be read: {error}") from None
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise OSError(f"{path} cannot be read: {first_line(error)}") from None
         if data is None:
             raise OSError(f"{path} has no bytes for image {self.ids[index]}")
         return data
@@ -63,6 +64,7 @@ def _read_images(path: Path, group: int) -> pa.ChunkedArray:
     return pc.struct_field(_open_shard(path)[0].read_row_group(group, columns=["image.bytes"]).column("image"), "bytes")
 
 
+@keeps_synthetic_mark
 def read_manifest(raw: Path) -> Manifest:
     """Return every image of the shards below a folder, or of the raw JSON and JPEGs if the folder has them."""
     if (raw / flair.LABELS).exists():
@@ -81,8 +83,9 @@ def read_manifest(raw: Path) -> Manifest:
     row = np.concatenate([np.arange(len(table)) for table in tables])
     source = ParquetShards(paths, shard, row, table["image_id"].to_pylist())
     manifest = flair.make_manifest(table, np.array(splits)[shard], source, PAGE)
-    missing = {"missing shards": _missing_shards(paths)}
-    return flair.check_users_and_labels(manifest, raw / flair.RELATIONSHIP).add_notes(missing)
+    missing = _missing_shards(paths)
+    manifest = replace(manifest, caveats=(f"{len(missing)} shards missing",) if missing else ())
+    return flair.check_users_and_labels(manifest, raw / flair.RELATIONSHIP).add_notes({"missing shards": missing})
 
 
 def _split(path: Path) -> str:
@@ -108,10 +111,12 @@ def _read_shard(path: Path) -> pa.Table:
         file = pq.ParquetFile(path)
         check_columns(path, file.schema_arrow.names, ("image", *flair.SCHEMA.names))
         table = file.read(columns=flair.SCHEMA.names).select(flair.SCHEMA.names)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, KeyError):
         size = path.stat().st_size
         raise ValueError(f"{path} ({size} bytes) is not a complete parquet file: download it again") from None
     try:
         return table.cast(flair.SCHEMA)
     except pa.ArrowException as error:
-        raise ValueError(f"{path} has columns of other types than FLAIR's ({error}): download it again") from None
+        raise ValueError(
+            f"{path} has columns of other types than FLAIR's ({first_line(error)}): download it again"
+        ) from None

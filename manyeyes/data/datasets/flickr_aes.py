@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.core.rng import derive_key
-from manyeyes.data.manifest import Files, Manifest, files_by_name
+from manyeyes.data.manifest import Files, Manifest, files_by_name, keeps_synthetic_mark, write_synthetic_marker
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
 from manyeyes.data.tables import csv_rows
 
@@ -18,6 +18,7 @@ RATINGS, ARCHIVE, FOLDER = "FLICKR-AES_image_labeled_by_each_worker.csv", "FLICK
 COLUMNS, SCORES = ("worker", "imagePair", "score"), ("1", "2", "3", "4", "5")
 
 
+@keeps_synthetic_mark
 def read_manifest(
     raw: Path, *, raters: int = 30, seed: int = 0, min_ratings: int = 60, max_ratings: int = 290, min_per_score: int = 4
 ) -> Manifest:
@@ -55,6 +56,7 @@ def read_manifest(
         labels={"rating": SingleLabels(score[has_image], SCORES)},
         columns={"image_id": image[has_image]},
         notes={"source": PAGE, "license": LICENSE, "raters": num_raters},
+        num_missing=int((~has_image).sum()),
     )
     missing = np.unique(image[~has_image])
     return manifest.add_notes({"duplicate ratings, left out": duplicates, "images without a file, left out": missing})
@@ -100,6 +102,7 @@ def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
     Both users rate a shared image alike, as most images of FLICKR-AES have several ratings. FedPer's filters want about
     `images_per_user=120`.
     """
+    write_synthetic_marker(raw)
     population = make_synthetic(synthetic)
     ratings = np.asarray(population.task("rating").labels.targets(np.arange(len(population)))) + 1
     names = [f"flickr_{name}.jpg" for name in np.asarray(population.columns["image_id"])]

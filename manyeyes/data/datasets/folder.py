@@ -14,9 +14,17 @@ from PIL import Image
 
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
 from manyeyes.data import partition
-from manyeyes.data.manifest import Files, Manifest, check_choice
+from manyeyes.data.manifest import (
+    SYNTHETIC_MARKER,
+    Files,
+    Manifest,
+    check_choice,
+    keeps_synthetic_mark,
+    write_synthetic_marker,
+)
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.data.tables import check_columns, csv_rows
+from manyeyes.io.parsing import named_if_damaged
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 REQUIRED_COLUMNS, OPTIONAL_COLUMNS = ("path", "user", "label"), ("split", "lat", "lon")
@@ -38,6 +46,7 @@ class Row:
     lon: float = math.nan
 
 
+@keeps_synthetic_mark
 def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest:
     """Return the images of a folder or a table, or of a folder with its images.csv or images.parquet.
 
@@ -87,7 +96,7 @@ def _read_folder(root: Path) -> tuple[list[Row], int]:
 def _visible_files(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the files of at most `depth` levels, and the folders at the last one; hidden ones are left out."""
     for path in sorted(folder.iterdir()):
-        if path.name.startswith((".", "__")):
+        if path.name.startswith((".", "__")) or path.name == SYNTHETIC_MARKER:
             continue
         if depth > 1 and path.is_dir():
             yield from _visible_files(path, depth - 1)
@@ -119,10 +128,8 @@ def _read_csv(path: Path) -> list[Row]:
 
 
 def _read_parquet(path: Path) -> list[Row]:
-    try:
+    with named_if_damaged(path, "save it as parquet again"):
         table = pq.read_table(path)
-    except pa.ArrowException as error:
-        raise ValueError(f"{path} cannot be read as parquet: {error}") from None
     check_columns(path.name, table.column_names, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
     label_type = table.schema.field("label").type
     multi = pa.types.is_list(label_type) or pa.types.is_large_list(label_type)
@@ -165,6 +172,7 @@ def _labels(rows: list[Row]) -> Labels:
 
 def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
     """Write synthetic images as PNG files in <user>/<class>/ folders."""
+    write_synthetic_marker(raw)
     population = make_synthetic(synthetic)
     examples = np.arange(len(population))
     labels, owners = population.labels.nonzero()[1], population.owners(examples)

@@ -13,9 +13,10 @@ from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.rng import make_rng
 from manyeyes.data.datasets import released_splits as released
 from manyeyes.data.datasets.released_splits import find_file
-from manyeyes.data.manifest import Manifest, check_choice, files_by_name
+from manyeyes.data.manifest import Manifest, check_choice, files_by_name, keeps_synthetic_mark, write_synthetic_marker
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
 from manyeyes.data.tables import write_table
+from manyeyes.io.parsing import first_line, parse_json
 
 MAX_PER_CELL = {  # examples that a cell of the globe may have in each split; 0: a client is a user
     "user_120k": 0, "geo_30k": 30_000, "geo_10k": 10_000, "geo_3k": 3_000, "geo_1k": 1_000, "geo_300": 300,
@@ -30,6 +31,7 @@ LICENSE = "non-commercial research and education; each image has its own"
 Annotations = dict[str, NDArray[Any]]  # image_id, category, user ("" if unknown), latitude, longitude (nan if unknown)
 
 
+@keeps_synthetic_mark
 def read_manifest(
     raw: Path,
     *,
@@ -70,7 +72,9 @@ def make_split(raw: Path, rng: np.random.Generator, per_class: int, max_per_cell
     columns = {name: np.concatenate([train[name][chosen], val[name][test]]) for name in train}
     categories, ids = np.unique(columns.pop("category"), return_inverse=True)
     del columns["user"]
-    labels = SingleLabels(ids, tuple(names[category] for category in categories.tolist()))
+    if nameless := [category for category in categories.tolist() if category not in names]:
+        raise ValueError(f"train2017.json in {raw} has no name of category {nameless[0]}: download it again")
+    labels = SingleLabels(ids, tuple(str(names[category]) for category in categories.tolist()))
     manifest = released.unlocated_manifest("inaturalist", clients, labels, columns)
     return released.drop_clientless(manifest)
 
@@ -103,17 +107,18 @@ def _read_annotations(raw: Path, split: str) -> tuple[Annotations, dict[int, str
             "longitude": np.array([location.get("lon") for location in locations], np.float64),
         }
         return columns, {entry["id"]: entry["name"] for entry in annotated["categories"]}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         files = f"{split}2017.json and {split}2017_locations.json in {raw}"
-        raise ValueError(f"{files} are not the published ones ({error!r}): download them again") from error
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise ValueError(f"{files} are not the published ones ({reason}): download them again") from error
 
 
 def _read_json(raw: Path, name: str) -> Any:
     path = find_file(raw, name, fix="extract train_val2017.zip and inat2017_locations.zip there")
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(path.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}): download it again") from error
+        raise ValueError(f"{path} is not valid JSON ({first_line(error)}): download it again") from error
 
 
 def adaptive_cells(
@@ -162,6 +167,7 @@ def ancestors(leaf: NDArray[np.uint64], level: int) -> NDArray[np.uint64]:
 
 def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
     """Write synthetic images as iNaturalist-2017 with its released splits; some images and locations are missing."""
+    write_synthetic_marker(raw)
     population = make_synthetic(synthetic)
     assert isinstance(population.labels, SingleLabels), "synthetic images have one class each"
     categories, classes = population.labels.ids, population.classes

@@ -13,7 +13,7 @@ from manyeyes.core.population import Ints, SingleLabels
 from manyeyes.core.rng import make_rng
 from manyeyes.data.datasets import released_splits as released
 from manyeyes.data.datasets.released_splits import Strings, find_file
-from manyeyes.data.manifest import Manifest, check_choice
+from manyeyes.data.manifest import Manifest, check_choice, keeps_synthetic_mark, write_synthetic_marker
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic, write_images
 from manyeyes.data.tables import read_columns, write_table
 
@@ -41,6 +41,7 @@ class Filters:
 PAPER = Filters()
 
 
+@keeps_synthetic_mark
 def read_manifest(
     raw: Path,
     *,
@@ -126,14 +127,16 @@ def _encode(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
 
 def _path(raw: Path, image_id: str) -> str:
     """Return the path of an image below the raw folder, or "" if it does not exist."""
-    if len(image_id) < 3 or not image_id.isalnum():
-        raise ValueError(f"Image id {image_id!r} is not one of GLD-v2's 16 hexadecimal digits: give the right CSV")
+    if len(image_id) < 3 or not image_id.isalnum() or not image_id.isascii():
+        problem = f"has image id {image_id[:100]!r}, which is not one of GLD-v2's 16 hexadecimal digits"
+        raise ValueError(f"A table of Landmarks for {raw} {problem}: give the right CSV")
     paths = (layout.format(*image_id[:3], id=image_id) for layout in LAYOUTS)
     return next((path for path in paths if (raw / path).is_file()), "")
 
 
 def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
     """Write synthetic images as GLD-v2-clean with its released splits; a tenth of the images is missing."""
+    write_synthetic_marker(raw)
     population = make_synthetic(synthetic)
     assert isinstance(population.labels, SingleLabels), "synthetic images have one class each"
     names = np.asarray(population.columns["image_id"]).tolist()

@@ -1,6 +1,5 @@
 """FLAIR as preprocessed by others: the HDF5 files of pfl-research and ml-flair, read in place."""
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
@@ -14,9 +13,12 @@ import numpy as np
 from h5py import h5d, h5g, h5s
 from numpy.typing import NDArray
 
-from manyeyes.core.population import Ints, MultiLabels, Population
+from manyeyes.core.population import SYNTHETIC, Ints, MultiLabels, Population
 from manyeyes.data.datasets.flair import SPLITS, TASKS
+from manyeyes.data.manifest import is_marked_synthetic
+from manyeyes.io.parsing import named_if_damaged, parse_json
 
+MAX_COMPRESSION = 2000  # of gzip, at most 1032
 Values = list[NDArray[Any]]  # one array for each user
 
 
@@ -70,6 +72,11 @@ def open_hdf5(path: Path, task: str = "coarse") -> Population:
     """Return the population in an HDF5 file of pfl-research or ml-flair; the images are read from the file."""
     if task not in TASKS:
         raise ValueError(f"FLAIR has no task {task!r}: choose {' or '.join(TASKS)}")
+    with named_if_damaged(path, "copy or make it again"):
+        return _read_population(path, task)
+
+
+def _read_population(path: Path, task: str) -> Population:
     with _open_file(path) as file:
         classes, is_pfl = _read_classes(file, TASKS[task].removesuffix("s"))
         members = {split: list(h5g.open(file.id, split.encode())) for split in SPLITS if split in file}
@@ -88,7 +95,7 @@ def open_hdf5(path: Path, task: str = "coarse") -> Population:
         "image_id": np.array(_decode_texts(images, ids)),
     }
     population = Population.from_arrays(images, columns[task], np.repeat(user_index, counts), **columns)
-    return replace(population, user_names=names)
+    return replace(population, user_names=names, caveats=(SYNTHETIC,) if is_marked_synthetic(path) else ())
 
 
 def _open_file(path: Path) -> h5py.File:
@@ -112,8 +119,8 @@ def _read_classes(file: h5py.File, name: str) -> tuple[tuple[str, ...], bool]:
     if any("image" in next(iter(file[split].values()), ()) for split in SPLITS if split in file):
         raise ValueError(f"{file.filename} is grouped by image: make it again without --not_group_data_by_user")
     if mapping is None:
-        return tuple(sorted(json.loads(counter[()]))), False
-    index = json.loads(mapping[()])
+        return tuple(sorted(parse_json(counter[()]))), False
+    index = parse_json(mapping[()])
     classes = tuple(sorted(index, key=index.__getitem__))
     if [index[label] for label in classes] != list(range(len(classes))):
         raise ValueError(f"The label mapping of {file.filename} does not count from 0: make the file again")
@@ -133,6 +140,7 @@ def _read_users(file: h5py.File, groups: Sequence[str], names: Sequence[str]) ->
             if images.dtype != np.uint8 or images.shape[1:] != size or len(size) != 3 or size[2] != 3:
                 what = f"{group} in {path} has {images.dtype} images {list(images.shape[1:])}"
                 raise ValueError(f"{what}: make it again with uint8 [height, width, 3] of one size")
+            _check_written(images, f"{group}/images")
             offset = images.get_offset()
             counts[user], offsets[user] = images.shape[0], -1 if offset is None else offset
             for column, name in zip(values, names, strict=True):
@@ -153,10 +161,18 @@ def _read_values(dataset: h5d.DatasetID, raw: BinaryIO) -> NDArray[Any]:
     offset, dtype = dataset.get_offset(), dataset.dtype
     if offset is not None and dtype.kind in "uiS":
         return np.frombuffer(os.pread(raw.fileno(), dataset.get_storage_size(), offset), dtype)
+    _check_written(dataset, "a dataset")
     values = np.empty(dataset.shape, dtype)
     if values.size:
         dataset.read(h5s.ALL, h5s.ALL, values)
     return values
+
+
+def _check_written(dataset: h5d.DatasetID, name: str) -> None:
+    """Refuse a dataset that claims more values than the file can have: it would be allocated in memory."""
+    num_bytes = int(np.prod(dataset.shape, dtype=np.float64)) * dataset.dtype.itemsize
+    if num_bytes > MAX_COMPRESSION * dataset.get_storage_size():
+        raise ValueError(f"{name} of shape {list(dataset.shape)} has only {dataset.get_storage_size()} bytes")
 
 
 def _from_coordinates(images: Hdf5Images, classes: tuple[str, ...], rows: Values, columns: Values) -> MultiLabels:

@@ -12,13 +12,16 @@ An unreadable image is black (in images.jpegs: empty) and belongs to no example.
 import io
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
-from manyeyes.core.population import Population
+from manyeyes.core.population import SYNTHETIC, Population
 from manyeyes.core.registry import register
+from manyeyes.data.manifest import is_marked_synthetic
 from manyeyes.data.store import examples
 from manyeyes.data.store.builder import IMAGE_FILES
 from manyeyes.data.store.checksums import CHECKSUMS_FILE, FIX, ImageChecksums, npy_header, read_checked
@@ -27,6 +30,8 @@ from manyeyes.data.store.images import JpegImages, MemoryMappedImages
 from manyeyes.data.store.meta import EXAMPLES_FILE, read_meta
 from manyeyes.io.parsing import named_if_damaged
 
+MAX_BYTES_IN_MEMORY = 2**28  # of images that are read at once, so that no round waits for the disk
+
 
 @register("dataset", "store")
 def load_store(
@@ -34,7 +39,10 @@ def load_store(
     task: Annotated[str, "which of its labels are predicted; empty: the first ones"] = "",
 ) -> Population:
     """A dataset that `manyeyes data prepare` made, or an HDF5 file of FLAIR."""
-    return open_population(Path(path), task or None)
+    population = open_population(Path(path), task or None)
+    if np.prod(population.images.shape) > MAX_BYTES_IN_MEMORY:
+        return population
+    return replace(population, images=population.images[:])
 
 
 def open_population(path: Path, task: str | None = None) -> Population:
@@ -56,9 +64,23 @@ def open_population(path: Path, task: str | None = None) -> Population:
     if CHECKSUMS_FILE not in meta["crc32"]:
         fix = f"`manyeyes data verify {path} --add-checksums` checks it and adds them"
         warnings.warn(f"{path} has no checksums of its images: {fix}", stacklevel=2)
-    caveats = tuple(meta.get("caveats", ()))
-    population = Population(images, labels, offsets, np.arange(len(user_names)), rows, columns, user_names, caveats)
+    users = np.arange(len(user_names))
+    population = Population(images, labels, offsets, users, rows, columns, user_names, _caveats(meta))
     return population if task is None else population.task(task)
+
+
+def read_caveats(path: Path) -> tuple[str, ...]:
+    """Return what has to be said of a prepared dataset, without its examples; empty where there is none to open."""
+    if path.is_file():
+        return (SYNTHETIC,) if is_marked_synthetic(path) else ()
+    with suppress(ValueError, OSError):
+        return _caveats(read_meta(path))
+    return ()
+
+
+def _caveats(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    caveats = meta.get("caveats")
+    return tuple(map(str, caveats)) if isinstance(caveats, list) else ()
 
 
 def check_sizes(path: Path, meta: Mapping[str, Any]) -> None:

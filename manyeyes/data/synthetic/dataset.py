@@ -28,7 +28,7 @@ from manyeyes.data.clean_spawn import CleanSpawnContext
 from manyeyes.data.synthetic.composition import compose
 from manyeyes.data.synthetic.renderer import concatenate, render
 from manyeyes.data.synthetic.shapes import MAX_COARSE_CLASSES
-from manyeyes.data.synthetic.users import UserImages, geography, sizes, taxonomy, user_images
+from manyeyes.data.synthetic.users import UserImages, geography, lognormal_sizes, sizes, taxonomy, user_images
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ class SyntheticImages:
     fine: int = option(1628, "fine classes, each within a coarse one", minimum=2, maximum=100_000)
     alpha: float = option(3.0, "concentration of users' class mix: small is more skewed", minimum=1e-3, maximum=1e9)
     images_per_user: int = option(0, "images of each user; 0: heavy-tailed as in FLAIR", minimum=0, maximum=100_000)
+    images_per_user_spread: float = option(
+        0.0, "0: equal; else the standard deviation of the logarithm of images_per_user", minimum=0, maximum=3
+    )
     class_imbalance: float = option(1.0, "1: class frequencies as in FLAIR, 0: equal", minimum=0, maximum=3)
     split: str = option(
         "users", "users: 80/10/10 % are in train/val/test; per_user: 83/17 % of each", choices=("users", "per_user")
@@ -103,9 +106,11 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
 
 
 def user_sizes(description: SyntheticImages) -> Ints:
-    if description.images_per_user:
-        return np.full(description.users, description.images_per_user)
-    return sizes(description.users, description.seed)
+    if not description.images_per_user:
+        return sizes(description.users, description.seed)
+    return lognormal_sizes(
+        description.users, description.images_per_user, description.images_per_user_spread, description.seed
+    )
 
 
 def splits(description: SyntheticImages, counts: Ints) -> NDArray[np.str_]:

@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,16 @@ def sizes(users: int, seed: int) -> Ints:
     quantile = (np.arange(users) + 0.5) / users
     curve = np.exp(np.interp(np.log(quantile), fraction, size) + 1e-9).astype(np.int64)
     return make_rng(seed, "sizes").permutation(np.minimum(curve, max(MIN_SIZE_LIMIT, users // 2)))
+
+
+def lognormal_sizes(users: int, mean: int, spread: float, seed: int) -> Ints:
+    """Return the number of images of each user: of about this mean, with this standard deviation of the logarithm."""
+    if not spread:
+        return np.full(users, mean)
+    normal = NormalDist()
+    quantiles = np.array([normal.inv_cdf((rank + 0.5) / users) for rank in range(users)])
+    weights = np.exp(spread * make_rng(seed, "log-normal sizes").permutation(quantiles))
+    return np.maximum(1, np.round(mean * weights / weights.mean())).astype(np.int64)
 
 
 def taxonomy(num_coarse: int, num_fine: int, class_imbalance: float) -> Taxonomy:
