@@ -24,6 +24,7 @@ COMMANDS = {  # modules of this package, and one line of help for each
     "demo": "compare four algorithms on synthetic images, in two minutes on a CPU",
     "doctor": "what this machine has, which engine it will use, what is missing and how to get it",
 }
+MAX_CHARACTERS = 1200  # of an error that is printed
 EXTRAS = {"flwr": "flower"}  # packages that an extra of ours installs
 USAGE = """usage: manyeyes COMMAND ...
 
@@ -91,5 +92,11 @@ def _handle_runtime_error(error: RuntimeError) -> int:
 def _print_error(sentence: str, code: int, once: bool = False) -> int:
     """Print an error; of several processes of one run, `once` lets only the first print what all of them would."""
     if not once or os.environ.get("RANK", "0") == "0":
-        print(f"manyeyes: {sentence}", file=sys.stderr)
+        print(f"manyeyes: {one_line(sentence)}", file=sys.stderr)
     return code
+
+
+def one_line(sentence: str) -> str:
+    """Return a sentence safe to print: it may quote a file that has control characters, or very long values."""
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in sentence)
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS // 2]} ... {text[-MAX_CHARACTERS // 2 :]}"

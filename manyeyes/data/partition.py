@@ -18,6 +18,7 @@ from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.registry import Bounds, check_value, component, option
 from manyeyes.core.rng import derive_key, make_rng
 from manyeyes.data.tables import csv_rows
+from manyeyes.io.parsing import named_if_damaged
 
 MAX_DRAWS = 10_000  # of classes per client, until every class has a client
 FRACTION = Bounds(minimum=0, below=1)
@@ -95,9 +96,11 @@ def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
     if path.suffix in (".npz", ".zip") and not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is truncated or not an archive: download it again")
     if path.suffix != ".npz":
-        return _released_table(*_released_csv(path, f"federated_train_alpha_{alpha:.2f}.csv"), labels)
+        with named_if_damaged(path, "download it again"):
+            name, text = _released_csv(path, f"federated_train_alpha_{alpha:.2f}.csv")
+        return _released_table(name, text, labels)
     key = f"{dataset}_alpha_{alpha:.2f}"
-    with np.load(path) as arrays:
+    with named_if_damaged(path, "download it again"), np.load(path) as arrays:
         if key not in arrays:
             raise ValueError(f"{path.name} has no {key}: set alpha to one of {', '.join(sorted(arrays))}")
         owners = np.asarray(arrays[key])

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
+from manyeyes.io.parsing import named_if_damaged
+
 BLOCK_BYTES = 1 << 26  # no row may be longer, and a landmark's row has all its images
 
 
@@ -46,15 +48,13 @@ def read_columns(path: Path, required: Sequence[str], optional: Sequence[str] = 
         raise ValueError(f"Table {path} does not exist: check the path")
     read_options = pa.csv.ReadOptions(block_size=BLOCK_BYTES)
     parse_options = pa.csv.ParseOptions(newlines_in_values=True)  # titles of images have them
-    try:
+    with named_if_damaged(path, "download it again"):
         header = pa.csv.open_csv(path, read_options, parse_options).schema.names
         check_columns(f"Table {path}", header, required)
         columns = [*required, *(name for name in optional if name in header)]
         column_types = dict.fromkeys(columns, pa.string())
         convert_options = pa.csv.ConvertOptions(include_columns=columns, column_types=column_types)
         return pa.csv.read_csv(path, read_options, parse_options, convert_options)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"Table {path} cannot be read ({str(error).splitlines()[0]}): download it again") from error
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

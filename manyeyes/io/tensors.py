@@ -30,7 +30,7 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> int:
     for name, tensor in sorted(tensors.items()):
         crc = zlib.crc32(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode(), crc)
         if tensor.numel():
-            crc = zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(), crc)
+            crc = zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
     return crc
 
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,10 @@ from manyeyes.data.store.writer import write_store
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.flower.split import split as split_by_user
 
-OPTIONS = {"flickr_aes": {"raters": 2, "min_ratings": 4, "min_per_score": 0}, "cifar10": {"users": 3, "alpha": 1.0}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "flickr_aes": {"raters": 2, "min_ratings": 4, "min_per_score": 0},
+    "cifar10": {"users": 3, "alpha": 1.0},
+}
 OPTIONS["cifar100"] = OPTIONS["cifar10"]
 
 

@@ -100,8 +100,13 @@ def test_an_undamaged_image_is_read_beside_a_damaged_one_which_is_named(tmp_path
 def test_an_image_is_checked_once_also_by_forked_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_store(small_manifest(), tmp_path / "s", 4)
     images = open_population(tmp_path / "s").images
-    calls: list[int] = []
-    monkeypatch.setattr(checksums, "zlib", SimpleNamespace(crc32=lambda data: calls.append(1) or zlib.crc32(data)))
+    calls: list[bytes] = []
+
+    def counted_crc32(data: bytes) -> int:
+        calls.append(bytes(data))
+        return zlib.crc32(data)
+
+    monkeypatch.setattr(checksums, "zlib", SimpleNamespace(crc32=counted_crc32))
     context = multiprocessing.get_context("fork")
     process = context.Process(target=lambda: images[np.arange(3)])
     process.start()

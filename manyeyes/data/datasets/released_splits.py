@@ -14,6 +14,7 @@ from manyeyes.data.manifest import Files, Manifest
 from manyeyes.data.tables import read_columns
 
 Strings = NDArray[np.str_]
+MAX_CLASS_DIGITS = 18  # of a class, which is a 64-bit number
 
 
 def find_file(folder: Path, *names: str, fix: str = "download it there") -> Path:
@@ -99,7 +100,7 @@ def _counts(manifest: Manifest) -> dict[str, int]:
 def numbered_labels(class_numbers: Strings, names: Strings, path: Path) -> SingleLabels:
     """Return labels whose classes are in the order of their numbers."""
     for number in np.unique(class_numbers).tolist():
-        if not number.isdecimal():
+        if not number.isdecimal() or len(number) > MAX_CLASS_DIGITS:
             raise ValueError(f"Table {path} or its test set has class {number!r}: a class is a number from 0 on")
     _, first, ids = np.unique(class_numbers.astype(np.int64), return_index=True, return_inverse=True)
     classes = names[first]

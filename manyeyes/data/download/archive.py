@@ -17,6 +17,7 @@ from typing import IO, Any, Self
 from manyeyes.data.clean_spawn import CleanSpawnContext
 from manyeyes.data.download.fetch import CHUNK_BYTES, Progress, check_space, no_progress
 from manyeyes.io.files import exclusive_lock, make_folder, write_text
+from manyeyes.io.parsing import named_if_damaged
 
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 MARKER_FOLDER = ".extracted"  # contains a file for each archive that is completely in the folder
@@ -37,7 +38,7 @@ def extract(archive: Path, into: Path) -> None:
             return
         size = archive.stat().st_size  # of a tar, which may be compressed, this is the least it can be
         if archive.name.endswith(".zip") and zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as file:
+            with named_if_damaged(archive, "download it again"), zipfile.ZipFile(archive) as file:
                 size = sum(member.file_size for member in file.infolist())
         check_space(into, size, f"the content of {archive}")
         unpacked = marker.with_name(archive.name + ".unpacked")

@@ -15,13 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from manyeyes.io.files import exclusive_lock
+from manyeyes.io.files import (
+    DISK_FULL,
+    errors_that_name,
+    exclusive_lock,
+    make_folder,
+    sync_folder,
+    write_all,
+    write_text,
+)
+from manyeyes.io.parsing import parse_json
 
 Progress = Callable[[int, int | None], None]  # called with the bytes done and the total, if that is known
 
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)  # pauses before further attempts, from the first again after any progress
 TIMEOUT_SECONDS = 60.0  # without a byte, until a connection counts as lost
 CHUNK_BYTES = 1 << 20
+FLUSH_BYTES = 1 << 26  # that a kill loses at most
 RETRIED_STATUSES = {408, 425, 429, 500, 502, 503, 504}  # a server that answers so may answer differently soon
 
 
@@ -48,18 +58,23 @@ def fetch(remote: RemoteFile, folder: Path, progress: Progress = no_progress) ->
     """
     if not remote.url.startswith(("http://", "https://")):
         raise ValueError(f"Download address {remote.url!r} is neither http nor https: give a web address")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path, part = folder / remote.name, folder / f"{remote.name}.part"
     with exclusive_lock(path):
         if path.exists():
-            if error := _checksum_error(path, remote.md5):
-                raise ValueError(f"{path} exists, but {error}: move it away to download it again")
+            if problem := _checksum_error(path, remote.md5):
+                raise ValueError(f"{path} exists, but {problem}: move it away to download it again")
+            _delete(part)  # what a killed process left
             return path
-        _download(remote.url, part, progress)
-        if error := _checksum_error(part, remote.md5):
+        try:
+            _download(remote.url, part, progress)
+        except OSError as error:
+            raise _with_advice(error, part) from error
+        if problem := _checksum_error(part, remote.md5):
             _delete(part)
-            raise ValueError(f"Download of {remote.url} is not the published file ({error}): check the address")
+            raise ValueError(f"Download of {remote.url} is not the published file ({problem}): check the address")
         os.replace(part, path)
+        sync_folder(folder)
         _delete(part)
     return path
 
@@ -119,10 +134,8 @@ def _attempt(url: str, part: Path, progress: Progress) -> str | None:
 
 def _request_rest(url: str, part: Path, progress: Progress) -> bool:
     """Request what the part lacks and append it; return whether the part is complete now."""
-    state: dict[str, Any] = {}
-    with suppress(OSError, ValueError, TypeError):  # no state, or an unfinished one
-        state = dict(json.loads(_state_path(part).read_text()))
-    num_bytes = _size(part) if state.get("url") == url else 0
+    state = _read_state(part)
+    num_bytes = min(_size(part), state.get("flushed", 0)) if state.get("url") == url else 0
     if num_bytes and num_bytes == state.get("size"):
         return True
     request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "manyeyes"})
@@ -141,30 +154,61 @@ def _request_rest(url: str, part: Path, progress: Progress) -> bool:
         tag = response.headers.get("ETag", "")  # a weak one does not guarantee equal bytes
         version = tag if tag.startswith('"') else response.headers.get("Last-Modified")
         state = {"url": url, "size": total, "version": version}
-        _state_path(part).write_text(json.dumps(state))
-        with part.open("r+b" if start else "wb") as file:
-            file.truncate(start)
-            file.seek(start)
-            num_bytes = _append(response, file, start, total, progress)
-            os.fsync(file.fileno())
+        with part.open("r+b" if start else "wb", buffering=0) as file:
+            with errors_that_name(part):
+                file.truncate(start)
+                file.seek(start)
+            num_bytes = _append(response, file, start, part, state, progress)
     return total is None or num_bytes == total
 
 
-def _append(response: Any, file: IO[bytes], num_bytes: int, total: int | None, progress: Progress) -> int:
-    while True:
-        progress(num_bytes, total)
-        try:
-            chunk = response.read1(CHUNK_BYTES)
-        except http.client.IncompleteRead:
-            return num_bytes
-        if not chunk:
-            return num_bytes
-        try:
-            file.write(chunk)
-            file.flush()  # a killed process loses nothing that arrived
-        except OSError as error:
-            raise ValueError(f"{file.name} cannot be written ({error.strerror}): make room and try again") from error
-        num_bytes += len(chunk)
+def _append(
+    response: Any, file: IO[bytes], num_bytes: int, part: Path, state: dict[str, Any], progress: Progress
+) -> int:
+    """Append what arrives, and record now and then up to where the part is on the disk."""
+    flushed = _flush(file, num_bytes, part, state)
+    try:
+        while True:
+            progress(num_bytes, state["size"])
+            try:
+                chunk = response.read1(CHUNK_BYTES)
+            except http.client.IncompleteRead:
+                return num_bytes
+            if not chunk:
+                return num_bytes
+            with errors_that_name(part):
+                write_all(file, chunk)
+            num_bytes += len(chunk)
+            if num_bytes - flushed >= FLUSH_BYTES:
+                flushed = _flush(file, num_bytes, part, state)
+    finally:
+        _flush(file, num_bytes, part, state)
+
+
+def _flush(file: IO[bytes], num_bytes: int, part: Path, state: dict[str, Any]) -> int:
+    """Flush the part to the disk and record its size: after a power loss, the bytes behind it may be wrong."""
+    with errors_that_name(part):
+        os.fsync(file.fileno())
+    write_text(_state_path(part), json.dumps({**state, "flushed": num_bytes}))
+    return num_bytes
+
+
+def _read_state(part: Path) -> dict[str, Any]:
+    """Return what is known of a part; empty if that is nothing."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        state = dict(parse_json(_state_path(part).read_text(encoding="utf-8")))
+        return state if state["flushed"] >= 0 else {}
+    return {}
+
+
+def _with_advice(error: OSError, part: Path) -> OSError:
+    """Return the error of a file that also says what is done and how to go on."""
+    state, space = _read_state(part), ""
+    num_bytes, size = state.get("flushed", 0), state.get("size")
+    if error.errno in DISK_FULL:
+        space = f"free about {max(((size or 0) - num_bytes) / 1e6, 1):,.0f} MB and "
+    done = f"{num_bytes / 1e6:,.1f} MB are downloaded"
+    return OSError(error.errno, f"{error.strerror}; {done}: {space}run the same command again", error.filename)
 
 
 def _checksum_error(path: Path, md5: str | None) -> str | None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,7 @@ class StoreBuilder:
     def resume(self) -> None:
         """Find the chunks that were finished before, and truncate the images after them."""
         lines: list[dict[str, Any]] = []
-        with suppress(FileNotFoundError, ValueError), (self.folder / WAL).open() as wal:
+        with suppress(FileNotFoundError, ValueError, TypeError, RecursionError), (self.folder / WAL).open() as wal:
             for line in wal:  # up to the first one that is not complete
                 lines.append(_parse_line(line))
         if not lines or lines[0] != self.metadata or not self.images.exists():
@@ -57,7 +58,7 @@ class StoreBuilder:
             self.store.mkdir()
             write_bytes(self.images, self._header())  # flushed, as the log refers to it
             lines = [self.metadata]
-        self.chunks = [line for line in lines[1:] if line["end"] <= self.images.stat().st_size]
+        self.chunks = list(_valid_chunks(lines[1:], self.state["end"], self.images.stat().st_size))
         os.truncate(self.images, self.state["end"])  # before writing, since this frees space on a full disk
         write_text(self.folder / WAL, "".join(map(_format_line, [self.metadata, *self.chunks])))
 
@@ -81,6 +82,15 @@ class StoreBuilder:
         """Return the first bytes of the images: those of an npy file, if they are raw."""
         shape = (self.metadata["images"], *self.metadata["shape"], 3)
         return npy_header(shape) if self.metadata["encoding"] == "raw" else b""
+
+
+def _valid_chunks(lines: list[dict[str, Any]], end: int, size: int) -> Iterator[dict[str, Any]]:
+    """Yield the chunks that are in the file one after the other, up to the first that is not."""
+    for line in lines:
+        if not end < line.get("end", 0) <= size:
+            return
+        end = line["end"]
+        yield line
 
 
 def _format_line(line: dict[str, Any]) -> str:

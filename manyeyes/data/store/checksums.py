@@ -24,7 +24,7 @@ class ImageChecksums:
     def __len__(self) -> int:
         return len(self._checksums)
 
-    def check(self, row: int, data: bytes | NDArray[np.uint8]) -> None:
+    def check(self, row: int, data: bytes | memoryview) -> None:
         """Raise ValueError if these are not the bytes of an image that were written."""
         if not self._is_checked[row]:
             if zlib.crc32(data) != self._checksums[row]:

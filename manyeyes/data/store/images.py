@@ -64,7 +64,7 @@ class MemoryMappedImages:
                 buffers[0] = buffers[0][count:]
         if self._checksums is not None:
             for index in indices.tolist():
-                self._checksums.check(int(rows[index]), images[index])
+                self._checksums.check(int(rows[index]), images[index].data)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MemoryMappedImages, (self._path, self._checksums)

@@ -100,7 +100,8 @@ def open_images(path: Path, meta: Mapping[str, Any]) -> MemoryMappedImages | Jpe
         checksums = ImageChecksums(file, np.load(io.BytesIO(data)))
     if meta["encoding"] == "jpeg":
         read_checked(path / "offsets.npy", crcs["offsets.npy"])
-        return JpegImages(file, *meta["shape"], checksums)
+        height, width = meta["shape"]
+        return JpegImages(file, height, width, checksums)
     if checksums is not None:
         header = npy_header((len(checksums), *meta["shape"], 3))
         with file.open("rb") as opened:
