@@ -97,10 +97,10 @@ def fedadagrad(server_lr: float = 0.1, **fedavg_options: Any) -> Algorithm:
     return replace(fedavg(**fedavg_options), server_optimizer=AdaptiveServer("adagrad", server_lr, beta1=0.0))
 
 
-@named(fedavg, target_distribution=ImportanceReweighting)
-def fedir(target_distribution: tuple[float, ...] | None = None, **fedavg_options: Any) -> Algorithm:
+@named(fedavg, target=ImportanceReweighting)
+def fedir(target: str | tuple[float, ...] = "population", **fedavg_options: Any) -> Algorithm:
     """Hsu et al. 2020, section 5.2: importance reweighting; the target p(y) is the population's by default."""
-    return replace(fedavg(**fedavg_options), example_weighting=ImportanceReweighting(target_distribution))
+    return replace(fedavg(**fedavg_options), example_weighting=ImportanceReweighting(target))
 
 
 @named(VirtualClientBatching, SGD, cohort_size=SizeWeightedSampler, replacement=SizeWeightedSampler)

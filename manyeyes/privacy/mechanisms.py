@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyeyes.components.compressors import BF16, Int8, TopK
 from manyeyes.components.samplers import AllClients, PoissonSampler, UniformSampler
-from manyeyes.components.weighting import ImportanceReweighting, WeightUniformly
+from manyeyes.components.weighting import POPULATION, ImportanceReweighting, WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Population
@@ -218,9 +218,9 @@ def _incompatibility(privacy: str, algorithm: Algorithm) -> str | None:
         name = type(algorithm.correction).__name__
         return f"{privacy} protects only the update, and correction={name} uploads more: set correction=none"
     weighting = algorithm.example_weighting
-    if isinstance(weighting, ImportanceReweighting) and weighting.target_distribution is None:
-        reason = "must not read all users' labels for the p(y) of example_weighting=importance"
-        return f"{privacy} {reason}: set example_weighting.target_distribution"
+    if isinstance(weighting, ImportanceReweighting) and (weighting.split or weighting.target == POPULATION):
+        reason = "must not read users' labels for the p(y) of example_weighting=importance"
+        return f"{privacy} {reason}: set example_weighting.target to uniform or to numbers"
     return None
 
 

@@ -18,7 +18,6 @@ from manyeyes.components import (
     Centralized,
     EpochBatching,
     FedNovaWeighting,
-    ImportanceReweighting,
     PoissonSampler,
     ScaffoldCorrection,
     SizeWeightedSampler,
@@ -133,7 +132,11 @@ REFUSED: dict[str, tuple[Callable[[], Algorithm], str]] = {
     ),
     "fedir": (
         lambda: replace(fedir(), client_weighting=WeightUniformly()),
-        "all users' labels for the p.y. of example_weighting=importance: set example_weighting.target_distribution",
+        "users' labels for the p.y. of example_weighting=importance: set example_weighting.target to uniform or to numbers",
+    ),
+    "fedir of another split": (
+        lambda: replace(fedir(target="val"), client_weighting=WeightUniformly()),
+        "privacy=central must not read users' labels for the p.y. of example_weighting=importance",
     ),
 }
 
@@ -152,13 +155,9 @@ def test_local_privacy_refuses_samplers_that_read_clients_data(sampler: Any) -> 
         replace(FEDAVG, sampler=sampler, privacy=LocalDP()).validate(POPULATION)
 
 
-def test_a_target_distribution_makes_fedir_private() -> None:
-    replace(
-        fedir(),
-        client_weighting=WeightUniformly(),
-        example_weighting=ImportanceReweighting((0.5, 0.5)),
-        privacy=CentralDP(),
-    ).validate(POPULATION)
+@pytest.mark.parametrize("target", ["uniform", (0.5, 0.5)])
+def test_a_target_that_no_user_has_a_part_in_makes_fedir_private(target: Any) -> None:
+    replace(fedir(target=target), client_weighting=WeightUniformly(), privacy=CentralDP()).validate(POPULATION)
 
 
 @pytest.mark.parametrize(
