@@ -182,7 +182,7 @@ def norm_scales(norm_K: Doubles, max_norm_ratio: float, reject_norm_ratio: float
     if median == 0:
         return np.ones(len(norm_K))
     ratio_K = norm_K / median
-    return np.where(ratio_K > reject_norm_ratio, 0.0, max_norm_ratio / np.maximum(ratio_K, max_norm_ratio))
+    return np.where(ratio_K > reject_norm_ratio, 0.0, np.minimum(1.0, max_norm_ratio / np.maximum(ratio_K, EPS)))
 
 
 def lower_median(norm_K: ArrayLike) -> float:
@@ -196,7 +196,7 @@ def bound_shares(weight_K: Doubles, max_weight_ratio: float) -> Doubles:
 
     The limit is the largest value B with B <= max_weight_ratio / K * sum(min(weight, B)).
     """
-    max_share = max_weight_ratio / max(np.count_nonzero(weight_K), 1)
+    max_share = max_weight_ratio / max(int(np.count_nonzero(weight_K)), 1)
     ascending_K = np.sort(weight_K)
     sums_K = np.concatenate([[0.0], np.cumsum(ascending_K)])
     for num_bounded in range(len(weight_K)):

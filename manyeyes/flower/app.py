@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from manyeyes.components.aggregators import CLIP_HELP, REJECT_HELP, WEIGHT_HELP
 from manyeyes.core.registry import check_options, option, suggestion
 from manyeyes.io.files import write_text
 
@@ -56,11 +57,17 @@ class FederationConfig:
     retry_delay: float = option(5.0, "seconds before it asks them again", minimum=0)
     max_examples: int = option(100_000, "a client that reports more images is rejected", minimum=1)
     max_update_norm: float = option(1e6, "an update of a larger norm is rejected", above=0)
+    max_norm_ratio: float = option(2.0, f"{CLIP_HELP}; 0: none is", minimum=0)
+    reject_norm_ratio: float = option(8.0, f"{REJECT_HELP}; 0: none is", minimum=0)
+    max_weight_ratio: float = option(1.5, f"{WEIGHT_HELP}; 0: no limit", minimum=0)
     test_store: str = option("", "a store on the server to evaluate on; empty: clients evaluate on their test images")
     stores: str = option("", "a folder of one-user stores for nodes without store=... in their node config")
 
     def __post_init__(self) -> None:
         check_options(self, "")
+        if 0 < self.max_weight_ratio < 1:
+            fix = "set it to at least 1 equal share, or to 0 for no limit"
+            raise ValueError(f"max_weight_ratio is {self.max_weight_ratio:g}: {fix}")
 
     @staticmethod
     def from_config(run_config: Mapping[str, Any]) -> FederationConfig:

@@ -138,7 +138,7 @@ def _local_algorithm(algorithm: Algorithm, task: dict[str, Any]) -> Algorithm:
     """Return the algorithm for a population of this client alone, with the p(y) that the server sent."""
     weighting = algorithm.example_weighting
     if isinstance(weighting, ImportanceReweighting):
-        weighting = replace(weighting, target_distribution=tuple(task["target_distribution"]))
+        weighting = replace(weighting, target=tuple(task["target_distribution"]))
     sampler, uniform = FixedCohort((0,)), WeightUniformly()
     return replace(algorithm, sampler=sampler, client_weighting=uniform, example_weighting=weighting)
 

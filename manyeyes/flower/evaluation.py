@@ -17,6 +17,7 @@ from manyeyes.engines.evaluation import Score
 from manyeyes.flower.engine import MAX_LOSS, GridEngine
 from manyeyes.flower.members import Member
 from manyeyes.flower.messages import InvalidReply, from_record, parse_config, send_tasks, to_record
+from manyeyes.flower.protection import max_counted
 from manyeyes.metrics import Accuracy
 
 REPLY_TYPES = {"client_id": int, "loss": float}
@@ -24,7 +25,10 @@ NO_ROUND = -1  # of a task that only evaluates
 
 
 class GridEvaluator:
-    """Scores from the connected clients; clients with an invalid reply are named and do not count."""
+    """Scores from the connected clients; clients with an invalid reply are named and do not count.
+
+    A client that reports many test images counts for a bounded share of an evaluation, as of a round.
+    """
 
     dist = SINGLE_PROCESS
 
@@ -40,12 +44,13 @@ class GridEvaluator:
         nodes, members = registry.connected(), registry.members.by_id
         asked = {nodes[id]: members[id] for id in self.population.user_ids.tolist() if id in nodes}
         tasks = {node: self.engine.make_task(record, NO_ROUND, m.client_id, clients) for node, m in asked.items()}
+        limit = max_counted([member.num_test_examples for member in asked.values()] or [1], registry.config)
         score, timeout = Accuracy.empty(len(self.population.classes)), registry.config.reply_timeout
         for node, message in send_tasks(registry.grid, tasks, MessageType.EVALUATE, timeout, "evaluation"):
             try:
                 if isinstance(message, str):
                     raise InvalidReply(message)
-                score += self._read_reply(message, asked[node])
+                score += self._read_reply(message, asked[node], limit)
             except InvalidReply as reason:
                 print(f"evaluation: {asked[node].name} is rejected: {reason}", file=sys.stderr, flush=True)
         return score
@@ -53,7 +58,8 @@ class GridEvaluator:
     def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> NoReturn:
         raise NotImplementedError("the server of a federation sends no client a model of its own")
 
-    def _read_reply(self, message: Message, member: Member) -> Accuracy:
+    def _read_reply(self, message: Message, member: Member, limit: int) -> Accuracy:
+        """Return the score of a reply, which counts as one of at most `limit` images."""
         values, num_examples = parse_config(message.content, REPLY_TYPES), member.num_test_examples
         specs = dict.fromkeys(("correct", "count"), (torch.int64, (len(self.population.classes),)))
         counts = from_record(message.content.get("counts"), specs)
@@ -63,5 +69,10 @@ class GridEvaluator:
             raise InvalidReply(f"its counts do not add up to its {num_examples} test images")
         if not (math.isfinite(values["loss"]) and 0 <= values["loss"] <= MAX_LOSS * num_examples):
             raise InvalidReply("its loss is out of range")
+        if num_examples > limit:
+            correct_C, count_C = (
+                np.rint(counts * (limit / num_examples)).astype(np.int64) for counts in (correct_C, count_C)
+            )
+            values["loss"] *= limit / num_examples
         ids_U, correct_U, count_U = (np.array([n]) for n in (member.client_id, correct_C.sum(), count_C.sum()))
         return Accuracy(correct_C, count_C, values["loss"], ids_U, correct_U, count_U)

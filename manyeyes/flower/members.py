@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from flwr.app import RecordDict
 
+from manyeyes.core.algorithm import Doubles
 from manyeyes.core.population import Labels, MultiLabels, Population, SingleLabels
 from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.messages import InvalidReply, parse_config
+from manyeyes.flower.protection import max_counted
 
 INFO_TYPES = {"name": str, "user_id": int, "num_examples": int, "num_test_examples": int}
 INFO_TYPES |= {"classes": list, "multi": int, "height": int, "width": int}
@@ -114,10 +116,13 @@ def read_client_info(content: RecordDict, config: FederationConfig, needs_class_
     return ClientInfo(member, data, counts)
 
 
-def resolve_members(infos: Mapping[int, ClientInfo]) -> tuple[Members, dict[int, int], dict[int, str]]:
+def resolve_members(
+    infos: Mapping[int, ClientInfo], config: FederationConfig
+) -> tuple[Members, dict[int, int], dict[int, str]]:
     """Return the members, the node of each client id, and why other nodes are rejected.
 
-    All members must have the data format that most clients report.
+    All members must have the data format that most clients report. For p(y), a client counts for at most the number of
+    images that `max_weight_ratio` allows.
     """
     data = Counter(info.data for info in infos.values()).most_common(1)[0][0]
     nodes: dict[str, int] = {}
@@ -135,9 +140,15 @@ def resolve_members(infos: Mapping[int, ClientInfo]) -> tuple[Members, dict[int,
     if len(user_ids) < len(members) or not all(0 <= id < MAX_USER_ID for id in user_ids):
         members = [replace(member, client_id=id) for id, member in enumerate(members)]
     members.sort(key=lambda member: member.client_id)
-    class_counts = np.sum([infos[node].class_counts for node in nodes.values()], axis=0)
+    limit = max_counted([infos[node].member.num_examples for node in nodes.values()], config)
+    class_counts = np.sum([_bounded_counts(infos[node], limit) for node in nodes.values()], axis=0)
     target = tuple((class_counts / class_counts.sum()).tolist()) if np.size(class_counts) else ()
     return Members(tuple(members), data, target), {m.client_id: nodes[m.name] for m in members}, rejections
+
+
+def _bounded_counts(info: ClientInfo, limit: int) -> Doubles:
+    """Return the class counts of a client, scaled down to a number of images."""
+    return np.array(info.class_counts, np.float64) * min(1.0, limit / info.member.num_examples)
 
 
 def _natural_order(name: str) -> list[tuple[int, str]]:

@@ -61,7 +61,8 @@ def send_tasks(
     yield from ((node, "its task could not be sent") for node in tasks if node not in sent)
     deadline = time.monotonic() + timeout
     while waiting:
-        yield from ((waiting.pop(id), reply) for id, reply in _pull(grid, list(waiting)) if id in waiting)
+        # A reply that arrives twice counts once: its task is then no longer waited for.
+        yield from ((waiting.pop(id), reply) for id, reply in _pull(grid, waiting) if id in waiting)
         if time.monotonic() >= deadline:
             break
         if waiting:
@@ -69,20 +70,22 @@ def send_tasks(
     yield from ((node, f"no reply within {timeout:g} seconds") for node in waiting.values())
 
 
-def _pull(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | str]]:
+def _pull(grid: Grid, nodes: Mapping[str, int]) -> Iterator[tuple[str, Message | str]]:
     """Yield the replies that have arrived; one that cannot be read does not block the others."""
     try:
-        replies = list(grid.pull_messages(message_ids))
+        replies = list(grid.pull_messages(list(nodes)))
     except Exception as error:
-        if len(message_ids) == 1:
-            yield message_ids[0], f"its reply could not be read: {_first_line(str(error) or type(error).__name__)}"
+        if len(nodes) == 1:
+            yield next(iter(nodes)), f"its reply could not be read: {_first_line(str(error) or type(error).__name__)}"
             return
-        for id in message_ids:
-            yield from _pull(grid, [id])
+        for id, node in list(nodes.items()):
+            yield from _pull(grid, {id: node})
         return
     for reply in replies:
         id = reply.metadata.reply_to_message_id
-        if reply.has_error():
+        if not reply.has_error() and reply.metadata.src_node_id != nodes.get(id):
+            yield id, f"node {reply.metadata.src_node_id} replied in its place"
+        elif reply.has_error():
             yield id, f"it failed: {_first_line(reply.error.reason or 'without a reason')}"
         elif not reply.has_content():
             yield id, "it sent an empty reply"
@@ -110,11 +113,12 @@ def _read_tensor(name: str, array: Array, dtype: torch.dtype, shape: tuple[int, 
     try:
         version = npy.read_magic(file)
         header = npy.read_array_header_1_0(file) if version == (1, 0) else None
-    except ValueError:
+    except Exception:  # NumPy tokenizes and evaluates the header, and a hostile one fails in many ways
         raise InvalidReply(f"it sent {name} with a header that cannot be read") from None
-    sent_dtype = None if header is None else header[2]
-    if sent_dtype != numpy_dtype or (array.dtype, tuple(array.shape)) != (str(numpy_dtype), shape):
-        sent = f"{array.dtype[:20]} {list(array.shape)[:4]}"
+    if header is None:
+        raise InvalidReply(f"it sent {name} in version {version[0]}.{version[1]} of NumPy's format, not 1.0")
+    if header[2] != numpy_dtype or (array.dtype, tuple(array.shape)) != (str(numpy_dtype), shape):
+        sent = f"{str(header[2])[:20]} {list(array.shape)[:4]}"
         raise InvalidReply(f"it sent {name} of type {sent}, not {numpy_dtype} {list(shape)}")
     start, count = file.tell(), int(np.prod(shape))
     if header != (shape, False, numpy_dtype) or len(array.data) - start != count * numpy_dtype.itemsize:

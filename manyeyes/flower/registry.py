@@ -16,6 +16,7 @@ from manyeyes.core.population import Ints, Population
 from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.members import ClientInfo, Members, read_client_info, resolve_members
 from manyeyes.flower.messages import CONFIG, InvalidReply, send_tasks
+from manyeyes.flower.protection import bound_plan
 
 
 @dataclass
@@ -39,7 +40,7 @@ class ClientRegistry:
             infos |= self._query(set(self.grid.get_node_ids()) - infos.keys())
             num_members = 0
             if infos:
-                members, nodes, rejections = resolve_members(infos)
+                members, nodes, rejections = resolve_members(infos, self.config)
                 num_members = len(members.all)
                 if num_members >= min_clients:
                     break
@@ -61,7 +62,10 @@ class ClientRegistry:
                 self._print_rejection(f"{name}: it joined after the start and is not in this run")
             elif self._nodes.get(member.client_id) in nodes:
                 self._print_rejection(f"{name}: another connected client has this name")
-            elif info.data != self.members.data or info.member.num_examples != member.num_examples:
+            elif info.member.num_examples != member.num_examples:
+                counts = f"{info.member.num_examples:,} images, and reported {member.num_examples:,} before"
+                self._print_rejection(f"{name}: its data has changed since the start of the run: it reports {counts}")
+            elif info.data != self.members.data:
                 self._print_rejection(f"{name}: its data has changed since the start of the run")
             else:
                 self._nodes[member.client_id] = node
@@ -105,7 +109,10 @@ class ConnectedSampler:
 
 @dataclass(frozen=True, eq=False)
 class ConnectedPlanSource:
-    """Plan rounds over the connected clients; with privacy over all clients, as its accountant assumes."""
+    """Plan rounds over the connected clients; with privacy over all clients, as its accountant assumes.
+
+    No client counts for more than its bounded share of a round.
+    """
 
     algorithm: Algorithm
     population: Population
@@ -118,4 +125,5 @@ class ConnectedPlanSource:
             sampler = ConnectedSampler(sampler, frozenset(self.registry.connected()))
         # Example weights are drawn by the client; example indices of the plan are counted, never looked up.
         algorithm = replace(self.algorithm, sampler=sampler, example_weighting=None)
-        return plan_round(algorithm, self.population, self.seed, round)
+        plan = plan_round(algorithm, self.population, self.seed, round)
+        return bound_plan(plan, algorithm, self.population, self.registry.config)

@@ -1,22 +1,27 @@
 """The server app: waits for its clients, then runs the rounds of `manyeyes run` with the grid as its engine."""
 
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
 
-from manyeyes.components.weighting import ImportanceReweighting
+from manyeyes.components.weighting import ImportanceReweighting, WeightUniformly
 from manyeyes.config.build import build_model, build_run_config
+from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
 from manyeyes.data.store.reader import open_population
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
+from manyeyes.engines.malloc import retained_memory
 from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.engine import GridEngine
 from manyeyes.flower.evaluation import GridEvaluator
 from manyeyes.flower.members import Members
+from manyeyes.flower.protection import describe_outsized, describe_protection
 from manyeyes.flower.registry import ClientRegistry, ConnectedPlanSource
 from manyeyes.flower.training_spec import TrainingSpec, make_engine_setup, parse_settings
 from manyeyes.training.result import Result
@@ -24,7 +29,6 @@ from manyeyes.training.run_files import read_config
 from manyeyes.training.setup import TrainingSetup, limit_to_budget
 from manyeyes.training.train import run_training
 
-PRINTED_METRICS = ("accuracy", "loss")
 app = ServerApp()
 
 
@@ -32,8 +36,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Serve a run, and print its final metrics."""
     result = serve(grid, FederationConfig.from_config(context.run_config))
-    metrics = [f"{name} {value:.4f}" for name, value in result.final.items() if name in PRINTED_METRICS]
-    print(f"{result.folder}: {', '.join(metrics) or 'finished'}", flush=True)
+    print(f"{result.folder}: {result.describe() or 'finished'}", flush=True)
 
 
 def serve(grid: Grid, config: FederationConfig) -> Result:
@@ -46,11 +49,15 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
     weighting = spec.algorithm.example_weighting
     target_distribution: tuple[float, ...] = ()
     if isinstance(weighting, ImportanceReweighting):
-        target_distribution = weighting.target_distribution or members.target_distribution
-        weighting = replace(weighting, target_distribution=target_distribution)
+        target_distribution = members.target_distribution
+        if not spec.needs_class_counts:
+            num_classes = len(members.data.classes)
+            target_distribution = tuple(weighting.target_distribution(np.ones(num_classes, np.int64)).tolist())
+        weighting = replace(weighting, target=target_distribution)
     algorithm = replace(spec.algorithm, example_weighting=weighting)
     algorithm.validate(population)
     spec.preprocess.check(*population.image_shape[:2])
+    _print_protection(algorithm, members, config)
     algorithm, run_config = limit_to_budget(algorithm, population, build_run_config(spec.config))
 
     module = build_model(spec.config, population)
@@ -73,7 +80,17 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
     )
     settings = cast(dict[str, Any], OmegaConf.to_container(spec.config, resolve=True))
     metadata = settings | {"federation": vars(config) | {"members": asdict(members)}}
-    return run_training(setup, folder, metadata, bool(config.resume))
+    with retained_memory(setup.device):
+        return run_training(setup, folder, metadata, bool(config.resume))
+
+
+def _print_protection(algorithm: Algorithm, members: Members, config: FederationConfig) -> None:
+    """Say what bounds the influence of a client, and which clients report unusually many images."""
+    print(describe_protection(algorithm, config), flush=True)
+    if algorithm.privacy is None and not isinstance(algorithm.client_weighting, WeightUniformly):
+        names, counts = zip(*((member.name, member.num_examples) for member in members.all), strict=True)
+        if outsized := describe_outsized(names, counts, config):
+            print(outsized, file=sys.stderr, flush=True)
 
 
 def _gather_members(registry: ClientRegistry, spec: TrainingSpec, folder: Path) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from manyeyes.components.client_optimizers import resolve_schedules
 from manyeyes.components.samplers import Centralized
-from manyeyes.components.weighting import ImportanceReweighting
+from manyeyes.components.weighting import POPULATION, ImportanceReweighting, is_file_name
 from manyeyes.config.build import build_algorithm, build_preprocess
 from manyeyes.config.compose import compose_config
 from manyeyes.core.algorithm import Algorithm
@@ -33,7 +33,7 @@ class TrainingSpec:
     def needs_class_counts(self) -> bool:
         """Whether p(y) must be computed from the class counts of all clients (FedIR)."""
         weighting = self.algorithm.example_weighting
-        return isinstance(weighting, ImportanceReweighting) and weighting.target_distribution is None
+        return isinstance(weighting, ImportanceReweighting) and weighting.target == POPULATION
 
 
 @lru_cache(maxsize=32)
@@ -53,8 +53,10 @@ def unsupported_reason(spec: TrainingSpec) -> str | None:
     if spec.config.select_best_on:
         return "select_best_on chooses a model on images of the whole population, which no one has here: leave it out."
     if spec.needs_class_counts and algorithm.privacy is not None:
-        fix = "set example_weighting.target_distribution"
+        fix = "set example_weighting.target to uniform or to numbers"
         return f"example_weighting=importance would compute p(y) from all users' labels, which privacy forbids: {fix}."
+    if (reason := _target_reason(spec)) is not None:
+        return reason
     if isinstance(algorithm.sampler, Centralized):
         return "sampler=centralized needs all images in one place: choose a federated algorithm."
     if getattr(algorithm.sampler, "replacement", False):
@@ -65,6 +67,20 @@ def unsupported_reason(spec: TrainingSpec) -> str | None:
     for slot in ("personal_model", "adaptation"):
         if (component := getattr(algorithm, slot)) is not None:
             return f"{slot}={type(component).__name__} is only simulated, by manyeyes run: set {slot}=none."
+    return None
+
+
+def _target_reason(spec: TrainingSpec) -> str | None:
+    """Return why the p(y) of FedIR cannot be had here: splits and files are not those of the clients' machines."""
+    weighting, config = spec.algorithm.example_weighting, spec.config
+    if not isinstance(weighting, ImportanceReweighting):
+        return None
+    targets = [(config.get(slot) or {}).get("target") for slot in ("algorithm", "example_weighting")]
+    files = [target for target in targets if isinstance(target, str) and is_file_name(target)]
+    if target := weighting.split or next(iter(files), None):
+        kind = "a split" if weighting.split else "a file"
+        reason = f"is {kind}, which separate clients do not have"
+        return f"example_weighting.target={target} {reason}: set it to population, uniform or numbers."
     return None
 
 

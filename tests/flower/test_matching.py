@@ -59,11 +59,23 @@ def train_in_process(population: Population, settings: str) -> Result:
     )
 
 
+def make_config(folder: Path, settings: str, **options: Any) -> FederationConfig:
+    return FederationConfig(
+        settings=f"{COMMON} {settings}",
+        folder=str(folder / "run"),
+        num_clients=4,
+        reply_timeout=5,
+        join_timeout=5,
+        **options,
+    )
+
+
 def weights(result: Result) -> torch.Tensor:
     return FlatModel(result.model).read()
 
 
 FAST_CASES = ("fedavg", "central privacy")
+UNPROTECTED: dict[str, Any] = {"max_norm_ratio": 0, "reject_norm_ratio": 0, "max_weight_ratio": 0}
 
 
 @pytest.mark.parametrize(
@@ -76,9 +88,7 @@ FAST_CASES = ("fedavg", "central privacy")
 def test_a_federated_run_equals_the_run_in_one_process(
     population: Population, make_grid: Callable[..., Any], tmp_path: Path, settings: str
 ) -> None:
-    config = FederationConfig(
-        settings=f"{COMMON} {settings}", folder=str(tmp_path / "run"), num_clients=4, reply_timeout=5, join_timeout=5
-    )
+    config = make_config(tmp_path, settings, **UNPROTECTED)
     federated = serve(make_grid(config), config)
     expected = train_in_process(population, config.settings)
     after_one_round = train_in_process(population, f"{config.settings} rounds=1")
@@ -88,3 +98,16 @@ def test_a_federated_run_equals_the_run_in_one_process(
         for name in expected_event.keys() & COMPARED_METRICS & event.keys():
             assert event[name] == pytest.approx(expected_event[name], rel=1e-4), name
         assert not expected_event.keys() - event.keys() or "privacy" in settings  # with which clients do not evaluate
+
+
+@pytest.mark.parametrize("options", [{}, {"max_norm_ratio": 1.0, "reject_norm_ratio": 3.0}])
+def test_a_protected_run_equals_the_run_in_one_process_with_the_bounded_mean(
+    population: Population, make_grid: Callable[..., Any], tmp_path: Path, options: dict[str, float]
+) -> None:
+    config = make_config(tmp_path, "algorithm=fedavg", **options)
+    federated = serve(make_grid(config), config)
+    bounds = " ".join(f"aggregator.{name}={value}" for name, value in options.items())
+    expected = train_in_process(population, f"{config.settings} aggregator=bounded_mean {bounds}")
+    unprotected = train_in_process(population, config.settings)
+    assert (weights(expected) - weights(unprotected)).abs().max() > 1e-4  # the bounds change the weights
+    torch.testing.assert_close(weights(federated), weights(expected), rtol=1e-5, atol=1e-6)

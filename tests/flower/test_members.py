@@ -129,12 +129,12 @@ def test_a_client_that_joins_after_the_start_is_named_and_not_in_the_run(
 def test_client_ids_are_the_user_ids_of_the_whole_population_or_else_follow_the_names() -> None:
     reported = {7: Member("user10", 40, 3, 0), 8: Member("user9", 41, 5, 1)}
     infos = {7: ClientInfo(reported[7], DATA, (1, 2)), 8: ClientInfo(reported[8], DATA, (5, 0))}
-    members, nodes, _ = resolve_members(infos)
+    members, nodes, _ = resolve_members(infos, FederationConfig())
     assert [(m.name, m.client_id) for m in members.all] == [("user10", 40), ("user9", 41)]
     assert nodes == {40: 7, 41: 8}
     assert members.target_distribution == (0.75, 0.25)  # 6 and 2 of 8
     members, nodes, _ = resolve_members(
-        {node: ClientInfo(replace(member, client_id=-1), DATA) for node, member in reported.items()}
+        {node: ClientInfo(replace(member, client_id=-1), DATA) for node, member in reported.items()}, FederationConfig()
     )
     assert [(m.name, m.client_id) for m in members.all] == [("user9", 0), ("user10", 1)]
     assert nodes == {0: 8, 1: 7}

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message
 
 from manyeyes.flower.app import FederationConfig
-from manyeyes.flower.messages import CONFIG
 from manyeyes.flower.server import serve
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.result import Result
+from tests.flower.fake_grid import Change
+from tests.flower.hostile import SETTINGS as HOSTILE_REPLIES
+from tests.flower.hostile import failing, one_each_round, when_training, with_config
 
 SETTINGS = "model=linear rounds=2 algorithm.cohort_size=4 algorithm.batch_size=3 algorithm.lr=0.05 evaluate_every=0 engine.device=cpu"
 BAD_NODE = 12  # its user is called 2
-Misbehaviour = Callable[[Message], Message | None]
+FAST_KINDS = ("values", "top-k")
 
 
 def make_config(folder: Path) -> FederationConfig:
@@ -46,111 +47,73 @@ def weights_without_it(make_grid: Callable[..., Any], tmp_path_factory: pytest.T
     return weights(serve(grid, config))
 
 
-def with_values(reply: Message, values: Any, name: str = "values") -> Message:
-    array = values if isinstance(values, Array) else Array(np.asarray(values))
-    reply.content["update"] = ArrayRecord({name: array})
-    return reply
-
-
-def with_config(reply: Message, **values: Any) -> Message:
-    reply.content[CONFIG] = ConfigRecord(dict(reply.content[CONFIG]) | values)
-    return reply
-
-
 def with_counts(reply: Message, **counts: list[int]) -> Message:
     reply.content["counts"] = ArrayRecord({name: Array(np.array(values)) for name, values in counts.items()})
     return reply
-
-
-def update_of(reply: Message) -> Any:
-    values = reply.content.array_records["update"]["values"]
-    return values.numpy()
-
-
-def pickled(reply: Message) -> Array:
-    file = io.BytesIO()
-    np.save(file, np.array([print], dtype=object), allow_pickle=True)
-    return Array("float32", update_of(reply).shape, "numpy.ndarray", file.getvalue())
-
-
-def with_huge_header(reply: Message) -> Array:
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**15,)})
-    return Array("float32", update_of(reply).shape, "numpy.ndarray", file.getvalue())
-
-
-def with_one_infinity(reply: Message) -> Message:
-    update = update_of(reply)
-    return with_values(reply, np.where(np.arange(len(update)) == 3, np.inf, 0).astype("f4"))
-
-
-def serialized_as(format: str) -> Misbehaviour:
-    return lambda reply: with_values(reply, Array("float32", update_of(reply).shape, format, b"x"))
-
-
-def without_arrays(reply: Message) -> Message:
-    return Message(RecordDict({CONFIG: reply.content[CONFIG]}), reply_to=reply)
-
-
-MISBEHAVIOURS: dict[str, tuple[Misbehaviour, str]] = {
-    "no reply": (lambda r: None, "no reply within 0.2 seconds"),
-    "NaN": (lambda r: with_values(r, update_of(r) * np.float32(math.nan)), "its update is not finite"),
-    "one infinity": (with_one_infinity, "its update is not finite"),
-    "1e10": (lambda r: with_values(r, np.full_like(update_of(r), 1e10)), "max_update_norm is 1e"),
-    "wrong shape": (lambda r: with_values(r, update_of(r)[:-1]), "not float32"),
-    "two dimensions": (lambda r: with_values(r, update_of(r)[None]), "not float32"),
-    "wrong type": (lambda r: with_values(r, update_of(r).astype(np.float64)), "float64"),
-    "wrong name": (lambda r: with_values(r, update_of(r), "other"), "the arrays other"),
-    "pickle": (lambda r: with_values(r, pickled(r)), "header|type float32"),
-    "other serialization": (serialized_as("pickle"), "the unsupported format 'pickle'"),
-    "false header": (lambda r: with_values(r, with_huge_header(r)), "bytes that do not match its shape"),
-    "no arrays": (without_arrays, "the arrays none"),
-    "an empty reply": (lambda r: Message(RecordDict(), reply_to=r), "no config record"),
-    "another round": (lambda r: with_config(r, round=7), "an update of round 8"),
-    "another client": (lambda r: with_config(r, client_id=0), "as client 0"),
-    "more images": (lambda r: with_config(r, num_examples=9000), "reports 9000 images, and reported 9 before"),
-    "text for a number": (lambda r: with_config(r, loss="low"), "loss as str, not float"),
-    "a loss of NaN": (lambda r: with_config(r, loss=math.nan), "out of range"),
-    "a loss of 1e300": (lambda r: with_config(r, loss=1e300), "out of range"),
-}
-
-
-def when_training(misbehave: Misbehaviour) -> Callable[[Message, Message], Message | None]:
-    """Return a change of training replies; a new message gets the reply metadata of the true one."""
-
-    def change(task: Message, reply: Message) -> Message | None:
-        if task.metadata.message_type != "train":
-            return reply
-        changed = misbehave(reply)
-        return changed if changed is None or changed is reply else Message(changed.content, reply_to=task)
-
-    return change
 
 
 def weights(result: Result) -> torch.Tensor:
     return FlatModel(result.model).read()
 
 
-@pytest.mark.fast_cases(
-    "NaN", "1e10", "wrong shape", "pickle", "false header", "another round", "more images", "a loss of NaN"
+def run_silent_and_hostile(
+    make_grid: Callable[..., Any], config: FederationConfig, change: Change, settings: str, rounds: int
+) -> tuple[Result, Result]:
+    """Return the run in which the bad node always fails, and the one in which its replies are changed."""
+    results = []
+    silent = one_each_round({str(round): (failing("it is absent"), "") for round in range(rounds)})
+    for name, change_of_run in (("silent", silent), ("hostile", change)):
+        settings_of_run = f"{config.settings} rounds={rounds} {settings}"
+        run_config = replace(config, settings=settings_of_run, folder=f"{config.folder}-{name}")
+        grid = make_grid(run_config)
+        grid.nodes[BAD_NODE].change = change_of_run
+        results.append(serve(grid, run_config))
+    return results[0], results[1]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[] if k in FAST_KINDS else pytest.mark.slow) for k in HOSTILE_REPLIES]
 )
-@pytest.mark.parametrize(("misbehave", "reason"), MISBEHAVIOURS.values(), ids=MISBEHAVIOURS)
-def test_a_client_that_misbehaves_is_rejected_and_named(
-    make_grid: Callable[..., Any],
-    config: FederationConfig,
-    misbehave: Misbehaviour,
-    reason: str,
-    weights_without_it: torch.Tensor,
-    capsys: pytest.CaptureFixture[str],
+def test_hostile_replies_are_left_out_and_named_and_have_no_effect(
+    make_grid: Callable[..., Any], config: FederationConfig, kind: str
 ) -> None:
+    settings, cases = HOSTILE_REPLIES[kind]
+    silent, hostile = run_silent_and_hostile(make_grid, config, one_each_round(cases), settings, len(cases))
+    assert torch.equal(weights(hostile), weights(silent))
+    for (name, (_, pattern)), event in zip(cases.items(), hostile.events[1:], strict=True):
+        assert event.get("rejected_clients") == ["2"], name
+        assert re.search(pattern, event["rejection_reasons"]["2"]), (name, event["rejection_reasons"])
+
+
+def test_there_are_at_least_fifty_hostile_replies() -> None:
+    assert sum(len(cases) for _, cases in HOSTILE_REPLIES.values()) >= 50
+
+
+def test_a_reply_that_comes_twice_counts_once(
+    make_grid: Callable[..., Any], config: FederationConfig, tmp_path: Path
+) -> None:
+    once, twice = make_grid(config), make_grid(config)
+    twice.duplicated.add(BAD_NODE)
+    expected = weights(serve(once, config))
+    result = serve(twice, replace(config, folder=str(tmp_path / "twice")))
+    assert torch.equal(weights(result), expected)
+    assert "rejected_clients" not in result.events[1]
+
+
+def test_a_reply_of_the_round_before_is_left_out(
+    make_grid: Callable[..., Any], config: FederationConfig, weights_without_it: torch.Tensor
+) -> None:
+    sent: list[Message] = []
+
+    def send_the_last(reply: Message) -> Message | None:
+        sent.append(reply)
+        return Message(sent[-2].content, reply_to=reply) if len(sent) > 1 else None
+
     grid = make_grid(config)
-    grid.nodes[BAD_NODE].change = when_training(misbehave)
+    grid.nodes[BAD_NODE].change = when_training(send_the_last)
     result = serve(grid, config)
     assert torch.equal(weights(result), weights_without_it)
-    events = [json.loads(line) for line in Path(config.folder, "metrics.jsonl").read_text().splitlines()]
-    assert [event.get("rejected_clients") for event in events[1:]] == [["2"], ["2"]]
-    assert all(re.search(reason, event["rejection_reasons"]["2"]) for event in events[1:])
-    assert "round 2: 2 is rejected: " in capsys.readouterr().err
+    assert result.events[2]["rejection_reasons"] == {"2": "2 is rejected: it sent an update of round 1 as client 2"}
 
 
 def test_a_reply_that_cannot_be_read_does_not_block_the_others(
