@@ -1,8 +1,9 @@
 /* The selected runs: their curves, and the settings in which they differ. */
 import {brief, differing, labels, select, setting, view} from "./store.js";
-import {byId, isFraction, make, score, title} from "./format.js";
+import {byId, isFraction, make, scores, title} from "./format.js";
 
 const AXES = {round: "rounds", seconds: "time", num_images: "images", max_client_batches: "local batches", epsilon: "epsilon"};
+const SCORE = "(score)"; // stands for the metric that is shown first, which is not the same for all runs
 const LABELS = {round: "round", seconds: "seconds of training", num_images: "images trained on", max_client_batches: "local batches of the largest client", epsilon: "epsilon spent"};
 const charts = new Map(), responses = new Map(); // by the name of a metric; by the id of a run, with the requested names
 let numRequests = 0, changed = () => {};
@@ -23,10 +24,25 @@ export function start(whenChanged) {
 
 const selectedIds = () => [...view.selected.keys()].filter((id) => view.runs.has(id));
 
-/* The names of the curves that are drawn: as selected, else the score of each run and its training loss. */
+/* The names of the curves that are drawn: as selected, else the score of each run, that of shared models, and the training loss. */
 function drawnNames() {
   if (view.drawn) return [...view.drawn];
-  return [...new Set(selectedIds().map((id) => view.runs.get(id).metric).filter(Boolean)), "train_loss"];
+  const runs = selectedIds().map((id) => view.runs.get(id)).filter((run) => run.metric);
+  const metrics = new Set(runs.map((run) => run.metric)), shared = new Set(runs.map((run) => sharedMetric(run.metric)));
+  const first = shared.size === 1 && metrics.size > 1 ? [SCORE] : metrics; // one chart of all scores, whichever model they are of
+  return [...new Set([...first, ...runs.filter((run) => run.shared).map((run) => sharedMetric(run.metric)), "train_loss"])];
+}
+
+const sharedMetric = (metric) => metric.replace(/^personalized_/, "");
+
+/* The curve of a run that a chart draws: as a score, that of the run's own metric. */
+const curveName = (id, name) => name === SCORE ? view.runs.get(id).metric : name;
+
+/* The heading of a chart, which says of which model its curves are if some runs have personalized ones. */
+function heading(ids, name) {
+  if (name === SCORE) return title(sharedMetric(view.runs.get(ids[0]).metric || "score")) + ": personalized models where a run has them";
+  const models = new Set(ids.map((id) => view.runs.get(id)).filter((run) => run.shared && sharedMetric(run.metric) === name).map((run) => run.shared.model));
+  return title(name) + (models.size ? ", " + [...models].join(" or ") : "");
 }
 
 /* Fetch the curves of runs that have changed or are new, and draw. */
@@ -36,7 +52,8 @@ export async function refresh(changedIds) {
   show();
   const missing = ids.filter((id) => changedIds.has(id) || !responses.has(id) || names.some((name) => !responses.get(id).requested.includes(name)));
   if (!missing.length) return;
-  const query = new URLSearchParams([["x", view.axis], ...missing.map((id) => ["run", id]), ...names.map((name) => ["y", name])]);
+  const requested = [...new Set(missing.flatMap((id) => names.map((name) => curveName(id, name))).filter(Boolean))];
+  const query = new URLSearchParams([["x", view.axis], ...missing.map((id) => ["run", id]), ...requested.map((name) => ["y", name])]);
   const response = await fetch("api/curves?" + query);
   if (!response.ok) throw new Error("The dashboard responded with " + response.status);
   const curves = await response.json();
@@ -68,12 +85,13 @@ function draw(ids) {
     charts.delete(name);
   }
   for (const name of names) {
-    const series = ids.filter((id) => responses.get(id)?.curves[name]).map((id) => {
-      const [x, y] = responses.get(id).curves[name];
-      return {name: labelOf.get(id), x, y, color: view.selected.get(id)};
+    const shown = ids.filter((id) => responses.get(id)?.curves[curveName(id, name)]);
+    const series = shown.map((id) => {
+      const [x, y] = responses.get(id).curves[curveName(id, name)];
+      return {name: labelOf.get(id) + (name === SCORE && view.runs.get(id).shared ? ", personalized" : ""), x, y, color: view.selected.get(id)};
     });
-    const percent = isFraction(name);
-    const spec = {title: title(name), height: 280, x: {label: LABELS[view.axis]}, y: {log: view.log && !percent, percent}, series};
+    const percent = shown.every((id) => isFraction(curveName(id, name)));
+    const spec = {title: heading(ids, name), height: 280, x: {label: LABELS[view.axis]}, y: {log: view.log && !percent, percent}, series};
     if (charts.has(name)) charts.get(name).chart.update(spec);
     else {
       const box = make("div", {class: "chart", "data-metric": name});
@@ -88,7 +106,7 @@ function draw(ids) {
 
 /* A box for each curve that the selected runs have. */
 function menu(ids) {
-  const names = [...new Set(ids.flatMap((id) => responses.get(id)?.names || []))], drawn = drawnNames();
+  const drawn = drawnNames(), names = [...new Set([...drawn.filter((name) => name === SCORE), ...ids.flatMap((id) => responses.get(id)?.names || [])])];
   const key = JSON.stringify([names, drawn]);
   if (byId("names").dataset.key === key) return;
   byId("names").dataset.key = key;
@@ -104,7 +122,7 @@ function menu(ids) {
 let tableKey = "";
 function table(ids) {
   const names = differing(ids), labelOf = labels(ids);
-  const rows = ids.map((id) => [id, view.selected.get(id), score(view.runs.get(id).metric, view.runs.get(id).score), ...names.map((name) => setting(id, name) ?? "–")]);
+  const rows = ids.map((id) => [id, view.selected.get(id), scores(view.runs.get(id)), ...names.map((name) => setting(id, name) ?? "–")]);
   const key = JSON.stringify([names, rows]);
   if (key === tableKey) return;
   tableKey = key;

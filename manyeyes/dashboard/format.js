@@ -31,6 +31,12 @@ export function score(metric, value) {
   return isFraction(metric) ? (100 * value).toFixed(1) + " %" : number(value);
 }
 
+/* The score of a run, and that of its shared model next to a personalized one. */
+export function scores(run) {
+  const text = score(run.metric, run.score);
+  return run.shared ? `${text} personalized, ${score(run.metric, run.shared.score)} ${run.shared.model}` : text;
+}
+
 export function duration(seconds) {
   if (seconds < 1) return "1 s";
   if (seconds < 90) return Math.round(seconds) + " s";

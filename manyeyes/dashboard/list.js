@@ -123,14 +123,14 @@ function row(run) {
       draw();
       changed();
     }}),
-    folder: make("span", {class: "soft"}), leaf: make("b"), summary: make("small"), note: make("small", {class: "note"}),
+    folder: make("span", {class: "soft"}), leaf: make("b"), caveats: make("small", {class: "caveats"}), summary: make("small"), note: make("small", {class: "note"}),
     symbol: make("i", {"aria-hidden": "true"}), status: make("span"), bar: make("progress", {"aria-label": "Rounds"}), left: make("small"),
-    score: make("span"), metric: make("small"), loss: make("span"), speed: make("span"), epsilon: make("span"), budget: make("small"),
+    score: make("span"), metric: make("small"), shared: make("small"), loss: make("span"), speed: make("span"), epsilon: make("span"), budget: make("small"),
   };
-  const name = make("label", {for: "run-" + run.id}, parts.folder, parts.leaf);
+  const name = make("label", {for: "run-" + run.id}, parts.folder, parts.leaf, " ", parts.caveats);
   parts.badge = make("span", {class: "badge"}, parts.symbol, parts.status);
   parts.row = make("tr", {role: "row"}, cell("box", parts.box), cell("name", name, parts.summary, parts.note),
-    cell("progress", make("div", {class: "line"}, parts.badge, parts.left), parts.bar), cell("score", parts.score, parts.metric),
+    cell("progress", make("div", {class: "line"}, parts.badge, parts.left), parts.bar), cell("score", parts.score, parts.metric, parts.shared),
     cell("loss", parts.loss), cell("speed", parts.speed), cell("epsilon", parts.epsilon, parts.budget));
   fill(parts, run);
   return parts;
@@ -146,6 +146,7 @@ function fill(parts, run) {
   const cut = run.name.search(/[^/]+(\/\d+)?$/);  // a number alone, such as a seed, says little
   write(parts.folder, run.name.slice(0, cut));
   write(parts.leaf, run.name.slice(cut));
+  write(parts.caveats, run.caveats);
   write(parts.summary, summary(run.id));
   const rejected = run.num_rejected ? `${run.num_rejected} updates rejected recently` : "";
   write(parts.note, [run.note, rejected].filter(Boolean).join("; "));
@@ -160,6 +161,7 @@ function fill(parts, run) {
   write(parts.left, progress(run));
   write(parts.score, score(run.metric, run.score));
   write(parts.metric, run.metric ? run.metric.replaceAll("_", " ") : "");
+  write(parts.shared, run.shared ? `${run.shared.model} ${score(run.metric, run.shared.score)}` : "");
   write(parts.loss, number(run.loss, 3));
   write(parts.speed, run.images_per_second === null ? "" : number(run.images_per_second, 3));
   write(parts.epsilon, run.epsilon === null ? "" : "ε " + number(run.epsilon, 3));

@@ -11,6 +11,7 @@ from typing import Any
 from manyeyes.dashboard.settings import Settings, read_settings, safe_text
 from manyeyes.io.tail import TailReader
 from manyeyes.training import run_files
+from manyeyes.training.headline import HEADLINE_METRICS, shared_metric, shared_model_name
 from manyeyes.training.run_files import Event, Status
 
 NUM_RECENT_EVENTS = 20  # that the speed is measured over
@@ -53,7 +54,7 @@ class RecentEvents:
         for event in filter(None, map(run_files.parse_event, lines)):
             self.events.append(event)
             values = dict(run_files.finite_numbers(event))
-            scores = {name: values[name] for name in run_files.HEADLINE_METRICS if name in values}
+            scores = {name: values[name] for name in HEADLINE_METRICS if name in values}
             self.scores = scores or self.scores
 
 
@@ -126,15 +127,19 @@ class LiveRun:
         updated = self._metrics_stamp[1] or self._config_stamp[1]
         status, note = self._status(updated, rounds, seconds_per_round)
         metric, score = next(iter(self._recent.scores.items()), (None, None))
+        model = shared_model_name(has_personal_layers="personal_layers.name" in self.settings)
+        shared_score = self._recent.scores.get(shared_metric(metric) or "")  # only next to a personalized one
         return {
             "id": self.id,
             "name": self.name,
             "status": status,
             "note": safe_text(note),
+            "caveats": self.settings.get(run_files.CAVEATS_KEY, ""),  # of the data
             "round": round,
             "rounds": rounds,
             "metric": metric,  # that the score is of
             "score": score,
+            "shared": None if shared_score is None else {"model": model, "score": shared_score},
             "loss": last.get("train_loss"),
             "images_per_second": num_images / seconds if seconds else None,
             "seconds_left": seconds_per_round * (rounds - round) or None if status == "running" and rounds else None,

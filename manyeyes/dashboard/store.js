@@ -139,6 +139,9 @@ export function differing(ids) {
   return [...names.values()];
 }
 
+/* A name, and what has to be said of the data of its run. */
+const withCaveats = (name, run) => run.caveats ? `${name} (${run.caveats})` : name;
+
 /* The names of the selected runs without the folders that they share; to a mere number, what distinguishes the run is added. */
 export function labels(ids) {
   const paths = ids.map((id) => view.runs.get(id).name.split("/"));
@@ -147,7 +150,8 @@ export function labels(ids) {
   const names = distinguishing(ids, differing(ids), 3);
   return new Map(ids.map((id, i) => {
     const name = paths[i].slice(shared).join("/"), defined = names.filter((each) => setting(id, each) !== undefined);
-    return [id, /(^|\/)\d+$/.test(name) && defined.length ? `${name}: ${defined.map((each) => assignment(each, setting(id, each))).join(", ")}` : name];
+    const label = /(^|\/)\d+$/.test(name) && defined.length ? `${name}: ${defined.map((each) => assignment(each, setting(id, each))).join(", ")}` : name;
+    return [id, withCaveats(label, view.runs.get(id))];
   }));
 }
 

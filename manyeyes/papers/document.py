@@ -12,7 +12,7 @@ from manyeyes.papers.results import ExhibitResults
 from manyeyes.report import report
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_charts
-from manyeyes.report.page import ChartGrid, Section, page
+from manyeyes.report.page import Block, ChartGrid, Section, page
 from manyeyes.report.sections import code_block
 from manyeyes.training.run_files import METRICS_FILE
 from manyeyes.training.run_record import read_run
@@ -41,7 +41,7 @@ def html(results: ExhibitResults, compared: list[ComparedNumber], charts: list[C
     title = f"{exhibit.key}: {exhibit.title}" + (f" ({results.tag})" if results.tag else "")
     notes = [f"The paper: {exhibit.claim}", results.disclaimer or RULE_TEXT, progress(exhibit, options), exhibit.note]
     table = comparison_table(compared, results.tag, "The paper's numbers and ours")
-    content = [*filter(None, notes), ChartGrid(charts), table, *numbered_notes(compared)]
+    content: list[str | Block] = [*filter(None, notes), ChartGrid(charts), table, *numbered_notes(compared)]
     comparison = Section("Paper and measured", content)
     command = shlex.join(["manyeyes", "reproduce", exhibit.key, *options.arguments])
     blocks = [code_block(command), code_block(run_commands(exhibit, options), "The runs")]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from manyeyes.core.population import Ints
+from manyeyes.core.population import CAVEAT_SEPARATOR, Ints
 from manyeyes.metrics import CalibrationError, ResultInfo, result_info
 from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series, short_numbers
 from manyeyes.report.downsample import downsample_minmax
-from manyeyes.training.run_files import HEADLINE_METRICS
+from manyeyes.training.headline import HEADLINE_METRICS, shared_metric
 from manyeyes.training.run_record import Floats, RunRecord
 
 X_AXES = {
@@ -41,7 +41,7 @@ MAIN_METRICS = ("macro_accuracy", "micro_ap", "macro_f1", "loss", "train_loss", 
 NOISY_METRICS = ("train_loss", "update_norm", "images_per_second")  # whose extremes are drawn
 MAX_PAGE_POINTS = 20_000  # rounds of all runs together
 MIN_RUN_POINTS = 300
-NUM_SAMPLED_METRICS = 4  # that a run has of HEADLINE_METRICS and NOISY_METRICS
+SCORE = "(score)"  # stands for the metric that is shown first, where it is not the same for all runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,13 @@ def group_runs(runs: list[RunRecord]) -> list[Group]:
     ]
 
 
+def data_caveat(runs: list[RunRecord]) -> str:
+    """Return what has to be said of the data of all runs, or of some of them; empty if there is nothing to say."""
+    caveats = list(dict.fromkeys(caveat for run in runs for caveat in run.caveats))
+    is_shared = len({run.caveats for run in runs}) == 1
+    return CAVEAT_SEPARATOR.join(caveats if is_shared else [f"some runs: {caveat}" for caveat in caveats])
+
+
 def metric_info(metric: str) -> ResultInfo:
     """Return how a number of an event is shown."""
     info = TRAINING_METRICS.get(metric) or result_info(metric, (CalibrationError(),))
@@ -86,8 +93,37 @@ def metric_info(metric: str) -> ResultInfo:
 def metrics(runs: list[RunRecord]) -> list[str]:
     """Return every metric that a run has, the most important first."""
     names = [name for run in runs for name in run.columns if not metric_info(name).is_count]
-    first = [name for name in (*(run.metric for run in runs), *MAIN_METRICS) if name in names]
-    return list(dict.fromkeys([*first, *names]))
+    headlines = headline_metrics(runs)
+    first = [name for name in (*headlines, *MAIN_METRICS) if name in names]
+    is_one_score = len({shared_metric(run.metric) or run.metric for run in runs if run.metric}) == 1
+    score = [SCORE] if is_one_score and len({run.metric for run in runs if run.metric}) > 1 else []
+    return list(dict.fromkeys([*score, *first, *names]))
+
+
+def headline_metrics(runs: list[RunRecord]) -> list[str]:
+    """Return the metrics that the runs show first, and those of shared models next to personalized ones."""
+    metrics = [run.metric for run in runs if run.metric]
+    shared = filter(None, map(shared_metric, metrics))
+    return sorted({*metrics, *shared}, key=HEADLINE_METRICS.index)
+
+
+def metric_label(runs: list[RunRecord], metric: str) -> str:
+    """Return the label of a metric, which names the shared model where other models of the runs are personalized."""
+    if metric == SCORE:
+        label = metric_info(next(shared_metric(run.metric) or run.metric for run in runs if run.metric)).label
+        return f"{label}, of personalized models where a run has them"
+    models = sorted({run.shared_model for run in runs if shared_metric(run.metric) == metric})
+    return ", ".join([metric_info(metric).label, *([" or ".join(models)] if models else [])])
+
+
+def is_fraction(runs: list[RunRecord], metric: str) -> bool:
+    names = [run.metric for run in runs if run.metric] if metric == SCORE else [metric]
+    return all(metric_info(name).is_fraction for name in names)
+
+
+def column(run: RunRecord, metric: str) -> tuple[Ints, Floats] | None:
+    """Return the rounds and values of a metric of a run; None if it does not have it."""
+    return run.columns.get(run.metric or "" if metric == SCORE else metric)
 
 
 def explorer(runs: list[RunRecord]) -> dict[str, Any]:
@@ -95,25 +131,26 @@ def explorer(runs: list[RunRecord]) -> dict[str, Any]:
     names, groups, max_points = metrics(runs), group_runs(runs), _max_points(runs)
     has_seeds = any(len(group.runs) > 1 for group in groups)
     single_runs = [Group(run.name, [run], group.color) for group in groups for run in group.runs if has_seeds]
-    infos = {name: metric_info(name) for name in names}
+    labels = {name: metric_label(runs, name) for name in names}
     reference_lines = {name: list(map(vars, centralized_lines(runs, name))) for name in names}
     return {
-        "metrics": [{"name": name, "label": info.label, "percent": info.is_fraction} for name, info in infos.items()],
-        "axes": [{"name": name, "label": text} for name, text in X_AXES.items()],
+        "metrics": [{"name": n, "label": text, "percent": is_fraction(runs, n)} for n, text in labels.items()],
+        "axes": [{"name": name, "label": text} for name, text in X_AXES.items() if _has_axis(runs, name)],
         "runs": [_explorer_curves(group, names, max_points) for group in single_runs],
         "groups": [_explorer_curves(group, names, max_points) for group in groups],
         "reference_lines": {name: of_metric for name, of_metric in reference_lines.items() if of_metric},
         "has_seeds": has_seeds,
+        "caveat": data_caveat(runs),
     }
 
 
 def centralized_lines(runs: list[RunRecord], metric: str) -> list[ReferenceLine]:
     """Return what centralized runs reached, as lines across a chart of federated ones."""
     names = ("sampler.name", "algorithm.name")
-    centralized = [run for run in runs if metric in run.columns and "centralized" in map(run.settings.get, names)]
-    if not metric_info(metric).is_fraction or len(centralized) == len(runs):
+    centralized = [run for run in runs if "centralized" in map(run.settings.get, names)]
+    if not is_fraction(runs, metric) or len(centralized) == len(runs):
         return []
-    return [ReferenceLine(run.name, y=run.last(metric)) for run in centralized]
+    return [ReferenceLine(run.name, y=float(c[1][-1])) for run in centralized if (c := column(run, metric)) is not None]
 
 
 def metric_chart(runs: list[RunRecord], metric: str, title: str, caption: str, name: str = "", **axis: Any) -> Chart:
@@ -124,14 +161,20 @@ def metric_chart(runs: list[RunRecord], metric: str, title: str, caption: str, n
         if curve is not None:
             x, y, *band = (column.tolist() for column in curve)
             low, high = band or ([], [])
-            series.append(Series(group.label, x, y, low, high, color=group.color))
-    y = Axis(metric_info(metric).label, percent=metric_info(metric).is_fraction, **axis)
+            series.append(Series(series_name(group, metric), x, y, low, high, color=group.color))
+    y = Axis(metric_label(runs, metric), percent=is_fraction(runs, metric), **axis)
     return Chart(name or metric, title, Axis("rounds"), y, series, caption, centralized_lines(runs, metric))
+
+
+def series_name(group: Group, metric: str) -> str:
+    """Return the name of a group, and of which models a score is."""
+    is_personalized = metric == SCORE and shared_metric(group.runs[0].metric) is not None
+    return f"{group.label}, personalized" if is_personalized else group.label
 
 
 def mean_curve(runs: list[RunRecord], metric: str) -> tuple[Ints, *tuple[Floats, ...]] | None:
     """Return the rounds at which all runs have the metric, and its mean; of several runs also the ends of the band."""
-    columns = [run.columns[metric] for run in runs if metric in run.columns]
+    columns = [of_run for run in runs if (of_run := column(run, metric)) is not None]
     if len(columns) < len(runs):
         return None
     rounds = reduce(np.intersect1d, (run_rounds for run_rounds, _ in columns))
@@ -146,6 +189,11 @@ def mean_curve(runs: list[RunRecord], metric: str) -> tuple[Ints, *tuple[Floats,
 def is_downsampled(runs: list[RunRecord]) -> bool:
     """Return whether a run has more rounds than the page draws."""
     return any(len(run.events) > _max_points(runs) for run in runs)
+
+
+def _has_axis(runs: list[RunRecord], axis: str) -> bool:
+    """Return whether every run records what an axis sums up; private runs do not."""
+    return axis == "round" or all(axis in run.columns for run in runs if run.rounds)
 
 
 def _max_points(runs: list[RunRecord]) -> int:
@@ -168,7 +216,8 @@ def _explorer_curves(group: Group, names: list[str], max_points: int) -> dict[st
             is_drawn = np.isin(curve[0], rounds)
             indices, *columns = (column[is_drawn] for column in curve)
             curves[name] = [np.searchsorted(rounds, indices).tolist(), *map(short_numbers, columns)]
-    return {"name": group.label, "color": group.color, "axes": axes, "metrics": curves}
+    score_name = series_name(group, SCORE)
+    return {"name": group.label, "score_name": score_name, "color": group.color, "axes": axes, "metrics": curves}
 
 
 def _drawn_rounds(run: RunRecord, max_points: int) -> Ints:
@@ -176,10 +225,9 @@ def _drawn_rounds(run: RunRecord, max_points: int) -> Ints:
     if len(run.events) <= max_points:
         return run.event_rounds
     rounds = [run.event_rounds[[0, -1]]]
-    for metric in (*HEADLINE_METRICS, *NOISY_METRICS):
-        if metric in run.columns:
-            metric_rounds, values = run.columns[metric]
-            rounds.append(metric_rounds[downsample_minmax(metric_rounds, values, max_points // NUM_SAMPLED_METRICS)])
+    sampled = [run.columns[name] for name in (*HEADLINE_METRICS, *NOISY_METRICS) if name in run.columns]
+    for metric_rounds, values in sampled:
+        rounds.append(metric_rounds[downsample_minmax(metric_rounds, values, max_points // len(sampled))])
     return np.unique(np.concatenate(rounds))
 
 

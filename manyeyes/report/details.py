@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from manyeyes.metrics import PERSONALIZED
 from manyeyes.report.chart import Axis, Chart, Series, make_series
 from manyeyes.report.curves import Group
 from manyeyes.report.page import ChartGrid, Section
@@ -24,7 +25,7 @@ def classes_section(groups: list[Group]) -> Section | None:
         return None
     has_training_counts = all(_training_counts(run) for _, run in scored)
     series = [_class_series(group, run, has_training_counts) for group, run in scored]
-    text = " or ".join(sorted({METRIC_LABELS[_class_metric(run)] for _, run in scored}))
+    text = " or ".join(sorted({_class_label(run) for _, run in scored}))
     x_axis = Axis(f"{'training' if has_training_counts else 'evaluated'} images with the class", log=True)
     y_axis = Axis(text, percent=True, low=0, high=1)
     title = f"{text[0].upper()}{text[1:]} of each class by its number of images"
@@ -61,7 +62,15 @@ def _first_runs(groups: list[Group], rows: str) -> Iterator[tuple[Group, RunReco
 
 
 def _class_metric(run: RunRecord) -> str:
-    return "ap" if "ap" in run.class_rows[0] else "accuracy"
+    """Return the column of the scores that are shown: of personalized models if the run has them."""
+    names = ("ap", "accuracy")
+    return next(name for name in (*(PERSONALIZED + name for name in names), *names) if name in run.class_rows[0])
+
+
+def _class_label(run: RunRecord) -> str:
+    column = _class_metric(run)
+    label = METRIC_LABELS[column.removeprefix(PERSONALIZED)]
+    return f"{label} of personalized models" if column.startswith(PERSONALIZED) else label
 
 
 def _class_series(group: Group, run: RunRecord, has_training_counts: bool) -> Series:

@@ -10,10 +10,13 @@ import numpy as np
 
 from manyeyes.config.compose import resume_command
 from manyeyes.core.algorithm import SLOTS
-from manyeyes.report.curves import Group, group_runs, metric_chart, metric_info
+from manyeyes.metrics import PERSONALIZED
+from manyeyes.report.chart import Chart
+from manyeyes.report.curves import Group, group_runs, headline_metrics, metric_chart, metric_info, metric_label
 from manyeyes.report.page import ChartGrid, Html
 from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import escape, format_duration, format_value
+from manyeyes.training.headline import shared_metric
 from manyeyes.training.run_record import RunRecord, differing_settings
 
 MAX_SETTING_COLUMNS = 6  # of the table of runs
@@ -47,10 +50,11 @@ def summary(runs: list[RunRecord]) -> list[Any]:
         return [_cards(runs[0])]
     settings, num_more = _setting_columns(runs)
     columns: Columns = {"status": lambda run: run.status, "rounds": lambda run: run.rounds}
-    for metric in _headline_metrics(runs):
-        columns[f"{metric_info(metric).label}, last"] = partial(_last, metric=metric)
-        columns[f"{metric_info(metric).label}, best"] = partial(_best, metric=metric)
-    columns["time"] = training_time
+    for metric in headline_metrics(runs):
+        columns[f"{metric_label(runs, metric)}, last"] = partial(_last, metric=metric)
+        columns[f"{metric_label(runs, metric)}, best"] = partial(_best, metric=metric)
+    if any("seconds" in run.columns for run in runs):
+        columns["time"] = training_time
     if any(run.last("epsilon") is not None for run in runs):
         columns["epsilon"] = lambda run: run.last("epsilon")
     columns |= {text: partial(_setting, name=name) for text, name in settings.items()}
@@ -66,7 +70,17 @@ def training_charts(runs: list[RunRecord]) -> ChartGrid:
     titles = {"train_loss": "Training loss", "update_norm": "Norm of updates"}
     caption = "Mean over the clients of each round, before the server's step."
     available = [metric for metric in titles if any(metric in run.columns for run in runs)]
-    return ChartGrid([metric_chart(runs, metric, titles[metric], caption) for metric in available])
+    charts = [metric_chart(runs, metric, titles[metric], caption) for metric in available]
+    return ChartGrid([*_shared_model_charts(runs), *charts])
+
+
+def _shared_model_charts(runs: list[RunRecord]) -> list[Chart]:
+    """Return the scores of the shared models of runs whose score is that of personalized models."""
+    personalized = [run for run in runs if shared_metric(run.metric)]
+    metrics = dict.fromkeys(metric for run in personalized if (metric := shared_metric(run.metric)))
+    labels = {metric: metric_label(runs, metric) for metric in metrics}
+    caption = "For comparison: not the models that these algorithms are for."
+    return [metric_chart(personalized, m, label[0].upper() + label[1:], caption) for m, label in labels.items()]
 
 
 def speed(run: RunRecord) -> tuple[float, float] | None:
@@ -77,7 +91,8 @@ def speed(run: RunRecord) -> tuple[float, float] | None:
 
 
 def training_time(run: RunRecord) -> str:
-    return format_duration(sum(float(event.get("seconds", 0)) for event in run.events))
+    seconds = [float(event["seconds"]) for event in run.events if "seconds" in event]
+    return format_duration(sum(seconds)) if seconds else ""  # private runs do not record it
 
 
 def format_setting(value: Any) -> str:
@@ -91,12 +106,19 @@ def best_model_note(run: RunRecord) -> str:
 
 
 def _cards(run: RunRecord) -> Html:
-    metrics = dict.fromkeys([run.metric, "personalized_accuracy", "personalized_macro_ap", "loss"])
+    shared = shared_metric(run.metric)
+    metrics = [run.metric, shared, f"{PERSONALIZED}loss" if shared else "loss"]
     cards = []
     for metric in (metric for metric in metrics if metric and metric in run.columns):
         info = metric_info(metric)
         notes = [best_model_note(run), f"best {_best(run, metric)}" if info.is_fraction else ""]
-        cards.append((info.label, format_value(run.last(metric), info.is_fraction), ", ".join(filter(None, notes))))
+        cards.append(
+            (
+                metric_label([run], metric),
+                format_value(run.last(metric), info.is_fraction),
+                ", ".join(filter(None, notes)),
+            )
+        )
     planned = f"of {run.planned_rounds:,}" if run.planned_rounds else ""
     cards.append(("rounds", f"{run.rounds:,}", run.status if run.is_finished else planned))
     if (pace := speed(run)) is not None:
@@ -137,8 +159,9 @@ def _over_seeds(runs: list[RunRecord]) -> list[Table]:
     groups = [replace(group, runs=[run for run in group.runs if run.is_finished]) for group in group_runs(runs)]
     groups = [group for group in groups if len(group.runs) > 1]
     columns: dict[str, Callable[[Group], object]] = {"seeds": lambda group: len(group.runs)}
-    for metric in _headline_metrics([run for group in groups for run in group.runs]):
-        label = metric_info(metric).label
+    grouped = [run for group in groups for run in group.runs]
+    for metric in headline_metrics(grouped):
+        label = metric_label(grouped, metric)
         columns[f"{label}, last"] = partial(_over_group, metric=metric, reduce=lambda values: values[-1])
         columns[f"{label}, best"] = partial(_over_group, metric=metric, reduce=max)
     caption = "Over seeds: mean and standard deviation of the finished runs"
@@ -149,10 +172,6 @@ def _over_group(group: Group, metric: str, reduce: Callable[[list[float]], float
     """Return the mean and standard deviation of one number of each run's curve."""
     fractions = [reduce(values) for run in group.runs if (values := run.curve(metric)[1])]
     return f"{100 * fmean(fractions):.1f} ± {100 * stdev(fractions):.1f} %" if len(fractions) > 1 else ""
-
-
-def _headline_metrics(runs: list[RunRecord]) -> list[str]:
-    return list(dict.fromkeys(run.metric for run in runs if run.metric))
 
 
 def _last(run: RunRecord, metric: str) -> str:

@@ -8,7 +8,7 @@
   }
 
   function explore(element, spec) {
-    const {metrics, axes, runs, groups, reference_lines, has_seeds} = data.explorer;
+    const {metrics, axes, runs, groups, reference_lines, has_seeds, caveat} = data.explorer;
     const metric = choice("metric", "Metric", metrics), axis = choice("axis", "over", axes);
     const seeds = Object.assign(document.createElement("input"), {type: "checkbox", id: "each-seed"});
     const label = document.createElement("label"), controls = document.createElement("div");
@@ -23,9 +23,9 @@
       const {name, label, percent} = metrics[metric.select.value], over = axes[axis.select.value];
       const series = (seeds.checked ? runs : groups).map((curve) => {
         const [indices, y, low, high] = curve.metrics[name] || [[], []];
-        return {name: curve.name, color: curve.color, x: indices.map((i) => curve.axes[over.name][i]), y, low: low || [], high: high || []};
+        return {name: name === "(score)" ? curve.score_name : curve.name, color: curve.color, x: indices.map((i) => curve.axes[over.name][i]), y, low: low || [], high: high || []};
       });
-      return {title: label[0].toUpperCase() + label.slice(1), x: {label: over.label}, y: {label, percent}, series, reference_lines: reference_lines[name] || [], height: 380};
+      return {title: label[0].toUpperCase() + label.slice(1) + (caveat ? ` (${caveat})` : ""), x: {label: over.label}, y: {label, percent}, series, reference_lines: reference_lines[name] || [], height: 380};
     }
   }
 

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from manyeyes.io.files import write_text
-from manyeyes.report.curves import explorer, group_runs, is_downsampled, metric_chart, metric_info, metrics
+from manyeyes.report.curves import (
+    data_caveat,
+    explorer,
+    group_runs,
+    is_downsampled,
+    metric_chart,
+    metric_label,
+    metrics,
+)
 from manyeyes.report.details import classes_section, data_section, users_section
 from manyeyes.report.export import write_charts
 from manyeyes.report.overview import best_model_note, notes, summary, training_charts
@@ -18,12 +26,14 @@ def sections(runs: list[RunRecord], extra: Sequence[Section] = ()) -> list[Secti
     groups, names = group_runs(runs), metrics(runs)
     content: list[Section | None] = [Section("Summary", [*notes(runs), *summary(runs)])]
     if names:
-        title = metric_info(names[0]).label.capitalize()
+        label = metric_label(runs, names[0])
+        title = label[0].upper() + label[1:]
         chart = metric_chart(runs, names[0], title, _explorer_caption(runs), name="curves")
         content.append(Section("Curves", [ChartGrid([chart], explorer(runs)), training_charts(runs)]))
-    content += [*extra, classes_section(groups), users_section(groups), data_section(groups)]
-    content += [privacy_section(groups), speed_section(groups), reproduction_section(runs)]
-    return [section for section in content if section is not None]
+    details = [classes_section(groups), users_section(groups), data_section(groups)]
+    details += [privacy_section(groups), speed_section(groups), reproduction_section(runs)]
+    first, last = ([s.with_caveat(data_caveat(runs)) for s in part if s is not None] for part in (content, details))
+    return [*first, *extra, *last]
 
 
 def html(runs: list[RunRecord], title: str, content: list[Section]) -> str:
@@ -36,7 +46,8 @@ def html(runs: list[RunRecord], title: str, content: list[Section]) -> str:
     else:
         components = (runs[0].settings.get(f"{group}.name") for group in ("algorithm", "model", "data"))
         lead = ", ".join([*map(str, filter(None, components)), runs[0].status]) + "."
-    return page(title, lead, content)
+    caveat = data_caveat(runs)
+    return page(title, f"{lead} Data: {caveat}." if caveat else lead, content)
 
 
 def write(

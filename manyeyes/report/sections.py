@@ -11,6 +11,10 @@ from manyeyes.report.text import escape, format_duration
 from manyeyes.training.run_files import CONFIG_FILE
 from manyeyes.training.run_record import RunRecord
 
+WITHHELD = (
+    "The losses, update norms, counts and times of single rounds, and statistics of the training users, are not recorded: "
+    "they are exact numbers that the guarantee does not cover."
+)
 PACKAGES = ("manyeyes", "torch", "numpy")  # whose versions are shown
 
 
@@ -35,6 +39,8 @@ def privacy_section(groups: list[Group]) -> Section | None:
     }
     missing = "the guarantee is written when a run ends, and this one has not ended."
     guarantees = [f"{run.name}: {run.privacy.get('guarantee') or missing}" for run in runs]
+    if any(run.rounds and "num_images" not in run.columns for run in runs):
+        guarantees.append(WITHHELD)
     spent = metric_chart(runs, "epsilon", "Epsilon spent", "At the delta of the table.", low=0)
     norm = metric_chart(runs, "clipping_norm", "Clipping norm", "Longer updates are scaled down to it.")
     return Section("Privacy", [run_table("Guarantees", runs, columns), *guarantees, ChartGrid([spent, norm])])

@@ -53,7 +53,9 @@ class Table:
         is_aligned = has_header and not self.is_prose
         table = TerminalTable(title=Text(printable(self.caption)), title_justify="left", show_header=has_header)
         for number, name in enumerate(self.header):
-            table.add_column(Text(printable(name)), justify="right" if number and is_aligned else "left", overflow="fold")
+            table.add_column(
+                Text(printable(name)), justify="right" if number and is_aligned else "left", overflow="fold"
+            )
         for row in self.rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         console = Console(file=io.StringIO(), width=width)

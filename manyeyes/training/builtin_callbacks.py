@@ -13,13 +13,15 @@ import torch
 from manyeyes.core.population import Population
 from manyeyes.core.registry import check_options, describe, option, register, suggestion
 from manyeyes.engines.evaluation import Evaluator, Score
-from manyeyes.metrics import MultiLabelScores, result_info
+from manyeyes.metrics import PERSONALIZED, MultiLabelScores, result_info
 from manyeyes.training.callbacks import Callback, TrainingRun
+from manyeyes.training.headline import headline_metric, shared_metric
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import PER_CLASS_FILE, PER_USER_FILE, PRIVACY_FILE, Event
 from manyeyes.training.run_folder import RunFolder
 from manyeyes.training.withholding import are_training_users, withholds_statistics
 
+AUTO = "auto"
 SELECTION_LOSS = "selection_loss"  # of the current model, in the events of evaluated rounds
 
 
@@ -49,33 +51,43 @@ class BestModel(Callback):
 class EarlyStopping(Callback):
     """Stops the run when a metric has not improved over several evaluations."""
 
-    metric: str = option("loss", "metric of an evaluation")
+    metric: str = option(AUTO, "metric of an evaluation; auto: loss, of personalized models where clients have them")
     patience: int = option(5, "evaluations without an improvement after which the run stops", minimum=1)
     min_delta: float = option(0.0, "smallest change that counts as an improvement", minimum=0)
-    mode: str = option("auto", "which value is best: max, min, or auto: by the metric", choices=("auto", "max", "min"))
+    mode: str = option(AUTO, "which value is best: max, min, or auto: by the metric", choices=(AUTO, "max", "min"))
 
     def __post_init__(self) -> None:
         check_options(self)
 
     def on_train_start(self, run: TrainingRun) -> None:
-        self._best, self._num_without, self._lower_is_better = math.nan, 0, self.mode == "min"
-        if self.mode == "auto":
-            info = result_info(self.metric, run.metrics)
-            self._lower_is_better = self.metric == SELECTION_LOSS or info.higher_is_better is False
-        for event in filter(lambda event: self.metric in event, run.events):  # of a resumed run
-            self._update(event)
+        self._best, self._num_without, self._metric = math.nan, 0, self.metric
+        for event in run.events:  # of a resumed run
+            self._choose_metric(event)
+            if self._metric in event:
+                self._update(run, event)
         self._check(run)
 
     def on_evaluate(self, run: TrainingRun, event: Event) -> None:
-        if self.metric not in event:
+        self._choose_metric(event)
+        if self._metric not in event:
             problem = f"callbacks.early_stopping.metric is {self.metric!r} and evaluations have no such metric"
             raise ValueError(f"{problem}{suggestion(self.metric, event)}: set it to one of {', '.join(event)}.")
-        self._update(event)
+        self._update(run, event)
         self._check(run)
 
-    def _update(self, event: Event) -> None:
-        value = event[self.metric]
-        improvement = self._best - value if self._lower_is_better else value - self._best
+    def _choose_metric(self, event: Event) -> None:
+        """Choose the loss of the headline's model, or its headline if it has no loss, at the first evaluation."""
+        headline = headline_metric(event)
+        if self._metric == AUTO and headline is not None:
+            loss = f"{PERSONALIZED}loss" if shared_metric(headline) else "loss"
+            self._metric = loss if loss in event else headline
+
+    def _update(self, run: TrainingRun, event: Event) -> None:
+        value, mode = event[self._metric], self.mode
+        if mode == AUTO:
+            info = result_info(self._metric, run.metrics)
+            mode = "min" if self._metric == SELECTION_LOSS or info.higher_is_better is False else "max"
+        improvement = self._best - value if mode == "min" else value - self._best
         if math.isnan(self._best) or improvement > self.min_delta:
             self._best, self._num_without = value, 0
         else:
@@ -83,7 +95,7 @@ class EarlyStopping(Callback):
 
     def _check(self, run: TrainingRun) -> None:
         if self._num_without >= self.patience:
-            run.request_stop(f"{self.metric} has not improved on {self._best:.4g} in {self._num_without} evaluations")
+            run.request_stop(f"{self._metric} has not improved on {self._best:.4g} in {self._num_without} evaluations")
 
 
 class FinalReports(Callback):
@@ -102,13 +114,14 @@ class FinalReports(Callback):
             folder.write_json(PRIVACY_FILE, report | {"mechanism": describe("privacy", privacy)})
         if run.evaluator is not None and result.score is not None:
             population = run.evaluator.population
-            folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population))
+            folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population, result.personalized))
             withholds = withholds_statistics(run.algorithm, run.config)
             if not (withholds and are_training_users(population, run.population)):
                 folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))
 
 
-def per_class_table(score: Score, population: Population) -> str:
+def per_class_table(score: Score, population: Population, personalized: Score | None = None) -> str:
+    """Return the scores of each class as CSV, with that of personalized models in the first column of scores."""
     if isinstance(score, MultiLabelScores):
         classes = score.per_class()
         header = ["class", "examples", "ap", "precision", "recall", "f1", "ap_200"]
@@ -116,18 +129,23 @@ def per_class_table(score: Score, population: Population) -> str:
         columns = [classes.support_C, *scores]
     else:
         header, columns = ["class", "examples", "accuracy"], [score.count_C, score.per_class()]
+    if personalized is not None:
+        columns.insert(
+            1, personalized.per_class().ap_C if isinstance(personalized, MultiLabelScores) else personalized.per_class()
+        )
+        header.insert(2, PERSONALIZED + header[2])
     return _csv(header, zip(population.classes, *(column.tolist() for column in columns), strict=True))
 
 
 def per_user_table(score: Score, population: Population, personalized: Score | None = None) -> str:
-    """Return the score of each user as CSV, and that of its personalized model."""
+    """Return the score of each user as CSV, with that of its personalized model before that of the shared one."""
     users, metric = score.per_user(), "ap" if isinstance(score, MultiLabelScores) else "accuracy"
     user_names = map(population.user_name, range(len(population.user_ids)))
     names = dict(zip(population.user_ids.tolist(), user_names, strict=True))
     header, columns = ["user", "examples", metric], [users.values_U.tolist()]
     if personalized is not None:
-        header.append("personalized")
-        columns.append(personalized.per_user().values_U.tolist())
+        header.insert(2, PERSONALIZED + metric)
+        columns.insert(0, personalized.per_user().values_U.tolist())
     return _csv(header, zip(map(names.get, users.users_U.tolist()), users.counts_U.tolist(), *columns, strict=True))
 
 

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from manyeyes.training.callbacks import Callback, TrainingRun
-from manyeyes.training.run_files import HEADLINE_METRICS, Event
+from manyeyes.training.headline import headline_metric
+from manyeyes.training.run_files import Event
 
 MIN_SECONDS = 1e-9
 
@@ -71,4 +72,5 @@ def progress_bar(title: str, show: bool | None = None) -> list[Callback]:
 
 def headline(event: Event) -> str:
     """Return the first metric of an event as text; empty if it was not evaluated."""
-    return next((f"{name} {event[name]:.3f}" for name in HEADLINE_METRICS if name in event), "")
+    metric = headline_metric(event)
+    return "" if metric is None else f"{metric} {event[metric]:.3f}"

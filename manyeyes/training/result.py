@@ -9,6 +9,8 @@ from manyeyes.engines.evaluation import Score
 from manyeyes.metrics import PERSONALIZED, Curve, MultiLabelScores
 from manyeyes.training.run_files import Event
 
+PRINTED_METRICS = ("accuracy", "macro_accuracy", "user_mean", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -18,9 +20,9 @@ class Scores:
     personalized: Score | None = None
 
     def results(self) -> dict[str, float]:
-        """Return all metrics by name."""
+        """Return all metrics by name, those of personalized models first."""
         shared, personalized = ({} if score is None else score.compute() for score in (self.shared, self.personalized))
-        return shared | {PERSONALIZED + name: value for name, value in personalized.items()}
+        return {PERSONALIZED + name: value for name, value in personalized.items()} | shared
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,24 +31,40 @@ class Result:
 
     model: nn.Module
     events: list[Event]  # one per round, as in metrics.jsonl
-    score: Score | None  # of the shared model on the evaluated split, after the last round
+    score: Score | None  # of the shared model, or of personal layers, on the evaluated split after the last round
     folder: Path | None
     personalized: Score | None = None  # of the model that each client has personalized
     caveats: tuple[str, ...] = ()  # what has to be said of the result because of its data, such as "synthetic images"
+    shared_model: str = "shared model"  # what the models of `score` are called next to personalized ones
 
     @property
     def metric(self) -> str:
-        """The metric that a table shows first."""
-        return "macro_ap" if isinstance(self.score, MultiLabelScores) else "accuracy"
+        """The metric that is shown first: of personalized models if the run has them."""
+        metric = "macro_ap" if isinstance(self.score, MultiLabelScores) else "accuracy"
+        return metric if self.personalized is None else PERSONALIZED + metric
 
     @property
     def final(self) -> dict[str, float]:
-        """Every metric after the last round."""
+        """Every metric after the last round, those of personalized models first."""
         return Scores(self.score, self.personalized).results()
+
+    def describe(self) -> str:
+        """Return the most important final metrics as text, those of personalized models first."""
+        scores = {"personalized models": self.personalized, self.shared_model: self.score}
+        texts = {model: _format(score) for model, score in scores.items() if score is not None}
+        return (
+            "; ".join(f"{model}: {text}" for model, text in texts.items())
+            if len(texts) > 1
+            else "".join(texts.values())
+        )
 
     def curve(self, name: str | None = None) -> Curve:
         """Return a metric over rounds, with the local batches that they cost."""
         return curve(self.events, name or self.metric)
+
+
+def _format(score: Score) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in score.compute().items() if name in PRINTED_METRICS)
 
 
 def curve(events: list[Event], name: str) -> Curve:

@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
+from manyeyes.io.parsing import parse_yaml
 from manyeyes.io.tail import TailReader, read_small_file
 
 CONFIG_FILE = "config.yaml"  # everything that was set
@@ -27,11 +26,11 @@ PRIVACY_FILE = "privacy.json"
 DIVERGED_FILE = "diverged.txt"  # why the run diverged, in one sentence
 FAILED_FILE = "failed.txt"  # why the run failed, in one sentence
 LOCK_FILE = ".lock"
+CAVEATS_KEY = "data_caveats"  # in CONFIG_FILE: what has to be said of results on the data, such as "synthetic images"
 OLD_DATASET_STATS_FILE = "population.json"  # of a run folder that an older version of manyeyes wrote
 
 Event = dict[str, Any]  # what is recorded of a round: one line of METRICS_FILE
 Status = Literal["empty", "running", "stale", "stopped", "finished", "diverged", "failed"]
-HEADLINE_METRICS = ("macro_ap", "accuracy")  # the first of these that a run has is shown first
 STALE_SECONDS = 300.0  # without a line, after which a running run is stale
 STALE_ROUNDS = 20  # the same, in rounds of the run
 TAIL_BYTES: tuple[int | None, ...] = (2**14, 2**20, None)  # of a metrics file that are searched for its last event
@@ -110,8 +109,8 @@ def check_version(folder: Path) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the settings of a run; empty if they cannot be read."""
     try:
-        content = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        content = parse_yaml((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -8,17 +8,19 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from manyeyes.core.population import CAVEAT_SEPARATOR, with_caveats
+from manyeyes.io.parsing import parse_json, parse_yaml
 from manyeyes.metrics import PerUser
 from manyeyes.training import run_files
 from manyeyes.training.dataset_stats import is_valid
+from manyeyes.training.headline import headline_metric, shared_model_name
 from manyeyes.training.run_files import Event, Status, finite_numbers, parse_event, read_status
 
 Ints = NDArray[np.int64]  # not that of core.population, which imports PyTorch: the dashboard starts without
@@ -60,9 +62,20 @@ class RunRecord:
         return int(text) if text.isdecimal() else None
 
     @property
+    def caveats(self) -> tuple[str, ...]:
+        """What has to be said of all that is shown of the run, because of its data."""
+        text = str(self.settings.get(run_files.CAVEATS_KEY) or "")
+        return tuple(text.split(CAVEAT_SEPARATOR)) if text else ()
+
+    @property
     def metric(self) -> str | None:
         """The metric that is shown first."""
-        return next((name for name in run_files.HEADLINE_METRICS if any(name in event for event in self.events)), None)
+        return headline_metric(self.columns)
+
+    @property
+    def shared_model(self) -> str:
+        """The name of the models that the run's personalized models are compared with."""
+        return shared_model_name(has_personal_layers="personal_layers.name" in self.settings)
 
     @property
     def key_without_seed(self) -> str:
@@ -102,7 +115,7 @@ class RunRecord:
         return float(self.columns[name][1][-1]) if name in self.columns else None
 
     def user_scores(self) -> dict[str, PerUser]:
-        """Return the score of each user by column of per_user.csv: of the shared model, and "personalized"."""
+        """Return the score of each user by column of per_user.csv, such as "personalized_accuracy" and "accuracy"."""
         if not self.user_rows:
             return {}
         columns = {name: np.array([float(row[name]) for row in self.user_rows]) for name in [*self.user_rows[0]][1:]}
@@ -152,10 +165,10 @@ class _FolderReader:
             return ""
 
     def mapping(self, file: str) -> dict[str, Any]:
-        parse = partial(yaml.load, Loader=yaml.CSafeLoader) if file.endswith(".yaml") else json.loads
+        parse = parse_yaml if file.endswith(".yaml") else parse_json
         try:
             content = parse(self.text(file) or "{}")
-        except (yaml.YAMLError, ValueError, RecursionError):
+        except ValueError:
             content = None
         if isinstance(content, dict):
             return content
@@ -191,6 +204,8 @@ def find_runs(arguments: list[str]) -> list[RunRecord]:
     given_names = {folder: name for argument in arguments for folder, name in _named_folders(argument)}
     runs = [read_run(folder, name) for folder, name in given_names.items()]
     names = [given_name or name for given_name, name in zip(given_names.values(), _folder_names(runs), strict=True)]
+    if len({run.caveats for run in runs}) > 1:  # otherwise the page says it of all
+        names = [with_caveats(name, run.caveats) for name, run in zip(names, runs, strict=True)]
     counts = Counter(names)
     named_runs = zip(runs, names, strict=True)
     return [replace(run, name=name if counts[name] == 1 else f"{name} ({run.folder})") for run, name in named_runs]

@@ -8,7 +8,11 @@ from typing import Any
 
 from manyeyes.core.registry import register
 from manyeyes.training.callbacks import Callback, TrainingRun
+from manyeyes.training.headline import headline_metric
 from manyeyes.training.run_files import Event
+
+SCORE = "score"  # the headline of each run, whichever metric it is, so that trackers can compare runs
+SCORE_METRIC = "score_metric"  # which metric that is
 
 
 @register("tracker", "tensorboard")
@@ -24,6 +28,8 @@ class TensorBoard(Callback):
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
         for name, value in scalars(event).items():
             self._writer.add_scalar(name, value, event["round"])
+        if not event["round"] and (metric := headline_metric(event)):
+            self._writer.add_text(SCORE_METRIC, metric)
 
     def close(self) -> None:
         if hasattr(self, "_writer"):
@@ -44,6 +50,8 @@ class MLflow(Callback):
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
         self._mlflow.log_metrics(scalars(event), step=event["round"])
+        if not event["round"] and (metric := headline_metric(event)):
+            self._mlflow.set_tag(SCORE_METRIC, metric)
 
     def close(self) -> None:
         if hasattr(self, "_mlflow"):
@@ -60,6 +68,8 @@ class WeightsAndBiases(Callback):
         self._run = wandb.init(dir=str(_folder(run)), name=_folder(run).name)
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
+        if not event["round"] and (metric := headline_metric(event)):
+            self._run.config[SCORE_METRIC] = metric
         self._run.log(scalars(event), step=event["round"])
 
     def close(self) -> None:
@@ -80,5 +90,7 @@ def _folder(run: TrainingRun) -> Path:
 
 
 def scalars(event: Event) -> dict[str, float]:
-    """Return the metrics of an event that can be drawn over rounds."""
-    return {name: value for name, value in event.items() if name != "round" and isinstance(value, int | float)}
+    """Return the metrics of an event that can be drawn over rounds; its headline is also SCORE, in every run."""
+    values = {name: value for name, value in event.items() if name != "round" and isinstance(value, int | float)}
+    metric = headline_metric(values)
+    return values if metric is None else {SCORE: values[metric], **values}

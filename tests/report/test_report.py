@@ -16,6 +16,7 @@ from manyeyes.papers import EXHIBITS
 from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, group_runs
+from manyeyes.report.overview import summary
 from manyeyes.report.report import write
 from manyeyes.report.scale import ticks
 from manyeyes.report.svg import render_svg
@@ -257,14 +258,78 @@ def test_names_and_folders_may_have_equal_signs(make_run: MakeRun) -> None:
 
 def test_personalized_models_have_a_line_of_their_own(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run("a", {}, [0.1])
-    (folder / "per_user.csv").write_text("user,examples,accuracy,personalized\nu,1,0.5,1.0\nv,3,0.0,0.5\n")
+    (folder / "per_user.csv").write_text("user,examples,personalized_accuracy,accuracy\nu,1,1.0,0.5\nv,3,0.5,0.0\n")
     out = tmp_path / "page.html"
     write([read_run(folder)], out)
     lines = page_data(out)["charts"]["users"]["series"]
     assert [(line["name"], line["y"], line.get("dashed")) for line in lines] == [
-        ("a", [0, 0.5], None),
-        ("a, personalized", [0.5, 1], True),
+        ("a, personalized", [0.5, 1], None),
+        ("a, shared model", [0, 0.5], True),
     ]
+
+
+def write_scores(folder: Path, **curves: list[float]) -> None:
+    """Replace the events of a run by the values of these metrics over rounds."""
+    rounds = [dict(zip(curves, values, strict=True)) for values in zip(*curves.values(), strict=True)]
+    lines = [json.dumps({"round": round, **scores}) for round, scores in enumerate(rounds)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_personalized_scores_come_first_and_those_of_the_shared_model_next_to_them(
+    make_run: MakeRun, tmp_path: Path, reader: Any
+) -> None:
+    folder, out = make_run("ditto", {}, [0.1]), tmp_path / "page.html"
+    write_scores(
+        folder, accuracy=[0.1, 0.1], loss=[3, 2.5], personalized_accuracy=[0.1, 0.579], personalized_loss=[3, 1]
+    )
+    write([read_run(folder)], out)
+    text = "|".join(reader(out.read_text()).text)
+    cards = [
+        "accuracy, personalized models|57.9 %",
+        "accuracy, shared model|10.0 %",
+        "loss on the evaluated split, pers",
+    ]
+    assert [text.index(card) for card in cards] == sorted(text.index(card) for card in cards)
+    data = page_data(out)
+    assert data["charts"]["curves"]["series"][0]["y"] == [0.1, 0.579]
+    assert data["charts"]["accuracy"]["title"] == "Accuracy, shared model"
+    assert [metric["label"] for metric in data["explorer"]["metrics"]][:2] == [
+        "accuracy, personalized models",
+        "accuracy, shared model",
+    ]
+
+
+def test_runs_with_and_without_personalized_models_are_drawn_by_their_scores(make_run: MakeRun, tmp_path: Path) -> None:
+    fedavg, ditto, out = make_run("fedavg", {}, [0.1]), make_run("ditto", {"lam": 1}, [0.1]), tmp_path / "page.html"
+    write_scores(fedavg, accuracy=[0.1, 0.3])
+    write_scores(ditto, accuracy=[0.1, 0.2], personalized_accuracy=[0.1, 0.6])
+    write([read_run(fedavg), read_run(ditto)], out)
+    data = page_data(out)
+    lines = [("fedavg", [0.1, 0.3]), ("ditto, personalized", [0.1, 0.6])]
+    assert [(line["name"], line["y"]) for line in data["charts"]["curves"]["series"]] == lines
+    first = data["explorer"]["metrics"][0]
+    assert (first["label"], first["percent"]) == ("accuracy, of personalized models where a run has them", True)
+    assert [curve["metrics"][first["name"]][1] for curve in data["explorer"]["groups"]] == [[0.1, 0.3], [0.1, 0.6]]
+    assert [curve["score_name"] for curve in data["explorer"]["groups"]] == ["fedavg", "ditto, personalized"]
+    table = summary([read_run(fedavg), read_run(ditto)])[0]
+    columns = [
+        table.header.index(name) for name in ("accuracy, personalized models, last", "accuracy, shared model, last")
+    ]
+    assert [[row[i] for i in columns] for row in table.rows] == [["", "30.0 %"], ["60.0 %", "20.0 %"]]
+
+
+def test_a_private_run_has_no_axis_and_no_speed_of_what_it_withholds(
+    make_run: MakeRun, tmp_path: Path, reader: Any
+) -> None:
+    folder, out = make_run("private", {}, [0.1]), tmp_path / "page.html"
+    write_scores(folder, accuracy=[0.1, 0.5], epsilon=[0.5, 1.0])
+    (folder / "privacy.json").write_text(json.dumps({"guarantee": "(1, 1e-3)", "mechanism": {}}))
+    write([read_run(folder)], out)
+    assert [axis["name"] for axis in page_data(out)["explorer"]["axes"]] == ["round"]
+    text = "|".join(reader(out.read_text()).text)
+    assert "statistics of the training users, are not recorded" in text
+    assert "training time" not in text
+    assert "Seconds per round" not in text
 
 
 def test_counts_of_users_and_images_are_not_drawn(make_run: MakeRun, tmp_path: Path) -> None:

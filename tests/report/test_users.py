@@ -23,14 +23,35 @@ def folder(tmp_path: Path) -> Path:
 def test_the_table_equals_a_computation_by_hand(folder: Path) -> None:
     table = user_table(load(folder, "mine"))
     assert table.header[:6] == ["", "users", "not scored", "mean", "weighted mean", "worst 10 %"]
-    assert table.rows[0] == ["mine", "10", "5", "0.550", "0.763", "0.100", "0.145", "0.325", "0.550", "0.775", "0.955"]
-    assert table.rows[1][:6] == ["mine, personalized", "10", "5", "0.800", "0.895", "0.200"]
+    assert table.rows[0][:6] == ["mine, personalized", "10", "5", "0.800", "0.895", "0.200"]
+    shared = ["mine, shared model", "10", "5", "0.550", "0.763", "0.100", "0.145", "0.325", "0.550", "0.775", "0.955"]
+    assert table.rows[1] == shared
 
 
 def test_the_chart_has_a_line_for_each_kind_of_model(folder: Path) -> None:
-    shared, personalized = user_chart(load(folder, "mine"), "").series
+    personalized, shared = user_chart(load(folder, "mine"), "").series
     assert list(shared.y) == [i / 10 for i in range(1, 11)]
-    assert (shared.dashed, personalized.dashed) == (False, True)
+    assert (personalized.dashed, shared.dashed) == (False, True)
+
+
+def test_the_columns_of_today_and_of_earlier_versions_give_the_same_table(folder: Path) -> None:
+    earlier = user_table(load(folder, "mine"))
+    rows = [line.split(",") for line in (folder / "per_user.csv").read_text().splitlines()[1:]]
+    lines = [",".join([user, count, personalized, shared]) for user, count, shared, personalized in rows]
+    header = "user,examples,personalized_accuracy,accuracy"
+    (folder / "per_user.csv").write_text("\n".join([header, *lines]) + "\n")
+    assert user_table(load(folder, "mine")) == earlier
+
+
+def test_fine_tuned_personal_layers_are_compared_with_those_before(folder: Path) -> None:
+    (folder / "config.yaml").write_text("personal_layers: {name: head}\n")
+    assert [scores.name for scores in load(folder, "mine")] == ["mine, personalized", "mine, models before fine-tuning"]
+
+
+def test_the_missing_scores_of_a_private_run_are_explained(tmp_path: Path) -> None:
+    (tmp_path / "privacy.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"training users only with unprotected_statistics=true\.$"):
+        load(tmp_path, "mine")
 
 
 def test_a_run_that_has_not_finished_is_refused(tmp_path: Path) -> None:

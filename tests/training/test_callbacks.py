@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from manyeyes.algorithms import fedavg
-from manyeyes.core.population import Population
+from manyeyes.algorithms import ditto, fedavg
+from manyeyes.core.population import MultiLabels, Population
 from manyeyes.training.builtin_callbacks import EarlyStopping
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.result import Result
@@ -203,6 +204,26 @@ def test_early_stopping_knows_which_direction_of_a_metric_is_better(population: 
         )
         assert len(result.events) == 3
         assert f"{metric} has not improved on" in result.events[-1]["stop_reason"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "labels", "metric"),
+    [
+        (fedavg, "one", "loss"),
+        (ditto, "one", "personalized_loss"),
+        (fedavg, "several", "macro_ap"),
+        (ditto, "several", "personalized_macro_ap"),
+    ],
+)
+def test_early_stopping_follows_the_models_that_the_algorithm_is_for(
+    population: Population, algorithm: Any, labels: str, metric: str
+) -> None:
+    if labels == "several":
+        lists = [[label] for label in population.labels.targets(np.arange(len(population))).tolist()]
+        population = replace(population, labels=MultiLabels.from_lists(lists, population.classes))
+    still = algorithm(cohort_size=3, lr=1e-30)
+    result = run(population, still, rounds=9, evaluate_every=1, callbacks=[EarlyStopping(patience=2)])
+    assert result.events[-1]["stop_reason"].startswith(f"{metric} has not improved on")
 
 
 def test_a_resumed_run_continues_to_count(population: Population, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.result import Result
+from manyeyes.training.run_record import read_run
 from manyeyes.training.train import train
 from tests.training.small_runs import equal_tensors, events_without_times, kill_twice
 
@@ -182,7 +183,12 @@ def test_ditto_scores_the_shared_model_and_the_personal_models(tmp_path: Path, p
     personalized = [accuracy(models.get(user, weights), test, user) for user in range(6)]
     assert result.final["user_mean"] == pytest.approx(np.mean(shared))
     assert result.final["personalized_user_mean"] == pytest.approx(np.mean(personalized))
-    assert (tmp_path / "per_user.csv").read_text().splitlines()[0] == "user,examples,accuracy,personalized"
+    header, *lines = (tmp_path / "per_user.csv").read_text().splitlines()
+    assert header == "user,examples,personalized_accuracy,accuracy"
+    assert [float(line.split(",")[2]) for line in lines] == pytest.approx(personalized)
+    assert result.metric == "personalized_accuracy"
+    assert result.curve().values_E[-1] == pytest.approx(result.final["personalized_accuracy"])
+    assert read_run(tmp_path).metric == "personalized_accuracy"
 
 
 def test_users_without_a_personal_model_are_scored_with_those_of_some_clients() -> None:

@@ -38,6 +38,20 @@ def test_a_curve_can_be_of_another_metric() -> None:
     assert make_result().curve("loss").values_E.tolist() == [3.0, 2.0, 1.0]
 
 
+def test_the_headline_of_personalized_models_comes_first() -> None:
+    shared = Accuracy.from_predictions([0, 0], [0, 1], 2, [0.5, 1.5])
+    personalized = Accuracy.from_predictions([0, 1], [0, 1], 2, [0.25, 0.25])
+    result = Result(nn.Identity(), [], shared, None, personalized)
+    assert result.metric == "personalized_accuracy"
+    assert [*result.final][1] == "personalized_accuracy"
+    assert (result.final["personalized_accuracy"], result.final["accuracy"]) == (1.0, 0.5)
+    assert result.describe() == (
+        "personalized models: accuracy 1.0000, loss 0.2500, macro_accuracy 1.0000; "
+        "shared model: accuracy 0.5000, loss 1.0000, macro_accuracy 0.5000"
+    )
+    assert make_result(shared).describe() == "accuracy 0.5000, loss 1.0000, macro_accuracy 0.5000"
+
+
 def test_a_metric_without_values_is_refused() -> None:
     with pytest.raises(ValueError, match="no values of 'macro_ap'"):
         curve(EVENTS, "macro_ap")
@@ -56,9 +70,15 @@ def test_single_label_tables_by_hand() -> None:
     assert per_class_table(score, population) == per_class
     per_user = "user,examples,accuracy\nann,3,0.6666666666666666\nbob,3,0.6666666666666666\n"
     assert per_user_table(score, population) == per_user
-    per_user = "user,examples,accuracy,personalized\nann,3,0.6666666666666666,0.0\nbob,3,0.6666666666666666,1.0\n"
+    per_user = (
+        "user,examples,personalized_accuracy,accuracy\nann,3,0.0,0.6666666666666666\nbob,3,1.0,0.6666666666666666\n"
+    )
     personalized = Accuracy.from_predictions([1, 1, 1, 1, 2, 2], labels.ids, 3, np.zeros(6), [0, 0, 0, 1, 1, 1])
     assert per_user_table(score, population, personalized) == per_user
+    per_class = "class,examples,personalized_accuracy,accuracy\nred,2,0.0,1.0\ngreen,1,1.0,0.0\n"
+    assert (
+        per_class_table(score, population, personalized) == f"{per_class}blue,3,0.6666666666666666,0.6666666666666666\n"
+    )
 
 
 def test_multi_label_tables_by_hand() -> None:

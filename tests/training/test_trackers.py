@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
-from manyeyes.algorithms import fedavg
+from manyeyes.algorithms import ditto, fedavg
 from manyeyes.core.population import Population
 from manyeyes.core.registry import names
 from manyeyes.training.result import Result
@@ -31,6 +31,21 @@ def recorded_points(folder: Path, name: str) -> tuple[list[int], list[float]]:
 def test_only_numbers_are_tracked() -> None:
     event = {"round": 3, "loss": 0.5, "num_clients": 4, "rejected_clients": ["ann"]}
     assert scalars(event) == {"loss": 0.5, "num_clients": 4}
+
+
+def test_the_headline_is_tracked_under_one_name_in_all_runs() -> None:
+    assert scalars({"round": 0, "accuracy": 0.5}) == {"score": 0.5, "accuracy": 0.5}
+    event = {"round": 0, "personalized_accuracy": 0.75, "accuracy": 0.5}
+    assert scalars(event)["score"] == 0.75
+
+
+def test_tensorboard_names_the_metric_of_the_score(tmp_path: Path, population: Population) -> None:
+    run(population, ditto(cohort_size=3), tmp_path, rounds=1, trackers=["tensorboard"])
+    assert recorded_points(tmp_path, "score") == recorded_points(tmp_path, "personalized_accuracy")
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (text,) = events.Tensors("score_metric/text_summary")
+    assert text.tensor_proto.string_val == [b"personalized_accuracy"]
 
 
 def test_tensorboard_has_the_curve(tmp_path: Path, population: Population) -> None:

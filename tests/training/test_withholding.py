@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -200,7 +200,7 @@ def test_unprotected_statistics_are_recorded_if_that_is_set(tmp_path: Path) -> N
 def test_rejected_clients_of_a_private_run_are_neither_named_nor_counted(
     population: Population, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    algorithm = replace(FEDAVG, privacy=CENTRAL, sampler=AllClients(), loss=OverflowForRed())
+    algorithm = replace(FEDAVG, privacy=CENTRAL, sampler=AllClients(), loss=cast(Any, OverflowForRed()))
     result = run(population, algorithm, rounds=1)
     assert "rejected_clients" not in result.events[-1]
     assert capsys.readouterr().err == ""
@@ -210,7 +210,7 @@ def test_rejected_clients_of_a_private_run_are_neither_named_nor_counted(
 
 def test_an_infinite_loss_of_a_client_does_not_end_a_private_run(population: Population) -> None:
     """The mean loss of the round is not finite, and the updates are: they are clipped."""
-    algorithm = replace(FEDAVG, sampler=AllClients(), loss=InfiniteValue())
+    algorithm = replace(FEDAVG, sampler=AllClients(), loss=cast(Any, InfiniteValue()))
     assert run(population, replace(algorithm, privacy=CENTRAL), rounds=2).events[-1]["round"] == 2
     with pytest.raises(DivergenceError):
         run(population, algorithm, rounds=2)
