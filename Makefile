@@ -3,6 +3,7 @@
 #   make check       lint, types and the fast tests, in about a minute after set-up
 #   make test        lint, types, complexity and all tests that need no GPU
 #   make reference   write docs/reference.md, the page of all settings
+#   make docs        build the documentation as a site, in site/
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -13,7 +14,7 @@ BROWSER := command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -
 	{ apt-get install -y -q chromium || { apt-get update -q && apt-get install -y -q chromium; }; } >/dev/null 2>&1 || \
 	echo "Chromium cannot be installed: browser tests are skipped"
 
-.PHONY: demo check test lint reference clean
+.PHONY: demo check test lint reference docs clean
 
 demo: $(VENV)/ready
 	$(BIN)/manyeyes demo
@@ -34,6 +35,10 @@ lint: $(VENV)/ready
 reference: $(VENV)/ready
 	{ sed '/^```$$/,$$d' docs/reference.md && echo '```' && $(BIN)/manyeyes run --help && echo '```'; } > docs/reference.new
 	mv docs/reference.new docs/reference.md
+
+docs: $(VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo "The site is in site/. Show it with: python3 -m http.server -d site"
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
