@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -15,17 +14,17 @@ from manyeyes.config import build
 from manyeyes.config.compose import resume_command
 from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
 from manyeyes.config.groups import list_key
+from manyeyes.core.population import with_caveats
 from manyeyes.core.registry import UNKNOWN
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed.process_group import PeerLostError
+from manyeyes.io.parsing import first_line, parse_yaml
 from manyeyes.training.loop import Interrupted
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import CONFIG_FILE, check_version
 from manyeyes.training.run_folder import unused_path
 from manyeyes.training.train import train
 
-ACCURACIES = ("accuracy", "macro_accuracy", "user_mean", "personalized_user_mean")
-PRINTED_METRICS = (*ACCURACIES, "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
 RUN_OVERRIDES = ("rounds", "max_local_batches", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds")
 RESUME_OVERRIDES = (*RUN_OVERRIDES, "client_state_cache_mib", "trackers", "callbacks", "engine")
 
@@ -44,8 +43,7 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
         failures.append(ValueError(f"run {job.job.num}: {error}") if job.mode == RunMode.MULTIRUN else error)
         return None
     if result.folder is not None:  # of several processes of one run, only the first writes its folder
-        printed = [f"{name} {value:.4f}" for name, value in result.final.items() if name in PRINTED_METRICS]
-        print(f"{result.folder}: {', '.join(printed)}")
+        print(with_caveats(f"{result.folder}: {result.describe()}", result.caveats))
     return result.final.get(result.metric)
 
 
@@ -64,18 +62,19 @@ def _train_composed(config: DictConfig) -> Result:
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:
     """Train the run that settings describe, in `folder`."""
     settings = build.plain(config)
-    population = build.build_population(settings)
+    options, description = build.train_options(settings), build.describe_settings(settings)
+    algorithm, preprocess = build.build_algorithm(settings), build.build_preprocess(settings)
     try:
         return train(
-            population,
-            build.build_model(settings, population),
-            build.build_algorithm(settings),
-            preprocess=build.build_preprocess(settings),
+            build.build_population(settings),
+            settings["model"],
+            algorithm,
+            preprocess=preprocess,
             folder=folder,
             resume=resume,
-            metadata=build.describe_settings(settings),
+            metadata=description,
             title=(settings["algorithm"] or {}).get("name", "training"),
-            **build.train_options(settings),
+            **options,
         )
     except Interrupted as stopped:
         raise Interrupted(f"{stopped} Continue with: {resume_command(folder)}") from None
@@ -134,10 +133,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"There is no run to resume in {folder}: give the folder of a run.")
     try:
-        settings = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} is damaged ({reason}): the run cannot be resumed.") from error
+        settings = parse_yaml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({first_line(error)}): the run cannot be resumed.") from error
     if not isinstance(settings, dict) or "sources" not in settings:
         raise ValueError(f"{path} is damaged or of an earlier version of manyeyes: start the run again.")
     return settings

@@ -89,6 +89,7 @@ class EngineSetup:
     cohort_size: int = 8  # clients that a round is expected to have
     dist: DistInfo = SINGLE_PROCESS
     prefetcher: ImagePrefetcher | None = None  # the population's images, where they are read ahead
+    known_traits: ModuleTraits | None = None  # of the model, where it was probed already
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -97,7 +98,7 @@ class EngineSetup:
 
     @cached_property
     def traits(self) -> ModuleTraits:
-        return probe(self.model, *self.image_size)
+        return self.known_traits or probe(self.model, *self.image_size)
 
     @property
     def precision(self) -> str:
@@ -114,6 +115,7 @@ class EngineBase:
     precision: str = "float32"  # that evaluation uses too
     compiles: bool = False  # whether evaluation is compiled too
     splits_clients: bool = False  # whether it has `in_group`
+    plans_ahead: bool = False  # whether it calls `on_device_busy`, in which the next round is planned
     on_device_busy: Callable[[], None] = staticmethod(lambda: None)  # called when the host waits for the device
 
     def __init__(self, setup: EngineSetup) -> None:

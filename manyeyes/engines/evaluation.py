@@ -8,8 +8,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from manyeyes.components.losses import CrossEntropy
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.state import PERSONAL_WEIGHTS, ClientStates, DivergenceError
 from manyeyes.data.preprocess import Preprocess
@@ -88,9 +88,15 @@ class LocalEvaluator:
 
     def _merge(self, scores: Iterable[Score]) -> Score:
         """Return the sum over this process's scores and those of the others."""
+        batches: Iterator[Any] = iter(scores)
+        first = next(batches, None)
+        local = self._no_score() if first is None else sum(batches, first)
+        total, *others = self.dist.all_gather(local) if self.dist.size > 1 else [local]
+        return cast(Score, sum(others, total))
+
+    def _no_score(self) -> Score:
         score_class = MultiLabelScores if self.population.labels.multi else Accuracy
-        empty: Any = score_class.empty(len(self.population.classes), self.metrics)
-        return cast(Score, sum(self.dist.all_gather(sum(scores, empty)), empty))
+        return score_class.empty(len(self.population.classes), self.metrics)
 
     @torch.no_grad()
     def _scores(self, weights: Tensor, examples: Ints) -> Iterator[Score]:
@@ -115,7 +121,7 @@ class LocalEvaluator:
         if self.population.labels.multi:
             score = MultiLabelScores.from_scores(outputs, targets, users)
         else:
-            losses = CrossEntropy()(outputs, targets)
+            losses = F.cross_entropy(outputs, targets, reduction="none")
             score = Accuracy.from_predictions(outputs.argmax(1), targets, outputs.shape[1], losses, users)
         if not self.metrics.metrics:
             return score

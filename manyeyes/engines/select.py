@@ -1,6 +1,7 @@
 """Which engine trains, and on which device."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -10,9 +11,11 @@ import manyeyes.engines.gpu.engine
 import manyeyes.engines.multiprocess.engine
 import manyeyes.engines.reference  # noqa: F401  (engines register themselves)
 from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.plan import RoundPlan
 from manyeyes.core.registry import lookup, names, suggestion
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.distributed.engine import DistributedEngine
+from manyeyes.engines.images import ImagePrefetcher, PlanPrefetcher, reads_from_disk
 from manyeyes.engines.multiprocess.worker import cores, unsupported_machine
 from manyeyes.models.fast.cpu import optimize_for_cpu
 from manyeyes.models.flat import FlatModel
@@ -21,6 +24,7 @@ AUTO_ORDER: dict[str, tuple[str, ...]] = {  # of each device: the first that is 
     "cuda": ("vmap", "cuda_graphs", "reference"),
     "cpu": ("multiprocess", "reference"),
 }
+MIB = 2**20
 CUDA_QUEUES = "32"  # or streams would wait for each other in 8
 
 
@@ -41,10 +45,27 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def make_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:
-    """Return the engine of a run: the chosen one or, of several processes, the chosen one of each, together."""
+def make_engine(
+    algorithm: Algorithm, setup: EngineSetup, plan: Callable[[int], RoundPlan], rounds: int
+) -> tuple[EngineBase, ImagePrefetcher | PlanPrefetcher | None]:
+    """Return the engine of a run, and what plans its rounds ahead where that saves time.
+
+    Of several processes it is the chosen engine of each, together.
+    """
+    prefetcher, max_bytes = None, setup.options.prefetch_mib * MIB
+    if max_bytes and reads_from_disk(setup.population.images):
+        prefetcher = ImagePrefetcher(setup.population, plan, rounds, max_bytes)
+        setup = replace(setup, population=replace(setup.population, images=prefetcher), prefetcher=prefetcher)
     engine = choose_engine(algorithm, setup)
-    return engine if setup.dist.size == 1 else DistributedEngine(engine, setup)
+    if setup.dist.size > 1:
+        engine = DistributedEngine(engine, setup)
+    if algorithm.personal_layers is not None:
+        engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer before a folder exists
+    if prefetcher is not None or not engine.plans_ahead:
+        return engine, prefetcher
+    planner = PlanPrefetcher(plan, rounds, engine.prefetch)
+    engine.on_device_busy = planner.prepare
+    return engine, planner
 
 
 def choose_engine(algorithm: Algorithm, setup: EngineSetup) -> EngineBase:

@@ -2,6 +2,7 @@
 
 from manyeyes.models import architectures as architectures  # registers the built-in models
 from manyeyes.models.build import build_model as build_model
+from manyeyes.models.build import make_module as make_module
 from manyeyes.models.build import model_options as model_options
 from manyeyes.models.build import set_trainable as set_trainable
 from manyeyes.models.inspection import layers as layers

@@ -1,15 +1,17 @@
 """Building a model by its name, its import path or its factory."""
 
+import copy
+import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from manyeyes.core import registry
-from manyeyes.core.registry import Bounds, Option, Registration, check_value, import_path, options_of
+from manyeyes.core.registry import Bounds, Option, Registration, check_value, import_object, import_path, options_of
 from manyeyes.models.inspection import layers
 from manyeyes.models.norms import NORM_BOUNDS, NORM_HELP
 from manyeyes.models.pretrained import load_pretrained
@@ -18,6 +20,7 @@ CONTEXT = ("classes", "size", "seed")  # arguments that describe the run, passed
 PRETRAINED_HELP = "pretrained weights: a file, a URL or imagenet; none: from scratch"
 COMMON = ("norm", "pretrained", "trainable")  # options that every model has
 Factory = Callable[..., nn.Module]
+Model = nn.Module | str | Mapping[str, Any] | Factory  # as given to `train`: a mapping has a name and options
 
 
 def build_model(
@@ -65,6 +68,26 @@ def build_model(
     set_trainable(module, trainable)
     if pretrained is not None:
         load_pretrained(module, pretrained)
+    return module
+
+
+def make_module(model: Model, classes: int, size: int, seed: int) -> nn.Module:
+    """Return a module that a run may change: from a name, a description, an import path or a factory, or a copy."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    if isinstance(model, Mapping):
+        options = dict(model)
+        return build_model(options.pop("name"), classes, size=size, seed=seed, **options)
+    if isinstance(model, str) and ":" not in model:
+        return build_model(model, classes, size=size, seed=seed)
+    factory = import_object(model, "model") if isinstance(model, str) else model
+    parameters = inspect.signature(factory).parameters
+    arguments = {"classes": classes, "size": size, "seed": seed}
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        module = factory(**{name: value for name, value in arguments.items() if name in parameters})
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"model={model} returned a {type(module).__name__}: return a torch.nn.Module.")
     return module
 
 

@@ -37,7 +37,7 @@ def describe_training(
     engine_options = asdict(engine)
     description = {
         "data": None,  # arrays have no name
-        "model": {"name": model} if isinstance(model, str) else None,
+        "model": {"name": model} if isinstance(model, str) else model if isinstance(model, Mapping) else None,
         "algorithm": None,  # it may have any components
         **{slot: None if part is None else describe(slot, part) for slot, part in components.items()},
         "preprocess": asdict(preprocess),

@@ -158,7 +158,9 @@ class TrainingLoop:
 
     def _agree(self, is_interrupt_requested: bool) -> bool:
         """Take over a request to stop from any process; return whether any process was interrupted."""
-        requests = self.setup.dist.all_gather((is_interrupt_requested, self.callbacks.run.stop_reason))
+        requests = [(is_interrupt_requested, self.callbacks.run.stop_reason)]
+        if self.setup.dist.size > 1:
+            requests = self.setup.dist.all_gather(requests[0])
         self.stop_reason = next((reason for _, reason in requests if reason is not None), None)
         return any(interrupted for interrupted, _ in requests)
 

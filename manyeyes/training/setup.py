@@ -1,9 +1,6 @@
 """The setup of a run: the model on its device, the engine with what plans ahead for it, and the evaluators."""
 
-import copy
-import inspect
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -14,25 +11,22 @@ from torch import nn
 
 from manyeyes.components.client_optimizers import resolve_schedules
 from manyeyes.components.samplers import Centralized
+from manyeyes.components.weighting import resolve_target
 from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import RoundPlan, plan_round
-from manyeyes.core.population import Population
-from manyeyes.core.registry import import_object
+from manyeyes.core.population import Population, caveats_of
 from manyeyes.core.rng import derive_key, make_rng
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import DistInfo, EngineBase, EngineOptions, EngineSetup, dist_info
+from manyeyes.engines.base import DistInfo, EngineOptions, EngineSetup, dist_info
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
-from manyeyes.engines.images import ImagePrefetcher, PlanPrefetcher, place_images, reads_from_disk
+from manyeyes.engines.images import place_images
 from manyeyes.engines.select import choose_device, make_engine
 from manyeyes.metrics import MetricSet
-from manyeyes.models import build_model
+from manyeyes.models.build import Model, make_module
 from manyeyes.models.flat import FlatModel, with_seeded_dropout
-from manyeyes.models.inspection import check_fits, probe
+from manyeyes.models.inspection import ModuleTraits, check_fits, probe
 from manyeyes.training.builtin_callbacks import BestModel
 from manyeyes.training.config import RunConfig
-
-MIB = 2**20
-Model = nn.Module | str | Callable[..., nn.Module]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,28 +58,6 @@ def make_splits(population: Population, test: Population | None, algorithm: Algo
     return Splits(train, test, population.split(name), by_users)
 
 
-def make_module(model: Model, population: Population, preprocess: Preprocess, seed: int) -> nn.Module:
-    """Return a module that the run may change: from a name, an import path or a factory, or a copy."""
-    preprocess.check(*population.image_shape[:2])
-    if isinstance(model, nn.Module):
-        return copy.deepcopy(model)
-    arguments: dict[str, Any] = {
-        "classes": len(population.classes),
-        "size": preprocess.crop or population.image_shape[0],
-        "seed": derive_key(seed, "weights") % 2**63,
-    }
-    if isinstance(model, str) and ":" not in model:
-        return build_model(model, **arguments)
-    factory = import_object(model, "model") if isinstance(model, str) else model
-    parameters = inspect.signature(factory).parameters
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(arguments["seed"])
-        module = factory(**{name: value for name, value in arguments.items() if name in parameters})
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"model={model} returned a {type(module).__name__}: return a torch.nn.Module.")
-    return module
-
-
 class PlanSource(Protocol):
     """Draws the plans of rounds, perhaps ahead of time."""
 
@@ -112,6 +84,11 @@ class TrainingSetup:
     metrics: tuple[Any, ...] = ()  # that are reported in addition to the usual ones
     splits: dict[str, Population | None] = field(default_factory=dict)  # whose statistics are written
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What has to be said of all results of the run, because of its data."""
+        return caveats_of([self.population, *self.splits.values()])
+
 
 def make_setup(
     population: Population,
@@ -124,22 +101,38 @@ def make_setup(
     metrics: MetricSet,
 ) -> TrainingSetup:
     """Check a run, and put together what it works with: images where they are needed, the engine and the evaluators."""
-    algorithm = resolve_schedules(algorithm, config.rounds)
     splits = make_splits(population, test, algorithm, config)
-    check_algorithm(algorithm, splits)
-    metrics.validate(splits.test or splits.train)
-    algorithm, config = limit_to_budget(algorithm, splits.train, config)
+    height, width, _ = splits.train.image_shape
+    num_classes, model_seed = len(splits.train.classes), derive_key(config.seed, "weights") % 2**63
+    algorithm.validate(splits.train)
+    algorithm = resolve_schedules(algorithm, config.rounds)
+    if algorithm.example_weighting is not None:
+        algorithm = resolve_target(algorithm, population, config.eval_split)
+    if algorithm.adaptation is not None and splits.test is not None:
+        check_adaptation(splits.train, splits.test)
+    if metrics.metrics:
+        metrics.validate(splits.test or splits.train)
+    if algorithm.privacy is not None:
+        algorithm, config = limit_to_budget(algorithm, splits.train, config)
+
     device = choose_device(options.device)
-    module = make_module(model, splits.train, preprocess, config.seed).to(device)
-    image_size = preprocess.shape(*splits.train.image_shape[:2])
-    check_fits(module, *image_size, len(splits.train.classes), evaluated=splits.test is not None)
+    preprocess.check(height, width)
+    image_size, num_uniforms = preprocess.shape(height, width), preprocess.num_uniforms
+    module = make_module(model, num_classes, preprocess.crop or height, model_seed).to(device)
+    check_fits(module, *image_size, num_classes, evaluated=splits.test is not None)
     flat_model = FlatModel(with_seeded_dropout(module))
-    check_model(algorithm, flat_model, splits, image_size)
+    traits = probe(flat_model, *image_size)
+    if traits.mutated_buffer or not traits.trains_on_one:
+        check_traits(traits, algorithm, splits, image_size)
+
     populations = [split for split in (splits.train, splits.test, splits.validation) if split is not None]
     train, *evaluated = place_images(populations, options.image_storage, device)
     cohort_size = getattr(algorithm.sampler, "cohort_size", len(splits.train.user_ids))
-    engine_setup = EngineSetup(flat_model, train, preprocess, device, options, cohort_size, dist_info())
-    engine, plan_source = _make_engine(algorithm, engine_setup, config)
+    engine_setup = EngineSetup(
+        flat_model, train, preprocess, device, options, cohort_size, dist_info(), known_traits=traits
+    )
+    plan = partial(plan_round, algorithm, train, config.seed, num_augment_uniforms=num_uniforms)
+    engine, plan_source = make_engine(algorithm, engine_setup, plan, config.rounds)
     evaluate = partial(
         LocalEvaluator,
         flat_model,
@@ -169,37 +162,15 @@ def make_setup(
     )
 
 
-def _make_engine(algorithm: Algorithm, setup: EngineSetup, config: RunConfig) -> tuple[EngineBase, PlanSource]:
-    """Return the engine, and what draws plans and reads images ahead for it."""
-    num_uniforms, train = setup.preprocess.num_uniforms, setup.population
-    planner = partial(plan_round, algorithm, train, config.seed, num_augment_uniforms=num_uniforms)
-    prefetch_bytes = setup.options.prefetch_mib * MIB
-    plan_source: PlanSource
-    if prefetch_bytes and reads_from_disk(train.images):
-        plan_source = images = ImagePrefetcher(train, planner, config.rounds, prefetch_bytes)
-        engine = make_engine(algorithm, replace(setup, population=replace(train, images=images), prefetcher=images))
-    else:
-        engine = make_engine(algorithm, setup)
-        plan_source = prefetcher = PlanPrefetcher(planner, config.rounds, engine.prefetch)
-        engine.on_device_busy = prefetcher.prepare
-    if algorithm.personal_layers is not None:
-        engine.personal_mask(algorithm.personal_layers)  # refuses patterns that match no layer before a folder exists
-    return engine, plan_source
-
-
-def check_algorithm(algorithm: Algorithm, splits: Splits) -> None:
-    """Refuse an algorithm that makes no sense on this data."""
-    algorithm.validate(splits.train)
-    if algorithm.adaptation is None or splits.test is None:
-        return
-    if not np.isin(splits.train.user_ids, splits.test.user_ids).any():
+def check_adaptation(train: Population, test: Population) -> None:
+    """Refuse to fine-tune the model of users of whom none has training and test examples."""
+    if not np.isin(train.user_ids, test.user_ids).any():
         problem = "Fine-tuning needs users with training and test examples and no user has both"
         raise ValueError(f"{problem}: split the data within users.")
 
 
-def check_model(algorithm: Algorithm, model: FlatModel, splits: Splits, image_size: tuple[int, int]) -> None:
+def check_traits(traits: ModuleTraits, algorithm: Algorithm, splits: Splits, image_size: tuple[int, int]) -> None:
     """Refuse a model that federated training would change in part only, or whose norms cannot learn."""
-    traits = probe(model, *image_size)
     if traits.mutated_buffer:
         problem = f"The model changes its buffer {traits.mutated_buffer} when it trains"
         fix = "remove the layer that has the buffer"

@@ -16,6 +16,7 @@ from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.io.tensors import write_tensors
 from manyeyes.metrics import MetricSet
+from manyeyes.models.build import Model
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.builtin_callbacks import FinalReports, RejectionMessages
 from manyeyes.training.callbacks import build_all
@@ -24,13 +25,16 @@ from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import split_options
 from manyeyes.training.dataset_stats import dataset_stats
 from manyeyes.training.description import describe_training, fingerprint, warn_of_changed_sources
+from manyeyes.training.headline import shared_model_name
 from manyeyes.training.loop import TrainingLoop, train_rounds
 from manyeyes.training.progress import progress_bar
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import CAVEATS_KEY, DATASET_STATS_FILE, MODEL_FILE, read_config
 from manyeyes.training.run_folder import Recorder, RunFolder
-from manyeyes.training.setup import MIB, Model, TrainingSetup, check_norm_statistics, make_setup
+from manyeyes.training.setup import TrainingSetup, check_norm_statistics, make_setup
 from manyeyes.training.withholding import check_recording, public_splits, withholds_statistics
+
+MIB = 2**20
 
 
 def train(
@@ -57,7 +61,8 @@ def train(
     population
         The users and their images. If they have splits, `train` is trained on and `eval_split` is evaluated.
     model
-        A name, a module (which is not changed), or a function that returns one, also as "package.module:function".
+        A name, a name with options as a mapping, a module (which is not changed), or a function that returns one, also
+        as "package.module:function".
     algorithm
         What a round does, such as `fedavg()`.
     test
@@ -96,7 +101,7 @@ def train(
         algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics, metadata
     )
     setup = make_setup(population, model, algorithm, test, preprocess, config, engine_options, metric_set)
-    with setup.engine:
+    with setup.engine, retained_memory(setup.device):
         observers = (*trackers, *progress_bar(title, progress))
         return run_training(setup, folder, description, resume, callbacks, observers)
 
@@ -113,13 +118,13 @@ def run_training(
 
     Callbacks take part in the run on every process; observers follow complete events, on the process that writes.
     """
-    check_norm_statistics(setup.algorithm, setup.model)
-    check_recording(setup.algorithm, setup.config)
+    if setup.algorithm.privacy is not None:
+        check_norm_statistics(setup.algorithm, setup.model)
+        check_recording(setup.algorithm, setup.config)
     best_model = () if setup.best_model is None else (setup.best_model,)
     callbacks = (*best_model, FinalReports(), *callbacks)
     observers = (RejectionMessages(), *observers) if setup.dist.rank == 0 else ()
     with ExitStack() as stack:
-        stack.enter_context(retained_memory(setup.device))
         loop = TrainingLoop(setup, *open_run(setup, folder, description, resume, stack), callbacks, observers)
         stack.callback(loop.callbacks.close)
         try:
@@ -157,7 +162,8 @@ def open_run(
                 folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(splits)) + "\n")
         folder.write_config({**description, CAVEATS_KEY: CAVEAT_SEPARATOR.join(setup.caveats)})
         recorder = stack.enter_context(closing(Recorder(folder, run_fingerprint, checkpoint)))
-    recorder.events = setup.dist.all_gather(recorder.events)[0]
+    if setup.dist.size > 1:
+        recorder.events = setup.dist.all_gather(recorder.events)[0]
     index = None if checkpoint is None else checkpoint.clients
     clients = ClientStateStore(folder.client_states, setup.device, max_bytes, index, writes)
     return recorder, stack.enter_context(closing(clients)), checkpoint
@@ -169,6 +175,14 @@ def finish(loop: TrainingLoop) -> Result:
     FlatModel(setup.module).write(loop.state.weights)
     if recorder.path is not None:
         write_tensors(recorder.path / MODEL_FILE, setup.module.state_dict())
-    result = Result(setup.module, recorder.events, scores.shared, recorder.path, scores.personalized, setup.caveats)
+    result = Result(
+        model=setup.module,
+        events=recorder.events,
+        score=scores.shared,
+        folder=recorder.path,
+        personalized=scores.personalized,
+        caveats=setup.caveats,
+        shared_model=shared_model_name(setup.algorithm.personal_layers is not None),
+    )
     loop.callbacks.call("on_train_end", result)
     return result

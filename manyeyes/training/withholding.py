@@ -35,7 +35,9 @@ def check_recording(algorithm: Algorithm, config: RunConfig) -> None:
             problem = f"{setting}={TRAIN_SPLIT} scores the training images, which privacy protects"
             raise ValueError(f"{problem}: set {setting} to another split, {FIX}.")
     if config.max_local_batches:
-        problem = f"max_local_batches={config.max_local_batches} ends the run at a round that depends on what users hold"
+        problem = (
+            f"max_local_batches={config.max_local_batches} ends the run at a round that depends on what users hold"
+        )
         raise ValueError(f"{problem}, which privacy protects: limit rounds instead, {FIX}.")
 
 

@@ -31,6 +31,7 @@ class DistributedEngine(EngineBase):
         super().__init__(setup)
         self.engine, self.dist, self._device = engine, setup.dist, setup.device
         self.name, self.precision, self.compiles = engine.name, engine.precision, engine.compiles
+        self.plans_ahead = engine.plans_ahead
         engine.on_device_busy = lambda: self.on_device_busy()
         # of the model as it was given: groups must be the same on all processes, whichever layers each replaced
         self._groups = GroupCache(setup.model, setup.image_size) if engine.splits_clients else None

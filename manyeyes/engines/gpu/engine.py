@@ -34,6 +34,8 @@ VMAP_MAX_PARAMETERS, VMAP_MAX_PIXELS = 2_000_000, 64  # per model and per side, 
 class GpuEngine(EngineBase):
     """Streams of at most `width` clients side by side; agrees with the reference up to rounding."""
 
+    plans_ahead = True
+
     def __init__(self, setup: EngineSetup, num_streams: int, width: int) -> None:
         super().__init__(setup)
         self.setup, self.num_streams, self.width = setup, num_streams, width
