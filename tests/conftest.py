@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
 
 from manyeyes.core.population import Population, SingleLabels
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is not a failure
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks

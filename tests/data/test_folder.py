@@ -241,7 +241,7 @@ def test_paths_without_a_dataset_are_refused(tmp_path: Path) -> None:
     (tmp_path / "table.xlsx").touch()
     for path, message in (
         (tmp_path / "none", "does not exist"),
-        (tmp_path / "broken.parquet", "cannot be read as parquet"),
+        (tmp_path / "broken.parquet", "save it as parquet again"),
         (tmp_path / "table.xlsx", "neither a folder nor a .csv or .parquet"),
         (tmp_path, "has no images"),
     ):

@@ -241,7 +241,7 @@ def test_classes_below_a_hundred_images_are_dropped_by_default(tmp_path: Path) -
         ("train2017.json", None, r"has no train2017.json: extract train_val2017.zip and inat2017_locations.zip there"),
         ("val2017_locations.json", None, r"has no val2017_locations.json: extract"),
         ("train2017.json", '{"images": [', r"train2017.json is not valid JSON \(.*\): download it again"),
-        ("train2017.json", '{"images": []}', r"are not the published ones \(KeyError\('annotations'\)\)"),
+        ("train2017.json", '{"images": []}', r"are not the published ones \(KeyError: 'annotations'\)"),
         (
             "train2017_locations.json",
             '{"a": 1}',

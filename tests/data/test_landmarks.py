@@ -110,7 +110,11 @@ def test_missing_images_are_counted_and_named(tmp_path: Path) -> None:
             {"federated_train": SPLIT, "test": TEST},
             r"contains none of the 3 training images of landmarks 160k: extract",
         ),
-        ({}, {"federated_train": SPLIT + "x,../../a,1\n", "test": TEST}, r"Image id '../../a' is not one of GLD-v2's"),
+        (
+            {},
+            {"federated_train": SPLIT + "x,../../a,1\n", "test": TEST},
+            r"has image id '../../a', which is not one of GLD-v2's",
+        ),
         ({"construct": True}, {}, r"has no train_clean.csv: download it there"),
         ({"construct": True}, {"train_clean": "landmark_id,images\n1,ab\n"}, r"has no train_attribution.csv"),
         (
