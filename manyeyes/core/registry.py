@@ -164,13 +164,16 @@ def inherited_options(
     hints, own = get_type_hints(make), {}
     for name, parameter in inspect.signature(make).parameters.items():
         if parameter.kind is not parameter.VAR_KEYWORD:
-            declared = inherited.get(name, Option(name, Any, None))
-            if name in sources:
-                source = sources[name]
-                factory, declared_name = source if isinstance(source, tuple) else (source, name)
-                declared = next(option for option in options_of(factory) if option.name == declared_name)
+            declared = (
+                _declared_in(sources[name], name) if name in sources else inherited.get(name, Option(name, Any, None))
+            )
             own[name] = replace(declared, name=name, type=hints[name], default=parameter.default)
     return (*own.values(), *(option for name, option in inherited.items() if name not in own))
+
+
+def _declared_in(source: OptionSource, name: str) -> Option:
+    factory, declared_name = source if isinstance(source, tuple) else (source, name)
+    return next(option for option in options_of(factory) if option.name == declared_name)
 
 
 def register(slot: str, name: str, **preset: Any) -> Callable[[T], T]:

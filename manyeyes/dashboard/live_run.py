@@ -118,7 +118,6 @@ class LiveRun:
     def _make_row(self) -> dict[str, Any]:
         """Return what the list of runs shows of this one; numbers of clients and speeds are those of recent rounds."""
         recent = [dict(run_files.finite_numbers(event)) for event in self._recent.events]
-        rejected = [event.get("rejected_clients") for event in self._recent.events]
         last = recent[-1] if recent else {}
         num_images, seconds = (sum(event.get(name, 0) for event in recent) for name in ("num_images", "seconds"))
         seconds_per_round = self._seconds_per_round(seconds / max(1, sum("seconds" in event for event in recent)))
@@ -142,10 +141,10 @@ class LiveRun:
             "shared": None if shared_score is None else {"model": model, "score": shared_score},
             "loss": last.get("train_loss"),
             "images_per_second": num_images / seconds if seconds else None,
-            "seconds_left": seconds_per_round * (rounds - round) or None if status == "running" and rounds else None,
+            "seconds_left": (status == "running" and seconds_per_round * ((rounds or round) - round)) or None,
             "epsilon": last.get("epsilon"),
             "epsilon_budget": _number(self.settings.get("privacy.epsilon")),
-            "num_rejected": sum(len(clients) for clients in rejected if isinstance(clients, list)),
+            "num_rejected": sum(map(_num_rejected, self._recent.events)),
             "updated": int(updated / run_files.NANOSECONDS),
         }
 
@@ -173,6 +172,11 @@ class LiveRun:
         rounds, seconds = last_round - first_round, last_time - first_time
         is_enough = rounds >= MIN_OBSERVED_ROUNDS and seconds >= MIN_OBSERVED_SECONDS
         return seconds / rounds if is_enough else recorded
+
+
+def _num_rejected(event: run_files.Event) -> int:
+    clients = event.get("rejected_clients")
+    return len(clients) if isinstance(clients, list) else 0
 
 
 def _stamp(path: str) -> tuple[int, int]:

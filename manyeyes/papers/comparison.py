@@ -168,10 +168,7 @@ def _compare(
 ) -> ComparedNumber:
     is_paper_run, notes = not results.options.tag, row_notes(row, results.options)
     if isinstance(metric, Statistic):
-        datasets = [data for data in row.datasets if data.path.endswith(metric.path_suffix)]
-        available = [results.populations[data] for data in datasets if data in results.populations]
-        counted = [metric.compute(population) for population in available[:1]]
-        values, caveats = tuple(value for value in counted if value is not None), caveats_of(available[:1])
+        values, caveats = _count(results, row, metric)
         return ComparedNumber(row.name, metric, printed, values, is_paper_run, caveats=caveats, notes=notes)
     best_runs, scaled = results.best_runs(row, metric), results.options.scale_metric(metric)
     values, gaps = tuple(best.value for best in best_runs), tuple(best.gap for best in best_runs)
@@ -181,6 +178,14 @@ def _compare(
     caveats = tuple(dict.fromkeys(caveat for best in best_runs for caveat in best.outcome.caveats))
     measured = (row.name, metric, printed, values, is_paper_run, has_diverged, best_run, budget, gaps)
     return ComparedNumber(*measured, caveats, notes)
+
+
+def _count(results: ExhibitResults, row: ExhibitRow, statistic: Statistic) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    """Return the value of a statistic of a row's data, if they are there and have one, and what has to be said of them."""
+    datasets = [data for data in row.datasets if data.path.endswith(statistic.path_suffix)]
+    available = [results.populations[data] for data in datasets if data in results.populations][:1]
+    counted = [statistic.compute(population) for population in available]
+    return tuple(value for value in counted if value is not None), caveats_of(available)
 
 
 def _distinguish(row: ExhibitRow, best_runs: list[RunRecipe]) -> str:

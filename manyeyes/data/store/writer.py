@@ -169,21 +169,17 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
     readable = replace(sorted_examples, manifest=manifest.take(kept), rows=sorted_examples.rows[kept])
     if not len(readable.manifest):
         shutil.rmtree(builder.folder)  # it contains nothing to continue with
-        row, reason = unreadable[0]
-        name = manifest.source.name(int(sorted_examples.images[row]))
-        count = len(sorted_examples.images)
-        raise ValueError(f"None of the {count} images can be read; the first, {name}, is {reason}: check them")
-    files = [builder.images.name, "examples.parquet", CHECKSUMS_FILE]
+        raise _nothing_readable(sorted_examples, *unreadable[0])
+    images, files = builder.images.name, ["examples.parquet", CHECKSUMS_FILE]
     if builder.metadata["encoding"] == "jpeg":
         sizes = [size for chunk in builder.chunks for size in chunk["sizes"]]
         write_bytes(store / "offsets.npy", to_npy(np.cumsum([0, *sizes]).astype("<i8")))
-        files.insert(1, "offsets.npy")
+        files.insert(0, "offsets.npy")
     checksums = [checksum for chunk in builder.chunks for checksum in chunk["checksums"]]
     write_bytes(store / CHECKSUMS_FILE, to_npy(np.array(checksums, "<u4")))
     atomic_write(store / "examples.parquet", readable.write)
     problems = _problems(builder, sorted_examples, unreadable)
-    lines = [f"{kind}\t{''.join(c if c.isprintable() else ascii(c)[1:-1] for c in name)}\n" for kind, name in problems]
-    write_text(store / "prepare.log", "".join(lines))
+    write_text(store / "prepare.log", "".join(f"{kind}\t{_printable(name)}\n" for kind, name in problems))
     meta = {
         **{key: builder.metadata[key] for key in ("version", "dataset", "encoding", "shape")},
         "users": len(np.unique(readable.manifest.users)),
@@ -192,13 +188,23 @@ def _write_other_files(builder: StoreBuilder, sorted_examples: SortedExamples) -
         "unreadable_images": len(manifest) - len(readable.manifest),
         "caveats": _caveats(manifest, len(readable.manifest)),
         "problems": dict(sorted(Counter(kind for kind, _ in problems).items())),
-        "bytes": {name: (store / name).stat().st_size for name in files},
-        "crc32": {name: builder.state["crc"] if name == builder.images.name else crc32(store / name) for name in files},
+        "bytes": {name: (store / name).stat().st_size for name in (images, *files)},
+        "crc32": {images: builder.state["crc"], **{name: crc32(store / name) for name in files}},
         "notes": dict(manifest.notes),
         "tasks": {name: list(labels.classes) for name, labels in manifest.labels.items()},
     }
     write_text(store / "meta.json", meta_text(meta))
     return meta
+
+
+def _printable(name: str) -> str:
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
+
+
+def _nothing_readable(sorted_examples: SortedExamples, row: int, reason: str) -> ValueError:
+    name = sorted_examples.manifest.source.name(int(sorted_examples.images[row]))
+    count = len(sorted_examples.images)
+    return ValueError(f"None of the {count} images can be read; the first, {name}, is {reason}: check them")
 
 
 def _caveats(manifest: Manifest, num_examples: int) -> list[str]:
