@@ -15,11 +15,14 @@ from manyeyes.core.population import Population, with_caveats
 from manyeyes.core.registry import options_of
 from manyeyes.data.store.reader import read_caveats
 from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibit
-from manyeyes.papers.comparison import compare, comparison_table, numbered_notes
+from manyeyes.papers.choices import CHOICES, open_choices
+from manyeyes.papers.comparison import compare, comparison_table, notes_by_row, numbered_notes
 from manyeyes.papers.document import write
 from manyeyes.papers.estimate import estimate
 from manyeyes.papers.exhibit import RULE_TEXT
 from manyeyes.papers.figures import figures
+from manyeyes.papers.paper_table import TERMINAL_WIDTH as PAPER_TABLE_WIDTH
+from manyeyes.papers.paper_table import paper_tables
 from manyeyes.papers.plan import USER_SETTINGS, ReproduceOptions, described_datasets, planned_runs, select_rows
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.runner import error_message, missing_dataset, run_all
@@ -106,8 +109,12 @@ def _reproduce(exhibit: Exhibit, options: ReproduceOptions, is_trained: bool) ->
     compared = compare(results)
     report = write(results, compared, figures(results))
     failures += results.errors.values()
-    print(comparison_table(compared, results.tag, f"{exhibit.key}: {exhibit.title}").terminal())
-    print("\n".join([*numbered_notes(compared), exhibit.claim, results.disclaimer or RULE_TEXT]))
+    title = f"{exhibit.key}: {exhibit.title}"
+    if tables := paper_tables(exhibit, compared, results.tag):
+        lines = [title, *(table.terminal(PAPER_TABLE_WIDTH) for table in tables), *notes_by_row(compared)]
+    else:
+        lines = [comparison_table(compared, results.tag, title).terminal(), *numbered_notes(compared)]
+    print("\n".join([*lines, exhibit.claim, results.disclaimer or RULE_TEXT]))
     print(f"{report}: {sum(bool(number.measured) for number in compared)} of {len(compared)} measured")
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)
@@ -168,3 +175,10 @@ def _print_list() -> None:
         num_runs = f"{len(exhibit.runs):,}" + (f" x {exhibit.num_seeds}" if exhibit.num_seeds > 1 else "")
         rows.append([key, exhibit.title, num_runs if exhibit.runs else "data", str(num_printed or "none printed")])
     print(Table("", ["name", "title", "runs", "numbers"], rows, is_prose=True).terminal())
+    choices = []
+    for choice in CHOICES:
+        keys = [key for key, exhibit in EXHIBITS.items() if open_choices(exhibit.runs, [choice])]
+        choices.append([f"{choice.name}: {' or '.join(choice.answers)}", choice.question, ", ".join(keys)])
+    columns = ["option, its default first", "decides", "in"]
+    print(Table("What the papers leave open", columns, choices, is_prose=True).terminal())
+    print("The page of each table and figure has all that its paper leaves open.")

@@ -11,8 +11,8 @@ from statistics import fmean, stdev
 
 from manyeyes.core.population import CAVEAT_SEPARATOR, SYNTHETIC, caveats_of
 from manyeyes.papers.exhibit import ExhibitRow, PrintedValue, RunRecipe, is_within
-from manyeyes.papers.metric import AfterRounds, Metric
-from manyeyes.papers.notes import caveat_notes, row_notes
+from manyeyes.papers.metric import AfterRounds, Metric, is_relative
+from manyeyes.papers.notes import caveat_notes, choice_notes, row_notes
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.statistics import Statistic
 from manyeyes.papers.timing import EvaluationGap, all_close, describe
@@ -146,6 +146,17 @@ def numbered_notes(compared: Iterable[ComparedNumber]) -> list[str]:
     return [f"[{number}] {note}" for number, note in enumerate(_all_notes(compared), 1)]
 
 
+def notes_by_row(compared: Iterable[ComparedNumber]) -> list[str]:
+    """Return the notes with the rows that they are about, for a table that does not refer to them."""
+    compared = list(compared)
+    rows = dict.fromkeys(number.row for number in compared)
+    lines = []
+    for note in _all_notes(compared):
+        noted = dict.fromkeys(number.row for number in compared if note in _notes(number))
+        lines.append(f"{'all rows' if len(noted) == len(rows) else ', '.join(noted)}: {note}")
+    return lines
+
+
 def _all_notes(compared: Iterable[ComparedNumber]) -> list[str]:
     return list(dict.fromkeys(note for number in compared for note in _notes(number)))
 
@@ -170,6 +181,9 @@ def _compare(
     if isinstance(metric, Statistic):
         values, caveats = _count(results, row, metric)
         return ComparedNumber(row.name, metric, printed, values, is_paper_run, caveats=caveats, notes=notes)
+    notes = (*notes, *choice_notes(row, metric, results.options))
+    if is_relative(metric) and (note := results.baseline_note(row)):
+        notes = (*notes, note)
     best_runs, scaled = results.best_runs(row, metric), results.options.scale_metric(metric)
     values, gaps = tuple(best.value for best in best_runs), tuple(best.gap for best in best_runs)
     has_diverged, best_run = results.has_diverged(row), _distinguish(row, [best.run for best in best_runs])

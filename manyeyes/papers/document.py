@@ -7,6 +7,7 @@ from pathlib import Path
 from manyeyes.io.files import write_text
 from manyeyes.papers.comparison import ComparedNumber, comparison_table, numbered_notes, to_csv
 from manyeyes.papers.exhibit import RULE_TEXT, Exhibit
+from manyeyes.papers.paper_table import paper_csv, paper_tables
 from manyeyes.papers.plan import ReproduceOptions, planned_runs
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.report import report
@@ -24,11 +25,14 @@ MAX_COMMANDS = 40  # on a page
 def write(results: ExhibitResults, compared: list[ComparedNumber], charts: list[Chart]) -> Path:
     """Write all files, and return the path of the Markdown file."""
     exhibit, options = results.exhibit, results.options
-    name = "_".join(filter(None, [exhibit.name, options.folder_tag]))
+    answers = [f"{choice}_{answer}" for choice, answer in options.other_answers.items()]
+    name = "_".join(filter(None, [exhibit.name, options.folder_tag, *answers]))
     folder = Path(options.folder, exhibit.paper)
     folder.mkdir(parents=True, exist_ok=True)
     write_charts(charts, folder, prefix=f"{name}_")
     write_text(folder / f"{name}.csv", to_csv(compared, results.tag))
+    if exhibit.columns:
+        write_text(folder / f"{name}_as_printed.csv", paper_csv(exhibit, compared, results.tag))
     write_text(folder / f"{name}.html", html(results, compared, charts))
     path = folder / f"{name}.md"
     write_text(path, markdown(results, compared, [(chart.title, f"{name}_{chart.name}.svg") for chart in charts]))
@@ -40,8 +44,11 @@ def html(results: ExhibitResults, compared: list[ComparedNumber], charts: list[C
     exhibit, options = results.exhibit, results.options
     title = f"{exhibit.key}: {exhibit.title}" + (f" ({results.tag})" if results.tag else "")
     notes = [f"The paper: {exhibit.claim}", results.disclaimer or RULE_TEXT, progress(exhibit, options), exhibit.note]
-    table = comparison_table(compared, results.tag, "The paper's numbers and ours")
-    content: list[str | Block] = [*filter(None, notes), ChartGrid(charts), table, *numbered_notes(compared)]
+    tables = [
+        *paper_tables(exhibit, compared, results.tag),
+        comparison_table(compared, results.tag, "The paper's numbers and ours"),
+    ]
+    content: list[str | Block] = [*filter(None, notes), ChartGrid(charts), *tables, *numbered_notes(compared)]
     comparison = Section("Paper and measured", content)
     command = shlex.join(["manyeyes", "reproduce", exhibit.key, *options.arguments])
     blocks = [code_block(command), code_block(run_commands(exhibit, options), "The runs")]
@@ -64,6 +71,7 @@ def markdown(results: ExhibitResults, compared: list[ComparedNumber], images: li
         f"    {shlex.join(['manyeyes', 'reproduce', exhibit.key, *options.arguments])}",
         progress(exhibit, options),
         *(f"![{title}]({file})" for title, file in images),
+        *(f"{table.caption}\n\n{table.markdown()}".rstrip() for table in paper_tables(exhibit, compared, results.tag)),
         comparison_table(compared, results.tag).markdown().rstrip(),
         *numbered_notes(compared),
         exhibit.note.strip(),

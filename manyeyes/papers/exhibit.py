@@ -134,6 +134,7 @@ class Exhibit:
     note: str = ""  # what the paper leaves open, and what is done here
     num_seeds: int = 1  # of each run, in the paper
     charts: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # arguments of the functions that draw them
+    columns: tuple[tuple[str, Metric], ...] = ()  # of the paper's own table, if it is shown in that shape too
 
     @property
     def key(self) -> str:

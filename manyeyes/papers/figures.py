@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from manyeyes.papers.choices import open_choices
 from manyeyes.papers.data_figures import classes_per_client, label_counts, skews
 from manyeyes.papers.exhibit import ExhibitRow
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Metric, RoundsTo, relative_after
@@ -14,7 +15,12 @@ from manyeyes.papers.results import BestRun, ExhibitResults
 from manyeyes.papers.timing import describe
 from manyeyes.report.chart import Axis, Chart, Kind, ReferenceLine, Series
 
-LABELS = {"accuracy": "accuracy", "macro_ap": "per-class AP", "user_mean": "mean accuracy of the clients"}
+LABELS = {
+    "accuracy": "accuracy",
+    "macro_ap_200": "per-class AP",
+    "macro_ap": "exact per-class AP",
+    "user_mean": "mean accuracy of the clients",
+}
 Points = list[tuple[float, list[float]]]  # x, and the values of the seeds
 Property = Callable[[ExhibitRow, BestRun], float | None]
 NameOf = Callable[[str], str]  # from the name of a row to the name of its chart or line
@@ -57,7 +63,8 @@ def curves(
             if not results.tag:
                 series.append(_printed_points(row, curve_metric, color))
         baseline = results.centralized_baseline(rows[0], 0)
-        yield _chart(title, x, y, series, 1.0 if relative and baseline is not None else baseline)
+        note = _baselines(results, rows) if relative else ""
+        yield _chart(title, x, y, series, 1.0 if relative and baseline is not None else baseline, note)
 
 
 def _curve(name: str, best_runs: list[BestRun], metric: AfterRounds, color: int) -> Series:
@@ -112,7 +119,7 @@ def relative_against(
             points = _points(results, members, metric, x_of)
             series.append(_mean_series(name, [x for x, _ in points], [values for _, values in points], color))
         y = Axis("relative accuracy", percent=True)
-        yield _chart(title, x, y, series, 1.0, _gap_note(results, rows, metric))
+        yield _chart(title, x, y, series, 1.0, _notes(_gap_note(results, rows, metric), _baselines(results, rows)))
 
 
 def _points(results: ExhibitResults, rows: list[ExhibitRow], metric: Metric, x_of: Property) -> Points:
@@ -122,23 +129,24 @@ def _points(results: ExhibitResults, rows: list[ExhibitRow], metric: Metric, x_o
     return sorted((x, values) for x, values in positions if x is not None)
 
 
-def class_scores(results: ExhibitResults) -> Iterator[Chart]:
+def class_scores(results: ExhibitResults, exact: bool = False) -> Iterator[Chart]:
     """Yield FLAIR's figure 4: AP against how common a class is, from scratch and fine-tuned."""
-    x, y = Axis("test images with the class", log=True), Axis("AP", percent=True)
+    x, y = Axis("test images with the class", log=True), Axis("exact AP" if exact else "AP", percent=True)
     for title, rows in _groups(results.exhibit.rows, _initialization).items():
-        yield _chart(title, x, y, [s for color, row in enumerate(rows) for s in _classes(results, row, color)])
+        yield _chart(title, x, y, [s for color, row in enumerate(rows) for s in _classes(results, row, color, exact)])
 
 
-def _classes(results: ExhibitResults, row: ExhibitRow, color: int) -> Iterator[Series]:
+def _classes(results: ExhibitResults, row: ExhibitRow, color: int, exact: bool) -> Iterator[Series]:
     """Yield the measured and printed AP of each class, of the first seed."""
     if not (best_runs := results.best_runs(row, AfterRounds("macro_ap"))):
         return
-    scores, counts = best_runs[0].outcome.class_scores, best_runs[0].outcome.class_counts
+    outcome = best_runs[0].outcome
+    scores, counts = outcome.exact_class_ap if exact else outcome.class_scores, outcome.class_counts
     labels = [label for label, count in counts.items() if count]
     x, y = [counts[label] for label in labels], [scores[label] for label in labels]
     measured = Series(row.name, x, y, kind="points", color=color, labels=labels)
     yield measured
-    if not results.tag:
+    if not results.tag and not exact:
         printed = [_fraction(row, ClassMetric(label)) for label in labels]
         yield replace(measured, name=f"{row.name} (paper)", y=printed, dashed=True)
 
@@ -183,6 +191,18 @@ def _gap_note(results: ExhibitResults, rows: Iterable[ExhibitRow], metric: Metri
     """Return a sentence if rows were not evaluated at the paper's budget."""
     gap = describe(best.gap for row in rows for best in results.best_runs(row, metric))
     return f"Some were {gap}." if gap else ""
+
+
+def _baselines(results: ExhibitResults, rows: Iterable[ExhibitRow]) -> str:
+    """Return what the relative accuracies of rows refer to, and how it was trained if the paper leaves that open."""
+    notes = dict.fromkeys(results.baseline_note(row) for row in rows)
+    runs = [row.centralized_baseline for row in rows if row.centralized_baseline is not None]
+    answers = results.options.answers
+    return _notes(*notes, *(choice.describe(answers[choice.name]) for choice in open_choices(runs)))
+
+
+def _notes(*notes: str) -> str:
+    return " ".join(filter(None, notes))
 
 
 def _mean_series(

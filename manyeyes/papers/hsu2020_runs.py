@@ -1,5 +1,6 @@
 """The runs of Hsu, Qi and Brown 2020: sections 5, 6.5 and appendix A.1 as settings."""
 
+from manyeyes.papers.choices import CIFAR_SCHEDULE, FEDIR_TARGET
 from manyeyes.papers.exhibit import DatasetRecipe, RunRecipe, make_run
 
 IMAGENET = "preprocess.mean=[0.485,0.456,0.406] preprocess.std=[0.229,0.224,0.225]"
@@ -78,7 +79,7 @@ def cifar_run(classes: int, alpha: float, cohort_size: int, epochs: int, rate: f
 
 def cifar_baseline(classes: int) -> RunRecipe:
     """Return the centralized run, which does not depend on the partition."""
-    settings = f"{CENTRALIZED} algorithm.lr=0.02 algorithm.schedule.kind=cosine"
+    settings = f"{CENTRALIZED} {CIFAR_SCHEDULE.answers[CIFAR_SCHEDULE.default]}"
     return _cifar(f"cifar{classes}-centralized", classes, ALPHAS[classes][0], settings)
 
 
@@ -108,4 +109,5 @@ def _method_settings(
     settings = "algorithm=fedvc algorithm.virtual_client_size=256" if vc else "algorithm=fedavg"
     settings += f" algorithm.cohort_size={cohort_size} algorithm.lr={lr:g}"
     settings += f" server_optimizer=sgd server_optimizer.momentum={beta:g}" if method == "FedAvgM" else ""
-    return settings + (" example_weighting=importance" if ir else "")
+    target = FEDIR_TARGET.answers[FEDIR_TARGET.default]
+    return settings + (f" example_weighting=importance {target}" if ir else "")

@@ -22,12 +22,13 @@ class RunOutcome:
     """What a metric is computed from: the events and scores of a run, and the accuracy of its centralized baseline."""
 
     events: list[Event]
-    class_scores: Mapping[str, float] = field(default_factory=dict)  # AP, or accuracy for single labels
+    class_scores: Mapping[str, float] = field(default_factory=dict)  # AP at 200 thresholds; of single labels accuracy
     class_counts: Mapping[str, int] = field(default_factory=dict)  # evaluated examples with the class
     user_scores: tuple[float, ...] = ()
     mean_emd: float | None = None  # of the training clients' label distributions
     centralized_baseline: float | None = None
     caveats: tuple[str, ...] = ()  # what has to be said of the data of the run and its baseline
+    exact_class_ap: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
     def from_record(record: RunRecord) -> RunOutcome:
@@ -35,15 +36,17 @@ class RunOutcome:
         files = (METRICS_FILE, PER_CLASS_FILE, PER_USER_FILE)
         if problems := [problem for problem in record.problems if any(file in problem for file in files)]:
             raise ValueError(f"{record.folder} is damaged ({'; '.join(problems)}): remove it to run it again.")
-        classes = [list(row.values()) for row in record.class_rows]
+        classes = record.class_rows
+        scores = {row["class"]: row.get("ap_200" if "ap" in row else "accuracy") for row in classes}
         users = [list(row.values()) for row in record.user_rows]
         return RunOutcome(
             record.events,
-            {label: float(score) for label, _, score, *_ in classes},
-            {label: int(count) for label, count, *_ in classes},
+            {label: float(score) for label, score in scores.items() if score is not None},
+            {row["class"]: int(row["examples"]) for row in classes},
             tuple(float(score) for _, _, score, *_ in users),
             record.dataset_stats.get("splits", {}).get("train", {}).get("mean_emd"),
             caveats=record.caveats,
+            exact_class_ap={row["class"]: float(row["ap"]) for row in classes if "ap" in row},
         )
 
     def curve(self, metric: str) -> Curve:
@@ -120,15 +123,17 @@ class Multiple:
 
 @dataclass(frozen=True)
 class ClassMetric:
-    """The AP of one class; None if no evaluated example has the class."""
+    """The AP of one class, at the 200 thresholds of FLAIR's benchmark or exact; None if no evaluated example has it."""
 
     label: str
+    is_exact: bool = False
 
     def __str__(self) -> str:
-        return f"AP of {self.label}"
+        return f"{'exact ' if self.is_exact else ''}AP of {self.label}"
 
     def compute(self, outcome: RunOutcome) -> float | None:
-        return outcome.class_scores.get(self.label) if outcome.class_counts.get(self.label) else None
+        scores = outcome.exact_class_ap if self.is_exact else outcome.class_scores
+        return scores.get(self.label) if outcome.class_counts.get(self.label) else None
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,11 @@ class UserQuantile:
 
 
 Metric = AfterRounds | WithinBatches | RoundsTo | Multiple | ClassMetric | Frequency | UserQuantile
+
+
+def is_relative(metric: Metric) -> bool:
+    """Return whether a metric refers to the accuracy of centralized training."""
+    return isinstance(metric, RoundsTo | Multiple) or (isinstance(metric, AfterRounds) and metric.relative)
 
 
 def scale_budget(metric: Metric, factor: float) -> Metric:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from manyeyes.core.population import CAVEAT_SEPARATOR
+from manyeyes.papers.choices import open_choices
 from manyeyes.papers.exhibit import ExhibitRow, make_run
-from manyeyes.papers.metric import AfterRounds
+from manyeyes.papers.metric import AfterRounds, Metric, is_relative
 from manyeyes.papers.plan import ReproduceOptions
 
 USER_METRIC = "user_mean"  # of clients that are scored on their own test images
@@ -20,6 +21,12 @@ def row_notes(row: ExhibitRow, options: ReproduceOptions) -> tuple[str, ...]:
     is_per_user = any(isinstance(metric, AfterRounds) and metric.metric == USER_METRIC for metric in row.expected)
     models = [_scored_model(run.setting("algorithm.head_layers")) for run in runs[:1] if is_per_user]
     return (*models, *changes)
+
+
+def choice_notes(row: ExhibitRow, metric: Metric, options: ReproduceOptions) -> tuple[str, ...]:
+    """Return what the paper leaves open of the runs behind a number, and the answers of these options."""
+    baselines = [row.centralized_baseline] if is_relative(metric) and row.centralized_baseline is not None else []
+    return tuple(choice.describe(options.answers[choice.name]) for choice in open_choices([*row.runs, *baselines]))
 
 
 def caveat_notes(caveats: Iterable[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from manyeyes.core.population import SYNTHETIC
 from manyeyes.core.registry import check_options, option
 from manyeyes.data.store.reader import read_caveats
 from manyeyes.io.parsing import parse_yaml
+from manyeyes.papers.choices import CHOICES, CIFAR_SCHEDULE, FEDIR_TARGET, FEDVC_REPLACEMENT, OpenChoice, with_answers
 from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecipe, make_run
 from manyeyes.papers.metric import AfterRounds, Metric, scale_budget
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale, with_settings
@@ -31,6 +32,12 @@ LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")
 SCALE_HELP = "smaller runs: rounds and clients times this; images, pixels and centralized epochs times its root"
 ON_SYNTHETIC_DATA = "on synthetic data"
 FOLDER_TAG = re.compile(r"(?:scaled_by_([\d.e-]+))?_?(?:cut_at_(\d+)_rounds)?_?(on_synthetic_data)?")
+
+
+def _answer(choice: OpenChoice) -> str:
+    """Declare the option of an open choice."""
+    declared: str = option(choice.default, choice.help, choices=tuple(choice.answers))
+    return declared
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,9 @@ class ReproduceOptions:
     parallel: int = option(1, "runs at a time, each in its own process with an equal number of cores", minimum=1)
     launcher: str = option("", f"one of Hydra's launchers: {', '.join(LAUNCHERS)}; its settings are launcher.NAME=...")
     retry_diverged: bool = option(False, "train runs that have diverged again, from their beginning")
+    fedir_target: str = _answer(FEDIR_TARGET)
+    fedvc_replacement: str = _answer(FEDVC_REPLACEMENT)
+    cifar_schedule: str = _answer(CIFAR_SCHEDULE)
     launcher_settings: tuple[str, ...] = field(default=(), repr=False)  # launcher.NAME=VALUE
     extra: tuple[str, ...] = field(default=(), repr=False)  # USER_SETTINGS for each run
 
@@ -69,6 +79,16 @@ class ReproduceOptions:
     def folder_tag(self) -> str:
         return self.tag.replace(",", "").replace(" ", "_")
 
+    @property
+    def answers(self) -> dict[str, str]:
+        """The answers to the open choices, by the names of the choices."""
+        return {choice.name: getattr(self, choice.name) for choice in CHOICES}
+
+    @property
+    def other_answers(self) -> dict[str, str]:
+        """The answers that are not those of the recipes."""
+        return {choice.name: answer for choice in CHOICES if (answer := self.answers[choice.name]) != choice.default}
+
     @staticmethod
     def from_folder_tag(tag: str, folder: Path) -> "ReproduceOptions | None":
         """Return the options that have a folder tag; None if the text is not a folder tag."""
@@ -83,6 +103,7 @@ class ReproduceOptions:
         filters = [*(f"rows={row}" for row in self.rows), *(f"grid_filter={name}" for name in self.grid_filter)]
         options = {"scale": f"{self.scale:g}" if self.scale != 1 else "", "synthetic": "true" if self.synthetic else ""}
         options |= {name: str(getattr(self, name) or "") for name in ("rounds", "seeds", "data")}
+        options |= self.other_answers
         return (*filters, *(f"{name}={text}" for name, text in options.items() if text), *self.extra)
 
     def seeds_of(self, exhibit: Exhibit) -> range:
@@ -173,6 +194,7 @@ def select_rows(exhibit: Exhibit, options: ReproduceOptions) -> Exhibit:
         raise ValueError(f"{exhibit.key} has no row like {' or '.join(unknown)}: it has {'; '.join(names[:8])}; ...")
     selected = set(chain.from_iterable(matches.values())) or names
     exhibit = replace(exhibit, rows=tuple(row for row in exhibit.rows if row.name in selected))
+    exhibit = with_answers(exhibit, options.answers)
     if options.grid_filter:
         exhibit = _filter_grids(exhibit, options.grid_filter)
     num_datasets = len({dataset.path for dataset in exhibit.datasets})

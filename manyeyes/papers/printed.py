@@ -45,8 +45,10 @@ def dataset_rows(
         yield ExhibitRow(row, expected=expected, datasets=(dataset,))
 
 
-def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple[Exhibit, ...]:
-    """Return the exhibits of a paper: their texts from the paper's file, with these rows."""
+def make_exhibits(
+    paper: str, rows: Mapping[str, Iterable[ExhibitRow]], columns: Mapping[str, Mapping[str, Metric]] | None = None
+) -> tuple[Exhibit, ...]:
+    """Return the exhibits of a paper: their texts from the paper's file, with these rows and columns of tables."""
     exhibits = []
     for name, exhibit_rows in rows.items():
         text = read_paper(paper)[name]
@@ -58,6 +60,7 @@ def make_exhibits(paper: str, rows: Mapping[str, Iterable[ExhibitRow]]) -> tuple
             note,
             text.get("num_seeds", 1),
             tuple(text["charts"]),
+            tuple((columns or {}).get(name, {}).items()),
         )
         exhibits.append(Exhibit(paper, name, *values))
     return tuple(exhibits)

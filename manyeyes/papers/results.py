@@ -51,6 +51,12 @@ class ExhibitResults:
             return None
         return self._value(AfterRounds("accuracy"), outcome, run, seed)
 
+    def baseline_note(self, row: ExhibitRow) -> str:
+        """Return a sentence with the centralized accuracy that the row's relative accuracies refer to."""
+        accuracies = [self.centralized_baseline(row, seed) for seed in self.options.seeds_of(self.exhibit)]
+        texts = [f"{accuracy:.2%}".replace("%", " %") for accuracy in accuracies if accuracy is not None]
+        return f"Relative to a centralized accuracy of {', '.join(texts)}." if texts else ""
+
     def _baseline_caveats(self, row: ExhibitRow, seed: int) -> tuple[str, ...]:
         outcome = None if row.centralized_baseline is None else self.outcome(row.centralized_baseline, seed)
         return () if outcome is None else outcome.caveats

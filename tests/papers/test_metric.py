@@ -99,11 +99,12 @@ def test_a_budget_is_scaled_with_the_rounds_and_other_metrics_are_not() -> None:
 def test_an_outcome_is_read_from_a_run_folder(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"round": 0, "macro_ap": 0.25}\n')
     (tmp_path / "per_class.csv").write_text(
-        "class,examples,ap,precision,recall,f1\ncat,3,0.5,1,1,1\ndog,1,0.25,0,0,0\n"
+        "class,examples,ap,precision,recall,f1,ap_200\ncat,3,0.5,1,1,1,0.4\ndog,1,0.25,0,0,0,0.125\n"
     )
     (tmp_path / "per_user.csv").write_text("user,examples,ap\nann,2,0.75\n")
     outcome = RunOutcome.from_record(read_run(tmp_path))
     assert AfterRounds("macro_ap").compute(outcome) == 0.25
-    assert outcome.class_scores == {"cat": 0.5, "dog": 0.25}
+    assert outcome.class_scores == {"cat": 0.4, "dog": 0.125}
+    assert outcome.exact_class_ap == {"cat": 0.5, "dog": 0.25}
     assert outcome.class_counts == {"cat": 3, "dog": 1}
     assert (outcome.user_scores, outcome.centralized_baseline) == ((0.75,), None)

@@ -53,7 +53,8 @@ def test_the_page_of_a_private_run_has_every_section(
     command: Callable[..., Any], tiny: tuple[str, ...], reader: Any
 ) -> None:
     private = ("privacy=central", "privacy.noise_cohort_size=20", "client_weighting=uniform", "data.task=coarse")
-    assert command("run", *tiny, *private, "rounds=6", "folder=runs/mine").code == 0
+    recorded = (*private, "unprotected_statistics=true")  # with the seconds of each round
+    assert command("run", *tiny, *recorded, "rounds=6", "folder=runs/mine").code == 0
     outcome = command("report", "runs/mine", "--figures", "figures")
     assert outcome.out.startswith("Report: runs/mine/report.html, and ")
     read = reader(Path("runs/mine/report.html").read_text())
