@@ -4,6 +4,7 @@
 #   make test        lint, types, complexity and all tests that need no GPU
 #   make reference   write docs/reference.md, the page of all settings
 #   make docs        build the documentation as a site, in site/
+#   make dist        build the wheel and the source archive, in dist/
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,9 +15,9 @@ BROWSER := command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -
 	{ apt-get install -y -q chromium || { apt-get update -q && apt-get install -y -q chromium; }; } >/dev/null 2>&1 || \
 	echo "Chromium cannot be installed: browser tests are skipped"
 
-.PHONY: demo check test lint reference docs clean
+.PHONY: demo check test lint reference docs dist clean
 
-demo: $(VENV)/ready
+demo: $(VENV)/core
 	$(BIN)/manyeyes demo
 
 check: $(VENV)/ready lint
@@ -40,12 +41,20 @@ docs: $(VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 	@echo "The site is in site/. Show it with: python3 -m http.server -d site"
 
-$(VENV)/ready: pyproject.toml constraints.txt
+dist: $(VENV)/ready
+	$(BIN)/python -m build
+
+# The demo needs the package and its core dependencies alone; everything else also needs the tools of development.
+$(VENV)/core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "manyeyes needs Python 3.11 or newer. Choose one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/ready: $(VENV)/core
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info build dist site

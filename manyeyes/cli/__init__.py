@@ -8,6 +8,7 @@ from typing import cast
 
 from manyeyes import __version__
 from manyeyes.core.registry import import_object, suggestion
+from manyeyes.io.packages import optional_packages
 
 COMMANDS = {  # modules of this package, and one line of help for each
     "run": "train; settings and sweeps as in Hydra",
@@ -25,7 +26,6 @@ COMMANDS = {  # modules of this package, and one line of help for each
     "doctor": "what this machine has, which engine it will use, what is missing and how to get it",
 }
 MAX_CHARACTERS = 1200  # of an error that is printed
-EXTRAS = {"flwr": "flower"}  # packages that an extra of ours installs
 USAGE = """usage: manyeyes COMMAND ...
 
 Federated visual classification: images train one model and stay with their owners.
@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         choices = f"choose {', '.join(COMMANDS)}, or package.module:function."
         return _print_error(f"Unknown command {name!r}{hint}: {choices}", 2)
     try:
-        return command(name)(rest)
+        with optional_packages():
+            return command(name)(rest)
     except ValueError as error:
         return _print_error(str(error), 1, once=True)
     except RuntimeError as error:
@@ -70,13 +71,7 @@ def command(name: str) -> Callable[[list[str]], int]:
     """Return the function of a command, or a user's own by import path; its module is imported when it is needed."""
     if name not in COMMANDS:
         return cast(Callable[[list[str]], int], import_object(name, "command"))
-    try:
-        module = import_module(f"manyeyes.cli.{name}")
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            raise
-        raise ValueError(f"{error.name} is not installed: pip install 'manyeyes[{EXTRAS[error.name]}]'") from None
-    return cast(Callable[[list[str]], int], module.main)
+    return cast(Callable[[list[str]], int], import_module(f"manyeyes.cli.{name}").main)
 
 
 def _handle_runtime_error(error: RuntimeError) -> int:

@@ -13,14 +13,17 @@ from rich.table import Table
 from manyeyes import __version__
 from manyeyes.engines.select import choose_device, describe_engine
 from manyeyes.io.cpu_info import cpu_name
+from manyeyes.io.packages import install_command, optional_requirements
 from manyeyes.training.environment import package_version
 
-EXTRAS = {  # a package of each extra, the extra, and its purpose
-    "tensorboard": ("track", "curves in TensorBoard (trackers=[tensorboard])"),
-    "mlflow": ("track", "curves in MLflow (trackers=[mlflow])"),
-    "wandb": ("track", "curves in Weights & Biases (trackers=[wandb])"),
-    "flwr": ("flower", "training on separate clients (manyeyes flower)"),
-    "submitit": ("cluster", "sweeps on a cluster (manyeyes run --multirun hydra/launcher=submitit_slurm)"),
+PURPOSES = {  # of the extras
+    "data": "datasets: manyeyes data, data=NAME",
+    "privacy": "privacy accounting: privacy=central, manyeyes privacy",
+    "dashboard": "the live page: manyeyes dashboard",
+    "track": "trackers=[tensorboard,mlflow,wandb]",
+    "flower": "training on separate clients: manyeyes flower",
+    "cluster": "sweeps on a cluster: hydra/launcher=submitit_slurm",
+    "png": "charts as PNG",
 }
 
 
@@ -36,10 +39,11 @@ def main(argv: list[str]) -> int:
     table.add_row("disk", f"{shutil.disk_usage(Path.cwd()).free / 2**30:.0f} GiB free in this folder", "")
     table.add_row("GPU", _gpu(), "engine.device=cuda" if torch.cuda.is_available() else "")
     table.add_row("engine", f"{describe_engine(device)} on {device.type}", "engine=NAME", end_section=True)
-    for package, (extra, purpose) in EXTRAS.items():
-        version = package_version(package)
-        install = "" if version else f"pip install 'manyeyes[{extra}]': "
-        table.add_row(package, version or "missing", install + purpose)
+    packages = optional_requirements()
+    for extra, purpose in PURPOSES.items():
+        for package in (package for package, (_, of_extra) in packages.items() if of_extra == extra):
+            version = package_version(package)
+            table.add_row(package, version or "missing", ("" if version else f"{install_command(package)}: ") + purpose)
     Console().print(table, markup=False)
     return 0
 

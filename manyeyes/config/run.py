@@ -18,6 +18,7 @@ from manyeyes.core.population import with_caveats
 from manyeyes.core.registry import UNKNOWN
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed.process_group import PeerLostError
+from manyeyes.io.packages import optional_packages
 from manyeyes.io.parsing import first_line, parse_yaml
 from manyeyes.training.loop import Interrupted
 from manyeyes.training.result import Result
@@ -33,7 +34,8 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
     """Train one run, or one of a sweep: return what a sweep may optimize; a failure does not stop the others."""
     try:
         check_settings(config)
-        result = _train_composed(config)
+        with optional_packages():
+            result = _train_composed(config)
     except Exception as error:
         if is_config_error(error) or is_out_of_memory(error):
             error = ValueError(format_error(error))

@@ -1,8 +1,8 @@
 """The datasets by name: how to download, read and imitate each, as `datasets/datasets.toml` declares it."""
 
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
@@ -15,6 +15,7 @@ from manyeyes.data.download.fetch import RemoteFile, download_progress, fetch
 from manyeyes.data.manifest import Manifest, check_choice
 from manyeyes.data.store.reader import load_store
 from manyeyes.data.synthetic.dataset import SyntheticImages
+from manyeyes.io.packages import optional_packages
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,24 @@ class Dataset:
     """How to read, download and imitate one dataset."""
 
     description: str
-    read_manifest: Callable[..., Manifest]  # of the raw folder; its keyword options are the command's
-    write_synthetic: Callable[[SyntheticImages, Path], None]  # writes synthetic images in the dataset's raw format
+    module: str  # with the functions below; imported when it is needed, since readers need optional packages
+    options: Mapping[str, Any] = field(default_factory=dict)  # of both functions
     size: int | None = None  # default pixels per side of a prepared dataset; None: those of the images
     remote_files: tuple[RemoteFile, ...] = ()  # archives are extracted
+
+    @property
+    def read_manifest(self) -> Callable[..., Manifest]:
+        """The reader of the raw folder; its keyword options are the command's."""
+        return self._function("read_manifest")
+
+    @property
+    def write_synthetic(self) -> Callable[[SyntheticImages, Path], None]:
+        """The function that writes synthetic images in the dataset's raw format."""
+        return self._function("write_synthetic")
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        with optional_packages():
+            return partial(getattr(import_module(f"manyeyes.data.datasets.{self.module}"), name), **self.options)
 
     def download(self, raw: Path) -> None:
         """Download and extract what is missing; each step resumes where it stopped."""
@@ -44,15 +59,14 @@ def dataset(name: str) -> Dataset:
 
 def _declared(table: dict[str, Any]) -> Dataset:
     """Return the dataset that a table of `datasets.toml` declares."""
-    module = import_module(f"manyeyes.data.datasets.{table['module']}")
-    options = table.get("options", {})
-    read, write = partial(module.read_manifest, **options), partial(module.write_synthetic, **options)
     remote_files = (
         RemoteFile(entry["url"].format(number), entry.get("md5"))
         for entry in table.get("remote_files", ())
         for number in range(entry.get("count", 1))
     )
-    return Dataset(table["description"], read, write, table.get("size"), tuple(remote_files))
+    return Dataset(
+        table["description"], table["module"], table.get("options", {}), table.get("size"), tuple(remote_files)
+    )
 
 
 _TABLES = tomllib.loads(files("manyeyes.data.datasets").joinpath("datasets.toml").read_text())

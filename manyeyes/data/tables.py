@@ -1,14 +1,16 @@
 """Tables: a CSV by row, with the line of each row for messages, or by column; checking and writing one."""
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.csv
+from typing import TYPE_CHECKING, Any
 
 from manyeyes.io.parsing import named_if_damaged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BLOCK_BYTES = 1 << 26  # no row may be longer, and a landmark's row has all its images
 
@@ -44,6 +46,9 @@ def csv_rows(
 
 def read_columns(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> pa.Table:
     """Return the named columns of a CSV as text, whatever they contain, and those optional ones that it has."""
+    import pyarrow as pa  # here, since the settings of partitions need this module and not this package
+    import pyarrow.csv
+
     if not path.is_file():
         raise ValueError(f"Table {path} does not exist: check the path")
     read_options = pa.csv.ReadOptions(block_size=BLOCK_BYTES)

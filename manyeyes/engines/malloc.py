@@ -1,12 +1,13 @@
 """The memory allocator of a process on a CPU, where every step needs the memory that the last one freed."""
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import torch
 
-LIBC = ctypes.CDLL(None)
+from manyeyes.io.portable import c_library
+
+LIBC = c_library()
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt: what is returned at once, and how much is mapped
 DEFAULTS = {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}  # the values that glibc arrives at by itself
 

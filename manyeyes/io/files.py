@@ -1,13 +1,14 @@
 """Atomic writes: a file is complete or not there; it is written to a temporary file, flushed and renamed."""
 
 import errno
-import fcntl
 import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from manyeyes.io.portable import CAN_SYNC_FOLDERS, after_fork_in_child, lock_file
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -58,6 +59,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flush the names in a folder, so that a file renamed into it survives a power loss."""
+    if not CAN_SYNC_FOLDERS:
+        return
     with errors_that_name(folder):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -79,7 +82,7 @@ def acquire_lock(path: Path, lock: Path) -> IO[bytes]:
     while True:
         file = lock.open("a+b", buffering=0)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(file)
         except BlockingIOError:
             file.seek(0)
             owner = file.read().decode(errors="replace").strip() or "unknown"
@@ -119,4 +122,4 @@ def _release_after_fork() -> None:
 
 
 _LOCKS: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_release_after_fork)
+after_fork_in_child(_release_after_fork)

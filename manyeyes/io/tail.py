@@ -5,6 +5,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from manyeyes.io.portable import OPEN_FLAGS, pread
+
 CHUNK_BYTES = 2**22
 GUARD_BYTES = 256  # before the position that was read up to: where they have changed, the file is another one
 MAX_SMALL_BYTES = 2**18
@@ -13,7 +15,7 @@ MAX_SMALL_BYTES = 2**18
 @contextmanager
 def open_regular_file(path: str) -> Iterator[int]:
     """Open a regular file; a link, a pipe or a device raises OSError instead of being waited for."""
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.open(path, OPEN_FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(f"{path} is not a regular file")
@@ -46,18 +48,18 @@ class TailReader:
         with open_regular_file(self.path) as file:
             status = os.fstat(file)
             is_same = (status.st_dev, status.st_ino) == self._file_id and status.st_size >= self._offset
-            guard = os.pread(file, GUARD_BYTES, max(0, self._offset - GUARD_BYTES))
+            guard = pread(file, GUARD_BYTES, max(0, self._offset - GUARD_BYTES))
             is_reset = not is_same or guard[: len(self._guard)] != self._guard
             start = self._offset
             if is_reset:
                 self._file_id = (status.st_dev, status.st_ino)
                 start = 0 if self._window is None else max(0, status.st_size - self._window)
                 self.is_complete = start == 0
-            data = os.pread(file, status.st_size - start if self._window else CHUNK_BYTES, start)
+            data = pread(file, status.st_size - start if self._window else CHUNK_BYTES, start)
             begin = data.find(b"\n") + 1 if is_reset and start else 0
             end = data.rfind(b"\n") + 1
             if not end and len(data) == CHUNK_BYTES:  # no line is this long: its beginning is skipped
                 end = len(data)
             self._offset = start + end
-            self._guard = os.pread(file, min(GUARD_BYTES, self._offset), max(0, self._offset - GUARD_BYTES))
+            self._guard = pread(file, min(GUARD_BYTES, self._offset), max(0, self._offset - GUARD_BYTES))
         return is_reset, data[begin:end].split(b"\n")[:-1]

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from manyeyes.config.compose import hydra_context
 from manyeyes.config.launchers import wait_for_all_jobs
 from manyeyes.config.run import run_one
+from manyeyes.io.packages import install_command
 from manyeyes.papers.plan import LAUNCHERS
 
 
@@ -28,7 +29,11 @@ def launch(launcher: str, options: list[str], jobs: list[list[str]], log_dir: Pa
         try:
             config = compose("config", overrides=overrides, return_hydra_config=True)
         except HydraException as error:
-            fix = "pip install 'manyeyes[cluster]'" if launcher in LAUNCHERS else f"choose {', '.join(LAUNCHERS)}"
+            fix = (
+                install_command("hydra_submitit_launcher")
+                if launcher in LAUNCHERS
+                else f"choose {', '.join(LAUNCHERS)}"
+            )
             raise ValueError(f"launcher={launcher} is not available, or has no such setting: {fix}.") from error
         context = HydraContext(GlobalHydra.instance().config_loader(), callbacks=Callback())  # type: ignore[arg-type]
         plugin = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=run_job, config=config)

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from manyeyes.io.files import write_bytes, write_text
+from manyeyes.io.packages import import_optional
 from manyeyes.report.chart import Chart
 from manyeyes.report.page import Section, page
 from manyeyes.report.svg import render_svg
@@ -13,7 +14,7 @@ PNG_ZOOM = 2  # pixels per unit of the SVG
 
 
 def write_chart(chart: Chart, path: Path) -> None:
-    """Write a chart as SVG or as PNG, by the suffix of the path; PNG needs `pip install 'manyeyes[png]'`."""
+    """Write a chart as SVG or as PNG, by the suffix of the path; PNG needs the package resvg-py."""
     if path.suffix not in (".svg", ".png"):
         raise ValueError(f"{path} ends neither in .svg nor in .png: charts are written in one of these formats.")
     write_bytes(path, render_png(chart) if path.suffix == ".png" else _svg_file(chart))
@@ -41,11 +42,7 @@ def can_write_png() -> bool:
 
 
 def render_png(chart: Chart) -> bytes:
-    if not can_write_png():
-        raise ValueError("PNG files need resvg_py: install it with pip install 'manyeyes[png]', or write .svg files.")
-    import resvg_py
-
-    data: bytes = resvg_py.svg_to_bytes(svg_string=render_svg(chart), zoom=PNG_ZOOM)
+    data: bytes = import_optional("resvg_py").svg_to_bytes(svg_string=render_svg(chart), zoom=PNG_ZOOM)
     return data
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from manyeyes.core.state import ClientState
 from manyeyes.io.files import errors_that_name, sync_folder
+from manyeyes.io.portable import pread
 
 COPY_BYTES = 2**24  # that are copied at a time
 
@@ -85,7 +86,7 @@ class ClientStateStore(MutableMapping[int, ClientState]):
         if client_id in self._cache:
             return self._cache[client_id]
         record = self._records[client_id]
-        data = os.pread(self._file.fileno(), record.size, record.offset)
+        data = pread(self._file.fileno(), record.size, record.offset)
         if checksum(client_id, data) != record.checksum:
             damage = f"The state of client {client_id} in {self._path} is damaged"
             print(f"{damage}: the client starts again from the shared model.", file=sys.stderr)

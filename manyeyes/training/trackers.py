@@ -2,11 +2,10 @@
 
 import os
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from manyeyes.core.registry import register
+from manyeyes.io.packages import import_optional
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.headline import headline_metric
 from manyeyes.training.run_files import Event
@@ -21,7 +20,7 @@ class TensorBoard(Callback):
     """Curves for TensorBoard, in the run folder."""
 
     def on_train_start(self, run: TrainingRun) -> None:
-        tensorboard = _import("torch.utils.tensorboard", "TensorBoard")
+        tensorboard = import_optional("torch.utils.tensorboard")
         # Rounds after a checkpoint are repeated.
         self._writer = tensorboard.SummaryWriter(str(_folder(run) / "tensorboard"), purge_step=run.round + 1)
 
@@ -42,7 +41,7 @@ class MLflow(Callback):
     """Curves for MLflow: to the server of MLFLOW_TRACKING_URI, else to a database in the run folder."""
 
     def on_train_start(self, run: TrainingRun) -> None:
-        mlflow = _import("mlflow", "MLflow")
+        mlflow = import_optional("mlflow")
         if not os.environ.get("MLFLOW_TRACKING_URI"):
             mlflow.set_tracking_uri(f"sqlite:///{_folder(run).resolve() / 'mlflow.db'}")
         mlflow.start_run(run_name=_folder(run).name)
@@ -64,7 +63,7 @@ class WeightsAndBiases(Callback):
     """Curves for Weights & Biases, which reads its own settings (WANDB_PROJECT, WANDB_MODE=offline, ...)."""
 
     def on_train_start(self, run: TrainingRun) -> None:
-        wandb = _import("wandb", "Weights & Biases")
+        wandb = import_optional("wandb")
         self._run = wandb.init(dir=str(_folder(run)), name=_folder(run).name)
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
@@ -75,13 +74,6 @@ class WeightsAndBiases(Callback):
     def close(self) -> None:
         if hasattr(self, "_run"):
             self._run.finish()
-
-
-def _import(module: str, name: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ValueError(f"{name} is not installed: run pip install 'manyeyes[track]'.") from error
 
 
 def _folder(run: TrainingRun) -> Path:

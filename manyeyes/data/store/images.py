@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from manyeyes.core.population import Ints
 from manyeyes.data.store.checksums import FIX, ImageChecksums
 from manyeyes.io.parsing import named_if_damaged
+from manyeyes.io.portable import pread, preadv
 
 READ_THREADS = 8  # they mostly wait for the disk
 MAX_READ_BYTES = 2**24  # that one thread reads at a time
@@ -54,7 +55,7 @@ class MemoryMappedImages:
         buffers = [memoryview(images[index]) for index in indices.tolist()]
         offset = self._start + int(rows[indices[0]]) * images.shape[1]
         while buffers:
-            count = os.preadv(self._file.fileno(), buffers, offset)
+            count = preadv(self._file.fileno(), buffers, offset)
             if not count:
                 raise OSError(f"{self._path} has become shorter since it was opened: copy it again")
             offset += count
@@ -96,7 +97,7 @@ class JpegImages:
 
     def _decode(self, row: int, image_HWC: NDArray[np.uint8]) -> None:
         begin, end = int(self._offsets[row]), int(self._offsets[row + 1])
-        data = os.pread(self._file.fileno(), end - begin, begin)
+        data = pread(self._file.fileno(), end - begin, begin)
         if self._checksums is not None:
             self._checksums.check(row, data)
         if data:

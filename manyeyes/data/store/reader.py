@@ -15,19 +15,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 
 from manyeyes.core.population import SYNTHETIC, Population
 from manyeyes.core.registry import register
 from manyeyes.data.manifest import is_marked_synthetic
-from manyeyes.data.store import examples
 from manyeyes.data.store.builder import IMAGE_FILES
 from manyeyes.data.store.checksums import CHECKSUMS_FILE, FIX, ImageChecksums, npy_header, read_checked
-from manyeyes.data.store.hdf5 import open_hdf5
 from manyeyes.data.store.images import JpegImages, MemoryMappedImages
 from manyeyes.data.store.meta import EXAMPLES_FILE, read_meta
+from manyeyes.io.packages import import_optional
 from manyeyes.io.parsing import named_if_damaged
 
 MAX_BYTES_IN_MEMORY = 2**28  # of images that are read at once, so that no round waits for the disk
@@ -49,7 +48,9 @@ def open_population(path: Path, task: str | None = None) -> Population:
     """Open a prepared dataset, or an HDF5 file of FLAIR, with the labels of a task; by default of its first one."""
     path = Path(path)
     if path.is_file():
-        return open_hdf5(path, task or "coarse")
+        hdf5 = import_optional("manyeyes.data.store.hdf5")
+        return cast(Population, hdf5.open_hdf5(path, task or "coarse"))
+    examples = import_optional("manyeyes.data.store.examples")
     meta = read_meta(path)
     check_sizes(path, meta)
     tasks = {name: tuple(classes) for name, classes in meta["tasks"].items()}
