@@ -23,7 +23,7 @@ COMMANDS = {  # modules of this package, and one line of help for each
     "estimate": "what a run will take: seconds, bytes, memory",
     "dashboard": "a live page that follows runs and compares them",
     "demo": "compare four algorithms on synthetic images, in two minutes on a CPU",
-    "doctor": "what this machine has, which engine it will use, what is missing and how to get it",
+    "doctor": "what this machine has and lacks, and which engine it will use; with RUN, check the files of a run",
 }
 MAX_CHARACTERS = 1200  # of an error that is printed
 USAGE = """usage: manyeyes COMMAND ...

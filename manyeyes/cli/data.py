@@ -1,4 +1,4 @@
-"""`manyeyes data`: prepare a dataset for training, inspect one, or write a synthetic one in a dataset's raw format."""
+"""`manyeyes data`: prepare a dataset for training, verify or inspect one, or write a synthetic one in a dataset's raw format."""
 
 import inspect
 import shlex
@@ -13,6 +13,7 @@ from manyeyes.config.compose import quote_override
 from manyeyes.data.manifest import is_marked_synthetic
 from manyeyes.data.registry import DATASETS, Dataset, dataset
 from manyeyes.data.store.reader import open_population
+from manyeyes.data.store.verify import add_checksums, find_damage
 from manyeyes.data.store.writer import write_store
 from manyeyes.data.synthetic.dataset import SyntheticImages
 from manyeyes.report.population import show
@@ -24,7 +25,7 @@ DATASET_OPTIONS = tomllib.loads(files("manyeyes.cli").joinpath("dataset_options.
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
-    return {"prepare": _prepare, "inspect": _inspect, "synthesize": _synthesize}[args.action](args)
+    return {"prepare": _prepare, "verify": _verify, "inspect": _inspect, "synthesize": _synthesize}[args.action](args)
 
 
 def _parser() -> Parser:
@@ -38,6 +39,9 @@ def _parser() -> Parser:
     inspected.add_argument("path", type=Path, help="a prepared dataset, NAME for data/NAME, or an HDF5 file of FLAIR")
     inspected.add_argument("--task", help="which labels")
     inspected.add_argument("--out", type=Path, help="the folder of the page and its charts (NAME_inspected)")
+    verified = actions.add_parser("verify", help="check all files of a prepared dataset against their checksums")
+    verified.add_argument("path", type=Path, help="a prepared dataset, or NAME for data/NAME")
+    verified.add_argument("--add-checksums", action="store_true", help="add those of the images to an older dataset")
     synthesize = actions.add_parser("synthesize", help="write synthetic images in a dataset's own raw format")
     synthesize.add_argument("name", help=", ".join(DATASETS))
     synthesize.add_argument("--raw", type=Path, required=True, help="the folder to write")
@@ -98,9 +102,25 @@ def _prepare(args: Namespace) -> int:
     return 0
 
 
+def _store_path(path: Path) -> Path:
+    """Return the path of a prepared dataset; NAME is data/NAME."""
+    default_path = Path("data", path)
+    return default_path if not path.exists() and default_path.exists() else path
+
+
+def _verify(args: Namespace) -> int:
+    path = _store_path(args.path)
+    if path.is_file():
+        raise ValueError(f"{path} has no checksums: only a dataset that `manyeyes data prepare` made can be verified")
+    if args.add_checksums and add_checksums(path):
+        print(f"{path}: the checksums of its images were added")
+    problems = find_damage(path)
+    print("\n".join(problems) or f"{path}: all files have their checksums")
+    return 1 if problems else 0
+
+
 def _inspect(args: Namespace) -> int:
-    default_path = Path("data", args.path)
-    path = default_path if not args.path.exists() and default_path.exists() else args.path
+    path = _store_path(args.path)
     population = open_population(path, args.task)
     if not population.classes:
         raise ValueError(f"{path} has no classes in the labels of --task={args.task}: choose another --task")

@@ -1,4 +1,4 @@
-"""`manyeyes doctor`: what this machine has, which engine it will use, what is missing and how to install it."""
+"""`manyeyes doctor`: what this machine has, and which engine it will use; or whether the files of runs are damaged."""
 
 import os
 import platform
@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from manyeyes import __version__
+from manyeyes.cli.parser import Parser
 from manyeyes.engines.select import choose_device, describe_engine
 from manyeyes.io.cpu_info import cpu_name
 from manyeyes.io.packages import install_command, optional_requirements
 from manyeyes.training.environment import package_version
+from manyeyes.training.verify import UNCHECKED, verify_run
 
 PURPOSES = {  # of the extras
     "data": "datasets: manyeyes data, data=NAME",
@@ -28,8 +30,21 @@ PURPOSES = {  # of the extras
 
 
 def main(argv: list[str]) -> int:
-    if argv:
-        raise ValueError(f"doctor takes no arguments, and got {' '.join(argv)}")
+    parser = Parser("manyeyes doctor", description="What this machine has, or whether the files of runs are damaged.")
+    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="a run folder whose files are checked")
+    args = parser.parse_args(argv)
+    return _check_runs(args.runs) if args.runs else _describe_machine()
+
+
+def _check_runs(folders: list[Path]) -> int:
+    """Print the state of each file of runs; return 1 if one is damaged."""
+    results = {folder / file: problem for folder in folders for file, problem in verify_run(folder).items()}
+    for path, problem in results.items():
+        print(problem if problem not in ("", UNCHECKED) else f"{path}: {problem or 'ok'}")
+    return int(any(problem not in ("", UNCHECKED) for problem in results.values()))
+
+
+def _describe_machine() -> int:
     device = choose_device("auto")
     table = Table("", "found", "", title=f"manyeyes {__version__}", title_justify="left")
     table.add_row("Python", platform.python_version(), "")

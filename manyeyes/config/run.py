@@ -22,6 +22,7 @@ from manyeyes.io.packages import optional_packages
 from manyeyes.io.parsing import first_line, parse_yaml
 from manyeyes.training.loop import Interrupted
 from manyeyes.training.result import Result
+from manyeyes.training.run_checksums import check_text
 from manyeyes.training.run_files import CONFIG_FILE, check_version
 from manyeyes.training.run_folder import unused_path
 from manyeyes.training.train import train
@@ -134,8 +135,10 @@ def read_settings(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise ValueError(f"There is no run to resume in {folder}: give the folder of a run.")
+    data = path.read_bytes()
+    check_text(folder, CONFIG_FILE, data)
     try:
-        settings = parse_yaml(path.read_text(encoding="utf-8"))
+        settings = parse_yaml(data.decode())
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({first_line(error)}): the run cannot be resumed.") from error
     if not isinstance(settings, dict) or "sources" not in settings:

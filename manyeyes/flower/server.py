@@ -25,7 +25,8 @@ from manyeyes.flower.protection import describe_outsized, describe_protection
 from manyeyes.flower.registry import ClientRegistry, ConnectedPlanSource
 from manyeyes.flower.training_spec import TrainingSpec, make_engine_setup, parse_settings
 from manyeyes.training.result import Result
-from manyeyes.training.run_files import read_config
+from manyeyes.training.run_checksums import check_text
+from manyeyes.training.run_files import CONFIG_FILE, read_config
 from manyeyes.training.setup import TrainingSetup, limit_to_budget
 from manyeyes.training.train import run_training
 
@@ -98,6 +99,8 @@ def _gather_members(registry: ClientRegistry, spec: TrainingSpec, folder: Path) 
     if not registry.config.resume:
         cohort_size = getattr(spec.algorithm.sampler, "cohort_size", 1)
         return registry.wait_for_clients(registry.config.num_clients or cohort_size)
+    if (folder / CONFIG_FILE).exists():
+        check_text(folder, CONFIG_FILE, (folder / CONFIG_FILE).read_bytes())
     try:
         registry.members = Members.from_dict(read_config(folder)["federation"]["members"])
     except (KeyError, TypeError):

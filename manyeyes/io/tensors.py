@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from manyeyes.io.files import write_bytes
+from manyeyes.io.files import errors_that_name, write_bytes
 
 CHECKSUM_KEY = "crc32"  # in the metadata of a file
 
@@ -49,7 +49,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def read_tensors(path: Path, device: torch.device | None = None) -> TensorFile:
     """Return the content of a safetensors file; raise ValueError if it is damaged or not such a file."""
     try:
-        with safe_open(path, "pt") as file:
+        with errors_that_name(path), safe_open(path, "pt") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from manyeyes.io.parsing import parse_yaml
+from manyeyes.io.parsing import parse_json, parse_yaml
 from manyeyes.io.tail import TailReader, read_small_file
+from manyeyes.training.run_checksums import check_text
 
 CONFIG_FILE = "config.yaml"  # everything that was set
 ENVIRONMENT_FILE = "environment.json"  # versions, machine, revision
@@ -34,6 +35,7 @@ Status = Literal["empty", "running", "stale", "stopped", "finished", "diverged",
 STALE_SECONDS = 300.0  # without a line, after which a running run is stale
 STALE_ROUNDS = 20  # the same, in rounds of the run
 TAIL_BYTES: tuple[int | None, ...] = (2**14, 2**20, None)  # of a metrics file that are searched for its last event
+MAX_HEADER_BYTES = 2**26  # of a checkpoint
 MAX_ROUND = 2**53  # exact as a float
 LOCKS_FILE = "/proc/locks"
 NANOSECONDS = 1e9  # per second
@@ -107,9 +109,11 @@ def check_version(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the settings of a run; empty if they cannot be read."""
+    """Return the settings of a run; empty if they cannot be read or are damaged."""
     try:
-        content = parse_yaml((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        data = (folder / CONFIG_FILE).read_bytes()
+        check_text(folder, CONFIG_FILE, data)
+        content = parse_yaml(data.decode())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -126,6 +130,15 @@ def read_last_event(path: Path) -> Event | None:
             event = next(filter(None, map(parse_event, reversed(lines))), None)
             if event is not None or reader.is_complete:
                 return event
+    return None
+
+
+def read_metrics_checksum(folder: Path) -> tuple[int, int] | None:
+    """Return the size and the CRC-32 of the metrics file when the checkpoint was written; None if that is unknown."""
+    with suppress(OSError, ValueError, KeyError, TypeError), (folder / CHECKPOINT_FILE).open("rb") as file:
+        header_bytes = min(int.from_bytes(file.read(8), "little"), MAX_HEADER_BYTES)
+        metadata = parse_json(parse_json(file.read(header_bytes))["__metadata__"]["manyeyes"])
+        return int(metadata["metrics_bytes"]), int(metadata["metrics_crc"])
     return None
 
 

@@ -16,12 +16,13 @@ import torch
 import yaml
 
 from manyeyes.core.state import DivergenceError, ServerState
-from manyeyes.io.files import DISK_FULL, acquire_lock, errors_that_name, make_folder, sync_folder, write_all, write_text
+from manyeyes.io.files import DISK_FULL, acquire_lock, errors_that_name, make_folder, sync_folder, write_all
 from manyeyes.training import checkpoint as checkpoints
 from manyeyes.training import run_files
 from manyeyes.training.checkpoint import CallbackState, Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.environment import environment
+from manyeyes.training.run_checksums import write_checked_text
 from manyeyes.training.run_files import Event, check_version, parse_event
 
 
@@ -85,7 +86,7 @@ class RunFolder:
         self.write_text(name, json.dumps(content, indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        write_text(self.path / name, text)
+        write_checked_text(self.path, name, text)
 
     def _file_error(self, error: OSError) -> OSError:
         """Return an error of a file that also says what of the run is saved and how to go on."""

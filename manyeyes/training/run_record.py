@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,15 @@ from manyeyes.metrics import PerUser
 from manyeyes.training import run_files
 from manyeyes.training.dataset_stats import is_valid
 from manyeyes.training.headline import headline_metric, shared_model_name
-from manyeyes.training.run_files import Event, Status, finite_numbers, parse_event, read_status
+from manyeyes.training.run_checksums import check_text
+from manyeyes.training.run_files import (
+    Event,
+    Status,
+    finite_numbers,
+    parse_event,
+    read_metrics_checksum,
+    read_status,
+)
 
 Ints = NDArray[np.int64]  # not that of core.population, which imports PyTorch: the dashboard starts without
 Floats = NDArray[np.float64]
@@ -156,13 +165,22 @@ class _FolderReader:
 
     def text(self, file: str) -> str:
         """Return the text of a file; empty if it does not exist."""
+        data = self.data(file)
         try:
-            return (self.folder / file).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
+            check_text(self.folder, file, data)
+        except ValueError:
+            self.problems.append(f"{file} has another checksum than the run wrote and is ignored")
             return ""
+        return data.decode(errors="replace")
+
+    def data(self, file: str) -> bytes:
+        try:
+            return (self.folder / file).read_bytes()
+        except FileNotFoundError:
+            return b""
         except OSError as error:
             self.problems.append(f"{file} cannot be read ({error.strerror})")
-            return ""
+            return b""
 
     def mapping(self, file: str) -> dict[str, Any]:
         parse = parse_yaml if file.endswith(".yaml") else parse_json
@@ -186,7 +204,9 @@ class _FolderReader:
         """Return the events in order; damaged lines, such as the last one after a crash, are ignored."""
         events: list[Event] = []
         damaged_lines: list[int] = []
-        for number, line in enumerate(self.text(run_files.METRICS_FILE).splitlines(), 1):
+        size, crc = read_metrics_checksum(self.folder) or (0, 0)  # before the file, which a run may be writing
+        data = self.data(run_files.METRICS_FILE)
+        for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
             event = parse_event(line)
             if event is None or not _is_next(event, events[-1]["round"] if events else -1):
                 damaged_lines.append(number)
@@ -196,6 +216,8 @@ class _FolderReader:
             file, count, first = run_files.METRICS_FILE, len(damaged_lines), f"line {damaged_lines[0]}"
             lines = f"{first} of {file} is" if count == 1 else f"{count:,} lines of {file}, the first {first}, are"
             self.problems.append(f"{lines} damaged and ignored")
+        elif zlib.crc32(data[:size]) != crc:
+            self.problems.append(f"{run_files.METRICS_FILE} has changed since the checkpoint was written")
         return events
 
 

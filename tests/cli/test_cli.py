@@ -78,10 +78,9 @@ def test_a_users_own_command_runs_by_import_path(command: Any, tmp_path: Path, m
     assert (outcome.code, outcome.out, outcome.err) == (3, "hello a b\n", "")
 
 
-@pytest.mark.parametrize("name", ["demo", "doctor"])
-def test_commands_without_arguments_refuse_arguments(command: Any, name: str) -> None:
-    outcome = command(name, "fast")
-    assert (outcome.code, outcome.err) == (1, f"manyeyes: {name} takes no arguments, and got fast\n")
+def test_a_command_without_arguments_refuses_arguments(command: Any) -> None:
+    outcome = command("demo", "fast")
+    assert (outcome.code, outcome.err) == (1, "manyeyes: demo takes no arguments, and got fast\n")
 
 
 @pytest.mark.parametrize(

@@ -252,3 +252,22 @@ def test_one_bad_archive_among_many_is_named(tmp_path: Path, into: Path) -> None
     archives[1].write_bytes(gzip.compress(b"no tar"))
     with pytest.raises(ValueError, match=r"small-1.tgz is truncated or damaged"):
         extract_all(archives, into)
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
+def test_an_archive_that_expands_more_than_images_or_tables_do_is_refused(
+    tmp_path: Path, into: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(module, "SPARE_BYTES", 1000)
+    archive = tmp_path / name
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+            out.writestr("images/a.jpg", bytes(1_000_000))
+    else:
+        tar(archive, {"images/a.jpg": bytes(1_000_000)})
+    limit = module.MAX_EXPANSION * archive.stat().st_size + 1000
+    with pytest.raises(
+        ValueError, match=rf"was not extracted: it has more than {limit / 1e6:,.0f} MB, 20 times its size"
+    ):
+        extract(archive, into)
+    assert contents(into) == {}

@@ -237,13 +237,23 @@ def test_an_archive_that_is_not_the_published_one_is_refused_by_name(folder: Pat
         cifar_files.find(tmp_path / "cifar-10-binary.tar.gz", 10)
 
 
-def test_an_edition_without_published_md5_is_refused_if_images_are_missing(
+def test_a_binary_file_of_cifar_100_that_is_not_the_published_one_is_refused(
     copy_edition: CopyEdition, tmp_path: Path
 ) -> None:
     folder = copy_edition("cifar-100-binary", tmp_path)
     (folder / SYNTHETIC_MARKER).unlink()
-    with pytest.raises(ValueError, match="has 216 train and 24 test images, not 50000 and 10000"):
+    with pytest.raises(ValueError, match=r"(train|test)\.bin in .* is not the published file \(its md5 differs\)"):
         cifar.read_manifest(tmp_path, classes=100)
+
+
+def test_an_archive_is_unpacked_to_no_more_than_the_size_of_cifar(copy_edition: CopyEdition, tmp_path: Path) -> None:
+    folder = copy_edition("cifar-10-binary", tmp_path / "made")
+    with (folder / "data_batch_1.bin").open("r+b") as file:
+        file.truncate(2 * cifar_files.MAX_UNPACKED_BYTES)
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz", compresslevel=1) as tar:
+        tar.add(folder, folder.name)
+    with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz in .* has more than 200 MB: download https://"):
+        cifar.read_manifest(tmp_path)
 
 
 def test_a_missing_file_is_named(folder: Path) -> None:

@@ -101,18 +101,48 @@ def test_a_row_group_is_read_once_for_images_in_order(raw: Path, monkeypatch: py
     assert len(reads) == 3 + 1 + 1 + 1
 
 
+def write_converted(folder: Path) -> None:
+    """Write shards with the file names of Hugging Face's parquet converter."""
+    for number, (split, user) in enumerate([("train", "ann"), ("validation", "bob"), ("test", "cid")]):
+        write(folder / "default" / split / "0000.parquet", [row(number, user, ["food"])])
+
+
 def test_the_file_names_of_the_parquet_converter_are_known(tmp_path: Path) -> None:
-    write(tmp_path / "default" / "train" / "0000.parquet", [row(1, "ann", ["food"])])
-    write(tmp_path / "default" / "validation" / "0000.parquet", [row(2, "bob", ["food"])])
+    write_converted(tmp_path)
     manifest = flair_huggingface.read_manifest(tmp_path)
-    assert dict(zip(manifest.users.tolist(), manifest.split.tolist(), strict=True)) == {"ann": "train", "bob": "val"}
+    splits = dict(zip(manifest.users.tolist(), manifest.split.tolist(), strict=True))
+    assert splits == {"ann": "train", "bob": "val", "cid": "test"}
 
 
-def test_a_missing_shard_is_named(raw: Path) -> None:
+def test_a_missing_shard_is_named_and_refused(raw: Path) -> None:
     (raw / "data" / "train-00001-of-00002.parquet").unlink()
+    message = (
+        r"lacks 1 shards of apple/flair \(train-00001-of-00002.parquet\), and with them classes may be missing: down"
+    )
+    with pytest.raises(ValueError, match=message):
+        flair_huggingface.read_manifest(raw)
+
+
+def test_a_missing_split_or_number_is_refused(tmp_path: Path) -> None:
+    write_converted(tmp_path)
+    (tmp_path / "default" / "test" / "0000.parquet").rename(tmp_path / "default" / "train" / "0002.parquet")
+    with pytest.raises(ValueError, match=r"lacks 2 shards of apple/flair \(train/0001.parquet, all of test\)"):
+        flair_huggingface.read_manifest(tmp_path)
+
+
+def test_with_the_taxonomy_missing_shards_are_noted_and_take_no_class_away(raw: Path) -> None:
+    complete = flair_huggingface.read_manifest(raw)
+    fine = complete.labels["fine"].classes
+    (raw / "label_relationship.txt").write_text("".join(f"{name} -> {name.split()[1]}\n" for name in fine))
+    (raw / "data" / "train-00001-of-00002.parquet").unlink()
+    (raw / "data" / "test-00000-of-00001.parquet").unlink()  # with the only image of music
     manifest = flair_huggingface.read_manifest(raw)
-    assert len(manifest) == 7
-    assert manifest.notes["missing shards"] == {"count": 1, "first": ["train-00001-of-00002.parquet"]}
+    assert manifest.notes["missing shards"] == {"count": 2, "first": ["train-00001-of-00002.parquet", "all of test"]}
+    assert manifest.caveats == ("2 shards missing",)
+    for task, labels in complete.labels.items():
+        assert manifest.labels[task].classes == labels.classes
+    names = [manifest.labels["coarse"].classes[label] for label in manifest.labels["coarse"].nonzero(np.array([0]))[1]]
+    assert (str(manifest.columns["image_id"][0]), names) == ("i0", ["food"])
 
 
 def test_repeated_images_and_users_in_two_splits_are_named(raw: Path) -> None:

@@ -254,3 +254,16 @@ def test_a_file_that_shrinks_after_opening_raises_an_oserror(tmp_path: Path) -> 
         file.truncate(100)
     with pytest.raises(OSError, match="has become shorter"):
         images[np.array([0])]
+
+
+@pytest.mark.parametrize("name", ["labels_row", "labels_col"])
+@pytest.mark.parametrize("value", [-1, -1.0, np.nan, 0.5, 200, 2**63])
+def test_labels_that_are_no_image_or_class_are_refused(tmp_path: Path, name: str, value: float) -> None:
+    path = write_pfl(tmp_path / "flair.hdf5")
+    with h5py.File(path, "r+") as file:
+        group = file["train/zoe"]
+        values = [*group[name][:-1].tolist(), value]
+        del group[name]
+        group[name] = np.array(values)
+    with pytest.raises(ValueError, match=r"flair.hdf5 has labels of images or classes that it does not have"):
+        open_hdf5(path)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -44,15 +45,20 @@ def read_manifest(raw: Path) -> Manifest:
     return check_users_and_labels(manifest.drop_missing(has_image), raw / RELATIONSHIP)
 
 
-def make_manifest(table: pa.Table, split: NDArray[Any], source: Source, url: str) -> Manifest:
-    """Return the rows of a table with the columns of SCHEMA, each image once."""
+def make_manifest(
+    table: pa.Table, split: NDArray[Any], source: Source, url: str, classes: Mapping[str, Collection[str]] | None = None
+) -> Manifest:
+    """Return the rows of a table with the columns of SCHEMA, each image once; `classes` may be more than it has."""
+    all_classes = classes or dict.fromkeys(TASKS, ())
     manifest = Manifest(
         dataset="flair",
         source=source,
         image=np.arange(len(table)),
         users=np.array(table["user_id"].to_pylist(), np.str_),
         split=split,
-        labels={task: _multi_labels(table[column].combine_chunks()) for task, column in TASKS.items()},
+        labels={
+            task: _multi_labels(table[column].combine_chunks(), all_classes[task]) for task, column in TASKS.items()
+        },
         columns={"image_id": np.array(table["image_id"].to_pylist(), np.str_)},
         notes={"source": url, "license": LICENSE},
     )
@@ -65,8 +71,7 @@ def check_users_and_labels(manifest: Manifest, relationship: Path) -> Manifest:
     split = manifest.split[first][user]  # the first one counts, as in pfl-research
     moved = names[np.unique(user[split != manifest.split])]
     problems: dict[str, Any] = {"users in two splits, assigned to their first": moved}
-    if pairs := read_relationship(relationship):
-        known = dict(zip(("fine", "coarse"), map(set, zip(*pairs, strict=True)), strict=True))
+    if known := read_classes(relationship):
         problems[f"labels missing from {RELATIONSHIP}"] = [
             name for task in TASKS for name in manifest.labels[task].classes if name not in known[task]
         ]
@@ -86,10 +91,17 @@ def read_relationship(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def _multi_labels(names: pa.ListArray) -> MultiLabels:
+def read_classes(path: Path) -> dict[str, set[str]]:
+    """Return the classes of each task in the taxonomy; empty if the file does not exist."""
+    pairs = read_relationship(path)
+    return dict(zip(("fine", "coarse"), map(set, zip(*pairs, strict=True)), strict=True)) if pairs else {}
+
+
+def _multi_labels(names: pa.ListArray, more_classes: Collection[str]) -> MultiLabels:
     """Return lists of label names as labels; the classes are in sorted order, as in pfl-research."""
     codes = pc.list_flatten(names).dictionary_encode()
-    classes, rank = np.unique(np.array(codes.dictionary.to_pylist(), np.str_), return_inverse=True)
+    class_names = [*codes.dictionary.to_pylist(), *more_classes]
+    classes, rank = np.unique(np.array(class_names, np.str_), return_inverse=True)
     owner = np.repeat(np.arange(len(names)), pc.fill_null(pc.list_value_length(names), 0).to_numpy())
     return MultiLabels.from_pairs(owner, rank[codes.indices.to_numpy()], len(names), tuple(classes.tolist()))
 

@@ -20,6 +20,7 @@ from manyeyes.io.parsing import first_line
 
 write_synthetic = flair.write_synthetic  # as the raw download
 REPOSITORY = "apple/flair"
+MAX_NAMED = 5  # shards in a message
 PAGE = f"https://huggingface.co/datasets/{REPOSITORY}"
 
 
@@ -82,8 +83,13 @@ def read_manifest(raw: Path) -> Manifest:
     shard = np.repeat(np.arange(len(paths)), [len(table) for table in tables])
     row = np.concatenate([np.arange(len(table)) for table in tables])
     source = ParquetShards(paths, shard, row, table["image_id"].to_pylist())
-    manifest = flair.make_manifest(table, np.array(splits)[shard], source, PAGE)
-    missing = _missing_shards(paths)
+    missing, classes = _missing_shards(paths), flair.read_classes(raw / flair.RELATIONSHIP)
+    if missing and not classes:
+        more = ", ..." if len(missing) > MAX_NAMED else ""
+        problem = f"{raw} lacks {len(missing)} shards of {REPOSITORY} ({', '.join(missing[:MAX_NAMED])}{more})"
+        fix = f"download them, or put {flair.RELATIONSHIP} there, which has all classes"
+        raise ValueError(f"{problem}, and with them classes may be missing: {fix}")
+    manifest = flair.make_manifest(table, np.array(splits)[shard], source, PAGE, classes if missing else None)
     manifest = replace(manifest, caveats=(f"{len(missing)} shards missing",) if missing else ())
     return flair.check_users_and_labels(manifest, raw / flair.RELATIONSHIP).add_notes({"missing shards": missing})
 
@@ -97,12 +103,21 @@ def _split(path: Path) -> str:
 
 
 def _missing_shards(paths: tuple[Path, ...]) -> list[str]:
-    """Return the shards that should exist by the names of the others (`-of-00010`)."""
+    """Return the shards that should exist by the names of the others (`-of-00010`, or the numbers before), and splits."""
     names = {path.name for path in paths}
     matches = [re.fullmatch(r"(\w+)-\d{5}-of-(\d{5})\.parquet", name) for name in names]
     counts = sorted({(match[1], int(match[2])) for match in matches if match})
     expected = [f"{split}-{k:05d}-of-{count:05d}.parquet" for split, count in counts for k in range(count)]
-    return [name for name in expected if name not in names]
+    absent = sorted(set(flair.SPLITS.values()) - set(map(_split, paths)))
+    missing = [name for name in expected if name not in names]
+    return [*missing, *_missing_numbers(paths), *(f"all of {split}" for split in absent)]
+
+
+def _missing_numbers(paths: tuple[Path, ...]) -> list[str]:
+    """Return the files missing from folders with 0000.parquet, 0001.parquet and so on."""
+    files = {path for path in paths if path.stem.isdecimal()}
+    needed = {path.with_name(f"{number:04d}.parquet") for path in files for number in range(int(path.stem))}
+    return [f"{path.parent.name}/{path.name}" for path in sorted(needed - files)]
 
 
 def _read_shard(path: Path) -> pa.Table:

@@ -22,7 +22,28 @@ from manyeyes.io.parsing import named_if_damaged
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 MARKER_FOLDER = ".extracted"  # contains a file for each archive that is completely in the folder
 
+MAX_EXPANSION, SPARE_BYTES = 20, 2**26  # unpacked bytes for each of an archive, and more; images expand by 1, CSV by 5
+
 Member = tuple[str, IO[bytes] | None]  # name and content; None for a folder
+
+
+class TooLargeError(Exception):
+    """An archive has more content than it may have."""
+
+
+class LimitedReader:
+    """A stream of an archive, from which at most `max_bytes` can be read."""
+
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, max_bytes: int) -> None:
+        self._stream, self._max_bytes = stream, max_bytes
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes; raise TooLargeError at the limit."""
+        data = self._stream.read(size if size >= 0 else self._max_bytes + 1)
+        self._max_bytes -= len(data)
+        if self._max_bytes < 0:
+            raise TooLargeError
+        return data
 
 
 def extract(archive: Path, into: Path) -> None:
@@ -40,6 +61,8 @@ def extract(archive: Path, into: Path) -> None:
         if archive.name.endswith(".zip") and zipfile.is_zipfile(archive):
             with named_if_damaged(archive, "download it again"), zipfile.ZipFile(archive) as file:
                 size = sum(member.file_size for member in file.infolist())
+            if size > max_unpacked_bytes(archive):
+                raise _too_large(archive)
         check_space(into, size, f"the content of {archive}")
         unpacked = marker.with_name(archive.name + ".unpacked")
         shutil.rmtree(unpacked, ignore_errors=True)  # of a process that was killed
@@ -64,6 +87,16 @@ def extract_all(archives: Sequence[Path], into: Path, progress: Progress = no_pr
             progress(done, total)
 
 
+def max_unpacked_bytes(archive: Path) -> int:
+    """Return how large the content of an archive of images or tables may be."""
+    return MAX_EXPANSION * archive.stat().st_size + SPARE_BYTES
+
+
+def _too_large(archive: Path) -> ValueError:
+    limit = f"{max_unpacked_bytes(archive) / 1e6:,.0f} MB, {MAX_EXPANSION} times its size"
+    return ValueError(f"Archive {archive} was not extracted: it has more than {limit}: get it from its publisher")
+
+
 def _unpack(archive: Path, into: Path) -> None:
     try:
         for name, content in _zip_members(archive) if archive.name.endswith(".zip") else _tar_members(archive):
@@ -75,6 +108,8 @@ def _unpack(archive: Path, into: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with content, target.open("wb") as file:
                 shutil.copyfileobj(content, file, CHUNK_BYTES)
+    except TooLargeError:
+        raise _too_large(archive) from None
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"Archive {archive} is truncated or damaged ({error}): download it again") from error
     except OSError as error:
@@ -94,8 +129,9 @@ def _zip_members(archive: Path) -> Iterator[Member]:
 
 def _tar_members(archive: Path) -> Iterator[Member]:
     with archive.open("rb") as raw:
-        stream: Any = raw if archive.name.endswith(".tar") else gzip.GzipFile(fileobj=raw)
-        with tarfile.open(fileobj=stream, mode="r:", tarinfo=_StrictTarInfo) as file:
+        unpacked: Any = raw if archive.name.endswith(".tar") else gzip.GzipFile(fileobj=raw)
+        stream: Any = LimitedReader(unpacked, max_unpacked_bytes(archive))
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_StrictTarInfo, bufsize=CHUNK_BYTES) as file:
             for member in file:
                 if not (member.isreg() or member.isdir()):
                     raise _refusal(archive, member.name, "is a link or a device")

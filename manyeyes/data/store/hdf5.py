@@ -178,11 +178,23 @@ def _check_written(dataset: h5d.DatasetID, name: str) -> None:
 def _from_coordinates(images: Hdf5Images, classes: tuple[str, ...], rows: Values, columns: Values) -> MultiLabels:
     """Return the labels of pfl-research: the image (of its user) and the class of each."""
     sizes = list(map(len, rows))
-    row, column = np.concatenate(rows).astype(np.int64), np.concatenate(columns).astype(np.int64)
     is_paired = list(map(len, columns)) == sizes
-    if not is_paired or (row >= np.repeat(np.diff(images.starts), sizes)).any() or (column >= len(classes)).any():
+    row, column = (_whole_numbers(np.concatenate(values)) for values in (rows, columns))
+    num_images = np.repeat(np.diff(images.starts), sizes)
+    if not is_paired or not (_are_below(row, num_images) and _are_below(column, len(classes))):
         raise ValueError(f"{images.path} has labels of images or classes that it does not have: make it again")
     return MultiLabels.from_pairs(row + np.repeat(images.starts[:-1], sizes), column, len(images), classes)
+
+
+def _whole_numbers(values: NDArray[Any]) -> Ints:
+    """Return values of any type as integers; -1 for those that are none, such as NaN."""
+    with np.errstate(invalid="ignore"):
+        integers = values.astype(np.int64)
+    return np.where(integers == values, integers, -1)
+
+
+def _are_below(values: Ints, limits: Ints | int) -> bool:
+    return bool(((values >= 0) & (values < limits)).all())
 
 
 def _from_names(images: Hdf5Images, classes: tuple[str, ...], texts: Values) -> MultiLabels:
