@@ -13,7 +13,7 @@ from manyeyes.papers.results import ExhibitResults
 from manyeyes.report import report
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_charts
-from manyeyes.report.page import Block, ChartGrid, Section, page
+from manyeyes.report.page import Block, ChartGrid, Folded, Section, page
 from manyeyes.report.sections import code_block
 from manyeyes.training.run_files import METRICS_FILE
 from manyeyes.training.run_record import read_run
@@ -51,7 +51,7 @@ def html(results: ExhibitResults, compared: list[ComparedNumber], charts: list[C
     content: list[str | Block] = [*filter(None, notes), ChartGrid(charts), *tables, *numbered_notes(compared)]
     comparison = Section("Paper and measured", content)
     command = shlex.join(["manyeyes", "reproduce", exhibit.key, *options.arguments])
-    blocks = [code_block(command), code_block(run_commands(exhibit, options), "The runs")]
+    blocks: list[str | Block] = [code_block(command), Folded("The runs", [code_block(run_commands(exhibit, options))])]
     reproduction = Section("Reproduce this page", blocks)
     folders = [run.folder for run in planned_runs(exhibit, options) if (run.folder / METRICS_FILE).exists()]
     if 0 < len(folders) <= MAX_REPORTED_RUNS:

@@ -8,7 +8,7 @@
 "use strict";
 (function () {
   const RIGHT = 16, TOP = 26, BOTTOM = 44, COLORS = 8, DASHES = ["none", "7 3", "2 3", "9 3 2 3"];
-  const MAX_NAME = 32, MAX_READ = 10, DENSE_POINTS = 500, CHARACTER = 6.6, PRINT_WIDTH = 680;
+  const MAX_LEGEND = 12, MAX_NAME = 32, MAX_READ = 10, DENSE_POINTS = 500, CHARACTER = 6.6, PRINT_WIDTH = 680;
   const SVG = "http://www.w3.org/2000/svg";
   let numCharts = 0;
 
@@ -31,9 +31,22 @@
   }
   const shown = (axis, value, digits) => {
     if (axis.names) return axis.names[Math.round(value)] ?? "";
-    return axis.percent && value !== null ? format(100 * value, digits) + " %" : format(value, digits);
+    return axis.percent && value !== null ? percent(value) : format(value, digits);
   };
+  /* A fraction as everywhere on a page: with one digit, or two significant ones if it is very small. */
+  const percent = (value) => (Math.abs(value) > 1e-8 && Math.abs(value) < 5e-4 ? format(100 * value, 2) : (100 * value).toFixed(1)) + " %";
+  const tickText = (axis, value) => (axis.percent && !axis.names ? format(100 * value) + " %" : shown(axis, value, 10));
   const shorten = (name, length) => (name.length > length ? name.slice(0, length - 1) + "…" : name);
+
+  /* The exponential moving average of values, with this weight of the past; gaps stay. */
+  function smooth(values, weight) {
+    let sum = 0, total = 0;
+    return values.map((value) => {
+      if (value === null || !isFinite(value)) return value;
+      [sum, total] = [weight * sum + (1 - weight) * value, weight * total + (1 - weight)];
+      return sum / total;
+    });
+  }
 
   function scale(axis, low, high, start, end) {
     const log = axis.log ? Math.log10 : (value) => value, [a, b] = [log(low), log(high)];
@@ -86,6 +99,8 @@
       return made;
     };
     const title = html("span", {class: "me-title"}), legend = html("div", {class: "me-legend", role: "group", "aria-label": "Series"});
+    const search = html("input", {type: "search", class: "me-search", "aria-label": "Find a series by its name"});
+    search.addEventListener("input", () => { drawLegend(); render(); });
     const reset = button("Reset zoom", "Show the whole chart (0)", () => zoom(null));
     const tools = html("span", {class: "me-tools"}, reset,
       button("SVG", "Download the picture", () => save(picture(), "image/svg+xml", "svg")),
@@ -93,10 +108,11 @@
     const frame = svg("svg", {"aria-hidden": "true"}), tip = html("div", {class: "me-tip", "aria-hidden": "true"});
     const area = html("div", {class: "me-plot", tabindex: "0", role: "application", "aria-roledescription": "chart"}, frame, tip);
     const live = html("div", {class: "me-live", "aria-live": "polite"});
-    const root = html("div", {class: "me-chart"}, html("div", {class: "me-head"}, title, tools), legend, area, live);
+    const root = html("div", {class: "me-chart"}, html("div", {class: "me-head"}, title, tools), search, legend, area, live);
     element.replaceChildren(root);
 
     const visible = () => spec.series.filter((series) => !hidden.has(series.name));
+    const isFound = (series) => search.hidden || series.name.toLowerCase().includes(search.value.trim().toLowerCase());
     const isScatter = () => spec.series.length > 0 && spec.series.every((series) => series.kind === "points");
     const color = (series) => `var(--color-${series.color % COLORS})`;
     const dash = (series) => (series.dashed ? "5 4" : DASHES[Math.floor(series.color / COLORS) % DASHES.length]);
@@ -104,6 +120,7 @@
     function update(next) {
       spec = {x: {}, y: {}, reference_lines: [], height: 300, ...spec, ...next};
       spec.series = spec.series.map((series, i) => ({kind: "line", color: i, x: [], y: [], low: [], high: [], labels: [], ...series}));
+      for (const series of spec.series) series.drawn = spec.smoothing && series.kind === "line" ? smooth(series.y, spec.smoothing) : series.y;
       title.textContent = spec.title || "";
       for (const tool of tools.children) tool.setAttribute("aria-label", tool.textContent + (spec.title ? ": " + spec.title : ""));
       area.setAttribute("aria-label", (spec.title || spec.y.label || "Chart") + ": arrow keys read values, + and - zoom, 0 resets.");
@@ -114,11 +131,15 @@
     function drawLegend() {
       const focused = document.activeElement?.dataset.series;
       legend.hidden = spec.series.length < 2;
-      legend.replaceChildren(...spec.series.map((series) => {
+      search.hidden = spec.series.length <= MAX_LEGEND;
+      search.placeholder = `Find among ${spec.series.length} series`;
+      const found = spec.series.filter(isFound), listed = found.slice(0, MAX_LEGEND), numLeft = found.length - listed.length;
+      const rest = numLeft ? `and ${numLeft} more: search by name` : found.length ? "" : "no series has this name";
+      legend.replaceChildren(...listed.map((series) => {
         const entry = button("", "Show or hide; with Shift, show only this one", (event) => toggle(series.name, event.shiftKey));
         entry.append(key(series), series.name);
         return fill(entry, {"aria-pressed": String(!hidden.has(series.name)), "data-series": series.name}, []);
-      }));
+      }), ...(rest ? [html("small", {}, rest)] : []));
       [...legend.children].find((entry) => entry.dataset.series === focused)?.focus();
     }
     const key = (series) => html("i", {class: `me-c${series.color % COLORS} me-${isHollow(series) ? "hollow" : series.kind}` + (dash(series) !== "none" ? " me-dashed" : "")});
@@ -140,13 +161,13 @@
       const gap = Math.min(...bars.flatMap((one) => one.x.slice(1).map((x, i) => x - one.x[i])), bars.length ? Infinity : 1);
       const halfBar = bars.length ? (isFinite(gap) ? gap : 1) / 2 : 0;
       const [x0, x1] = zoomed || range(xAxis, xs, isScatter() ? 0.03 : 0).map((end, i) => end + (i ? halfBar : -halfBar));
-      const ys = series.flatMap((one) => one.x.flatMap((x, i) => (x >= x0 && x <= x1 ? [one.y[i], one.low[i], one.high[i]] : [])));
+      const ys = series.flatMap((one) => one.x.flatMap((x, i) => (x >= x0 && x <= x1 ? [one.y[i], one.drawn[i], one.low[i], one.high[i]] : [])));
       if (bars.length) ys.push(0);
       if (!zoomed) ys.push(...spec.reference_lines.map((reference) => reference.y));
       const [y0, y1] = range(zoomed ? {...yAxis, low: undefined, high: undefined} : yAxis, ys, 0.05);
       const total = Math.max(220, Math.round(area.clientWidth * shrink) || 640);
       const y = scale(yAxis, y0, y1, TOP + spec.height, TOP), levels = y.ticks(spec.height / 60);
-      const left = 16 + CHARACTER * Math.max(2, ...levels.map((value) => shown(yAxis, value).length));
+      const left = 16 + CHARACTER * Math.max(2, ...levels.map((value) => tickText(yAxis, value).length));
       const longest = CHARACTER * Math.max(0, ...(xAxis.names || []).map((name) => Math.min(name.length, MAX_NAME)));
       const isUpright = xAxis.names && longest > (total - RIGHT - left) / xAxis.names.length - 6;
       const height = TOP + spec.height + (isUpright ? longest + 30 : BOTTOM);
@@ -157,7 +178,8 @@
       const series = visible();
       plot = layout(series);
       const clip = svg("clipPath", {id}, svg("rect", {x: plot.left - 4, y: TOP - 6, width: plot.right - plot.left + 10, height: spec.height + 10}));
-      const curves = svg("g", {"clip-path": `url(#${id})`}, ...series.flatMap((one) => (one.kind === "bars" ? drawBars(one) : drawCurve(one))));
+      const curves = svg("g", {"clip-path": `url(#${id})`}, ...series.map((one) =>
+        svg("g", {opacity: isFound(one) ? 1 : 0.15}, ...(one.kind === "bars" ? drawBars(one) : drawCurve(one)))));
       frame.setAttribute("viewBox", `0 0 ${plot.width} ${plot.height}`);
       const references = spec.reference_lines.map(drawReferenceLine).filter((parts) => parts.length);
       const lines = references.map(([line]) => line), labels = references.map(([, label]) => label);
@@ -174,11 +196,11 @@
         text(right, height - 5, (spec.x.label || "") + (spec.x.log && spec.x.label ? " (logarithmic)" : ""), {"text-anchor": "end"}),
         path(`M${left},${base}H${right}`, {stroke: "var(--axis)"})];
       for (const value of levels) parts.push(path(`M${left},${plot.y(value)}H${right}`, {stroke: "var(--grid)"}),
-        text(left - 8, plot.y(value) + 4, shown(spec.y, value), {class: "me-tick", "text-anchor": "end"}));
+        text(left - 8, plot.y(value) + 4, tickText(spec.y, value), {class: "me-tick", "text-anchor": "end"}));
       const step = names ? Math.max(1, Math.ceil((13 * (x.high - x.low)) / (right - left))) : 1;
       const values = names ? names.map((_, i) => i).filter((i) => i % step === 0 && i >= x.low && i <= x.high) : x.ticks(Math.max(2, (right - left) / 80));
       for (const value of values) {
-        const name = names ? shorten(names[value], MAX_NAME) : shown(spec.x, value, 10);
+        const name = names ? shorten(names[value], MAX_NAME) : tickText(spec.x, value);
         parts.push(path(`M${x(value)},${base}v4`, {stroke: "var(--axis)"}), plot.isUpright
           ? text(0, 0, name, {class: "me-tick", "text-anchor": "end", transform: `translate(${x(value) + 4} ${base + 8}) rotate(-90)`})
           : text(Math.min(x(value), plot.width - name.length * 3), base + 17, name, {class: "me-tick", "text-anchor": "middle"}));
@@ -186,22 +208,33 @@
       return parts;
     }
 
+    /* Dots with an edge in the color of the page: those that overlap stay apart. */
+    const drawDots = (d, stroke, size) => [path(d, {stroke: "var(--paper)", "stroke-width": size + 2, "stroke-linecap": "round"}),
+      path(d, {class: "me-points", stroke, "stroke-width": size, "stroke-linecap": "round"})];
+
+    function linePath(points, hasSteps) {
+      let line = "", isDrawing = false;
+      for (const point of points) {
+        if (point) line += !isDrawing ? dot(...point) : hasSteps ? `H${point[0].toFixed(1)}V${point[1].toFixed(1)}` : dot(...point).replace("M", "L");
+        isDrawing = Boolean(point);
+      }
+      return line;
+    }
+
     const dot = (x, y) => `M${x.toFixed(1)},${y.toFixed(1)}`;
     function drawCurve(series) {
-      const {x, y} = plot, points = series.x.map((value, i) => (canShow(spec.x, value) && canShow(spec.y, series.y[i]) ? [x(value), y(series.y[i])] : null));
+      const {x, y} = plot, place = (values) => series.x.map((value, i) => (canShow(spec.x, value) && canShow(spec.y, values[i]) ? [x(value), y(values[i])] : null));
+      const points = place(series.drawn);
       const known = points.filter(Boolean), stroke = color(series);
       const ring = "m-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0";
       if (isHollow(series)) return [path(known.map((point) => dot(...point) + ring).join(""), {class: "me-hollow", stroke, "stroke-width": 1.75})];
       if (series.kind === "points" || known.length === 1)
-        return [path(known.map((point) => dot(...point) + "h0").join(""), {class: "me-points", stroke, "stroke-width": known.length < DENSE_POINTS ? 7 : 3, "stroke-linecap": "round", "stroke-opacity": 0.75})];
-      let line = "", isDrawing = false;
-      for (const point of points) {
-        if (point) line += !isDrawing ? dot(...point) : series.kind === "steps" ? `H${point[0].toFixed(1)}V${point[1].toFixed(1)}` : dot(...point).replace("M", "L");
-        isDrawing = Boolean(point);
-      }
+        return drawDots(known.map((point) => dot(...point) + "h0").join(""), stroke, known.length < DENSE_POINTS ? 7 : 3);
+      const line = linePath(points, series.kind === "steps");
+      const raw = spec.smoothing ? [path(linePath(place(series.y)), {class: "me-raw", stroke, "stroke-width": 1, "stroke-opacity": 0.35})] : [];
       const edges = intervals(series), outline = [...edges.map(([at, , high]) => dot(at, high)), ...edges.reverse().map(([at, low]) => dot(at, low))];
       const band = edges.length ? [path(outline.join("").replaceAll("M", "L").replace("L", "M") + "Z", {class: "me-band", fill: stroke, "fill-opacity": 0.16})] : [];
-      return [...band, path(line, {class: "me-line", stroke, "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": dash(series)})];
+      return [...band, ...raw, path(line, {class: "me-line", stroke, "stroke-width": 2, "stroke-linejoin": "round", "stroke-dasharray": dash(series)})];
     }
 
     function drawBars(series) {
@@ -234,7 +267,7 @@
     }
 
     /* Reading values: at an x those of all series, or the nearest point of a scatter. */
-    const pointsOf = (series) => series.x.flatMap((x, i) => (canShow(spec.x, x) && canShow(spec.y, series.y[i]) ? [{series, i, x, y: series.y[i]}] : []));
+    const pointsOf = (series) => series.x.flatMap((x, i) => (canShow(spec.x, x) && canShow(spec.y, series.drawn[i]) ? [{series, i, x, y: series.drawn[i]}] : []));
     const closest = (items, distance) => items.reduce((best, item) => (best && distance(best) <= distance(item) ? best : item), null);
 
     function valuesAt(x) {
@@ -256,7 +289,7 @@
       const middle = points.indexOf(closest(points, (one) => Math.abs(plot.y(one.y) - pointerY)));
       const first = Math.max(0, Math.min(middle - MAX_READ / 2, points.length - MAX_READ)), listed = points.slice(first, first + MAX_READ);
       const position = [spec.x.label, shown(spec.x, x, 6)].filter(Boolean).join(" "), head = point?.series.labels[point.i] ?? position;
-      const spread = ({series, i}, joint) => (canShow(spec.y, series.low[i]) ? `${shown(spec.y, series.low[i], 3)} ${joint} ${shown(spec.y, series.high[i], 3)}` : "");
+      const spread = ({series, i}, joint) => spec.smoothing ? `${joint} ${shown(spec.y, series.y[i])} unsmoothed`.replace("–", "").trim() : (canShow(spec.y, series.low[i]) ? `${shown(spec.y, series.low[i], 3)} ${joint} ${shown(spec.y, series.high[i], 3)}` : "");
       tip.replaceChildren(html("b", {}, head), ...listed.map((one) => html("span", {}, key(one.series), html("em", {}, one.series.name),
         html("strong", {}, shown(spec.y, one.y)), ...(spread(one, "–") ? [html("small", {}, spread(one, "–"))] : []))));
       if (head !== position) tip.append(html("small", {}, position));

@@ -8,20 +8,28 @@ from manyeyes.metrics import Curve, relative_accuracy
 from manyeyes.report.chart import Axis, Chart, ReferenceLine, make_series
 from manyeyes.report.curves import X_AXES
 from manyeyes.report.table import Table
+from manyeyes.report.text import format_value
 
 NUM_LAST = 5  # evaluations that the fluctuation is measured on
 
 
 def comparison_table(curves: Mapping[str, Curve], baseline: float, target: float) -> Table:
     """Return a row for each curve, next to the accuracy `baseline` of centralized training."""
-    header = ["", "accuracy", "relative", f"rounds to {target:.0%}", f"batches to {target:.0%}", "fluctuation"]
-    rows = [["centralized", f"{baseline:.1%}", "1.00", "", "", ""]]
+    header = [
+        "",
+        "accuracy",
+        "relative",
+        f"rounds to {100 * target:.0f} %",
+        f"batches to {100 * target:.0f} %",
+        "fluctuation",
+    ]
+    rows = [["centralized", format_value(baseline, percent=True), "1.00", "", "", ""]]
     for name, curve in curves.items():
         accuracy, fluctuation = float(curve.values_E[-1]), np.std(curve.values_E[-NUM_LAST:])
-        scores = [f"{accuracy:.1%}", f"{relative_accuracy(accuracy, baseline):.2f}"]
+        scores = [format_value(accuracy, percent=True), f"{relative_accuracy(accuracy, baseline):.2f}"]
         costs = (curve.rounds_to(target), curve.batches_to(target))
         costs_text = ["never" if cost is None else f"{cost:,}" for cost in costs]
-        rows.append([name, *scores, *costs_text, f"{fluctuation:.1%}"])
+        rows.append([name, *scores, *costs_text, format_value(float(fluctuation), percent=True)])
     return Table("", header, rows)
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -58,6 +59,15 @@ class Group:
         return [run for run in self.runs if run.events] or self.runs[:1]
 
     @property
+    def finished(self) -> list[RunRecord]:
+        return [run for run in self.runs if run.is_finished]
+
+    @property
+    def scores(self) -> list[float]:
+        """The last score of each finished run."""
+        return [value for run in self.finished if (value := run.last(run.metric or "")) is not None]
+
+    @property
     def label(self) -> str:
         return f"{self.name} ({len(self.started)} seeds)" if len(self.started) > 1 else self.name
 
@@ -75,6 +85,12 @@ def group_runs(runs: list[RunRecord]) -> list[Group]:
         Group(name if names.count(name) == 1 else group[0].name, group, color)
         for color, (name, group) in enumerate(zip(names, members.values(), strict=True))
     ]
+
+
+def select(groups: list[Group], predicate: Callable[[RunRecord], bool]) -> list[Group]:
+    """Return the groups, in their colors, with the runs for which a predicate holds; empty ones are left out."""
+    subsets = [replace(group, runs=[run for run in group.runs if predicate(run)]) for group in groups]
+    return [group for group in subsets if group.runs]
 
 
 def data_caveat(runs: list[RunRecord]) -> str:
@@ -153,17 +169,19 @@ def centralized_lines(runs: list[RunRecord], metric: str) -> list[ReferenceLine]
     return [ReferenceLine(run.name, y=float(c[1][-1])) for run in centralized if (c := column(run, metric)) is not None]
 
 
-def metric_chart(runs: list[RunRecord], metric: str, title: str, caption: str, name: str = "", **axis: Any) -> Chart:
+def metric_chart(
+    groups: list[Group], metric: str, title: str, caption: str, name: str = "", height: int = 300, **axis: Any
+) -> Chart:
     """Return a chart of a metric over rounds."""
-    series = []
-    for group in group_runs(runs):
+    runs, series = [run for group in groups for run in group.runs], []
+    for group in groups:
         curve = mean_curve(group.started, metric)
         if curve is not None:
             x, y, *band = (column.tolist() for column in curve)
             low, high = band or ([], [])
             series.append(Series(series_name(group, metric), x, y, low, high, color=group.color))
     y = Axis(metric_label(runs, metric), percent=is_fraction(runs, metric), **axis)
-    return Chart(name or metric, title, Axis("rounds"), y, series, caption, centralized_lines(runs, metric))
+    return Chart(name or metric, title, Axis("rounds"), y, series, caption, centralized_lines(runs, metric), height)
 
 
 def series_name(group: Group, metric: str) -> str:
@@ -236,5 +254,5 @@ def _shared_name(runs: list[RunRecord]) -> str:
     if len(runs) == 1:
         return runs[0].name
     prefix = os.path.commonprefix([run.name for run in runs])  # noqa: RUF071 - of the names, which are not paths
-    name = re.sub(r"[\W_]*(\b|_)s(eed)?[\W_]*$", "", prefix).rstrip("_-/., ")
+    name = re.sub(r"[\W_]*(\b|_)s(eed)?[\W_]*\d*$", "", prefix).rstrip("_-/., ")
     return name or str(runs[0].settings.get("algorithm.name", "runs"))

@@ -9,9 +9,11 @@ import numpy as np
 from manyeyes.metrics import PERSONALIZED
 from manyeyes.report.chart import Axis, Chart, Series, make_series
 from manyeyes.report.curves import Group
+from manyeyes.report.overview import ranked
 from manyeyes.report.page import ChartGrid, Section
 from manyeyes.report.population_charts import MAX_NAMED_LABELS, label_chart
 from manyeyes.report.table import table_of
+from manyeyes.report.text import format_value
 from manyeyes.report.users import METRIC_LABELS, user_chart, user_scores, user_table
 from manyeyes.training.run_record import RunRecord
 
@@ -25,13 +27,14 @@ def classes_section(groups: list[Group]) -> Section | None:
         return None
     has_training_counts = all(_training_counts(run) for _, run in scored)
     series = [_class_series(group, run, has_training_counts) for group, run in scored]
+    best = next((i for group in ranked(groups) for i, (other, _) in enumerate(scored) if other == group), 0)
     text = " or ".join(sorted({_class_label(run) for _, run in scored}))
     x_axis = Axis(f"{'training' if has_training_counts else 'evaluated'} images with the class", log=True)
     y_axis = Axis(text, percent=True, low=0, high=1)
     title = f"{text[0].upper()}{text[1:]} of each class by its number of images"
     caption = f"Each point is a class of the evaluated split{_seed_note(groups)}."
     chart = Chart("classes", title, x_axis, y_axis, series, caption, height=340)
-    return Section("Classes", [_best_and_worst(series[0]), ChartGrid([chart])])
+    return Section("Classes", [_best_and_worst(series[best]), ChartGrid([chart])])
 
 
 def users_section(groups: list[Group]) -> Section | None:
@@ -91,7 +94,7 @@ def _best_and_worst(series: Series) -> str:
     order = np.argsort([value or 0 for value in series.y], kind="stable").tolist()
     if not order:
         return ""
-    worst, best = (f"{series.labels[i]} ({series.y[i]:.1%})" for i in (order[0], order[-1]))
+    worst, best = (f"{series.labels[i]} ({format_value(series.y[i], percent=True)})" for i in (order[0], order[-1]))
     return f"{series.name}: highest for {best}, lowest for {worst}, of {len(order)} classes."
 
 

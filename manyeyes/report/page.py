@@ -36,6 +36,18 @@ class Html:
 
 
 @dataclass(frozen=True)
+class Folded:
+    """Content that is shown when the reader opens it."""
+
+    title: str
+    content: Sequence[Block]
+
+    def html(self) -> str:
+        blocks = "".join(block.html() for block in self.content)
+        return f"<details><summary>{escape(self.title)}</summary>{blocks}</details>"
+
+
+@dataclass(frozen=True)
 class Image:
     """A picture inside the page."""
 
@@ -131,7 +143,7 @@ def page(title: str, lead: str, sections: Sequence[Section]) -> str:
 </head>
 <body>
 <a class="skip" href="#content">Skip to the content</a>
-<header><h1>{escape(title)}</h1><p>{escape(lead)}</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>
+<header><h1>{escape(title)}</h1><p>{escape(lead).replace(" %", "&nbsp;%")}</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>
 <main id="content">
 {"".join(section.html(number) for number, section in enumerate(sections))}</main>
 {scripts}</body>

@@ -15,7 +15,7 @@ from manyeyes.report.export import write_page_folder
 from manyeyes.report.page import ChartGrid, Section
 from manyeyes.report.population_charts import LARGEST_FRACTION, cumulative_share, share_of_largest
 from manyeyes.report.table import Table, table_of
-from manyeyes.report.text import printable
+from manyeyes.report.text import format_value, printable
 from manyeyes.training.dataset_stats import Doubles, SplitStats, split_stats
 
 MAX_SAMPLED_IMAGES, MAX_IMAGES_PER_USER = 4000, 32  # whose pixels are read
@@ -172,14 +172,16 @@ def _overview(splits: list[SplitStats]) -> Table:
     columns: dict[str, Callable[[SplitStats], object]] = {
         "users": lambda split: len(split.sizes_U),
         "images": lambda split: split.sizes_U.sum(),
-        "share of the images": lambda split: f"{split.sizes_U.sum() / num_images:.1%}",
+        "share of the images": lambda split: format_value(split.sizes_U.sum() / num_images, percent=True),
         "classes that occur": lambda split: f"{np.count_nonzero(split.labels_C):,} of {len(split.labels_C):,}",
         "labels per image, mean": lambda split: f"{split.labels_C.sum() / split.sizes_U.sum():.2f}",
         "images per user, quartiles": lambda split: "{:g} / {:g} / {:g}".format(*np.quantile(split.sizes_U, QUARTILES)),
         "images per user, mean": lambda split: f"{split.sizes_U.mean():.2f}",
         "images per user, maximum": lambda split: split.sizes_U.max(),
-        f"share of the largest {LARGEST_FRACTION:.1%} of users": lambda split: f"{share_of_largest(split.sizes_U):.1%}",
-        "users who have half of the images": lambda split: f"{users_with_half(split.sizes_U):.1%}",
+        f"share of the largest {100 * LARGEST_FRACTION:.1f} % of users": lambda split: format_value(
+            share_of_largest(split.sizes_U), percent=True
+        ),
+        "users who have half of the images": lambda split: format_value(users_with_half(split.sizes_U), percent=True),
         "classes per user, median": lambda split: f"{np.median(split.classes_U):g}",
         "mean EMD of labels": lambda split: f"{split.mean_emd:.3f}",
     }
@@ -196,6 +198,11 @@ def _label_table(population: Population, stats: SplitStats) -> Table:
     rows = []
     for c in order:
         images, users = stats.labels_C[c], stats.holders_C[c]
-        cells = [f"{images:,}", f"{images / len(population):.2%}", f"{users:,}", f"{users / len(stats.sizes_U):.2%}"]
+        cells = [
+            f"{images:,}",
+            format_value(images / len(population), percent=True),
+            f"{users:,}",
+            format_value(users / len(stats.sizes_U), percent=True),
+        ]
         rows.append([population.classes[c], *cells])
     return Table(caption, ["label", "images", "of images", "users", "of users"], rows)

@@ -15,21 +15,23 @@ from manyeyes.report.curves import (
 )
 from manyeyes.report.details import classes_section, data_section, users_section
 from manyeyes.report.export import write_charts
+from manyeyes.report.findings import findings
 from manyeyes.report.overview import best_model_note, notes, summary, training_charts
 from manyeyes.report.page import ChartGrid, Section, page
 from manyeyes.report.sections import privacy_section, reproduction_section, speed_section
+from manyeyes.report.sweep import sweep_section
 from manyeyes.training.run_record import RunRecord
 
 
 def sections(runs: list[RunRecord], extra: Sequence[Section] = ()) -> list[Section]:
     """Return the sections that the runs have data for, with the extra ones after the curves."""
     groups, names = group_runs(runs), metrics(runs)
-    content: list[Section | None] = [Section("Summary", [*notes(runs), *summary(runs)])]
+    content: list[Section | None] = [Section("Summary", [*notes(runs), *summary(runs)]), sweep_section(groups)]
     if names:
         label = metric_label(runs, names[0])
         title = label[0].upper() + label[1:]
-        chart = metric_chart(runs, names[0], title, _explorer_caption(runs), name="curves")
-        content.append(Section("Curves", [ChartGrid([chart], explorer(runs)), training_charts(runs)]))
+        chart = metric_chart(groups, names[0], title, _explorer_caption(runs), name="curves")
+        content.append(Section("Curves", [ChartGrid([chart], explorer(runs)), training_charts(groups)]))
     details = [classes_section(groups), users_section(groups), data_section(groups)]
     details += [privacy_section(groups), speed_section(groups), reproduction_section(runs)]
     first, last = ([s.with_caveat(data_caveat(runs)) for s in part if s is not None] for part in (content, details))
@@ -38,16 +40,10 @@ def sections(runs: list[RunRecord], extra: Sequence[Section] = ()) -> list[Secti
 
 def html(runs: list[RunRecord], title: str, content: list[Section]) -> str:
     """Return the page; an empty title stands for the names of the runs."""
-    names = [group.name for group in group_runs(runs)]
+    groups = group_runs(runs)
+    names = [group.name for group in groups]
     title = title or (" and ".join(names) if len(names) <= 2 else f"{len(runs)} runs")
-    if len(runs) > 1:
-        num_finished = sum(run.is_finished for run in runs)
-        lead = f"{len(runs)} runs, {'all' if num_finished == len(runs) else num_finished} finished."
-    else:
-        components = (runs[0].settings.get(f"{group}.name") for group in ("algorithm", "model", "data"))
-        lead = ", ".join([*map(str, filter(None, components)), runs[0].status]) + "."
-    caveat = data_caveat(runs)
-    return page(title, f"{lead} Data: {caveat}." if caveat else lead, content)
+    return page(title, findings(groups), content)
 
 
 def write(

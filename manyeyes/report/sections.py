@@ -1,26 +1,33 @@
 """The sections on privacy, on speed, and on how to reproduce runs."""
 
 import shlex
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
-from manyeyes.report.curves import Group, metric_chart
-from manyeyes.report.overview import Columns, format_setting, run_table, speed, training_time
-from manyeyes.report.page import ChartGrid, Html, Section
+from manyeyes.report.curves import Group, metric_chart, select
+from manyeyes.report.overview import Columns, run_table, speed, training_time
+from manyeyes.report.page import ChartGrid, Folded, Html, Section
+from manyeyes.report.table import table_of
 from manyeyes.report.text import escape, format_duration
 from manyeyes.training.run_files import CONFIG_FILE
-from manyeyes.training.run_record import RunRecord
+from manyeyes.training.run_record import NOT_COMPARED, RunRecord, format_setting
 
 WITHHELD = (
     "The losses, update norms, counts and times of single rounds, and statistics of the training users, are not recorded: "
     "they are exact numbers that the guarantee does not cover."
 )
+RUN_PROGRAM = "manyeyes run"  # the first word of the command of a run
+MAX_COMMANDS = 12  # that are shown; more are folded
 PACKAGES = ("manyeyes", "torch", "numpy")  # whose versions are shown
 
 
 def privacy_section(groups: list[Group]) -> Section | None:
     """Return the guarantee of each private run, what it covers, and what was spent."""
-    runs = [run for group in groups for run in group.runs if run.privacy or run.last("epsilon") is not None]
+    private = select(groups, lambda run: bool(run.privacy) or run.last("epsilon") is not None)
+    runs = [run for group in private for run in group.runs]
     if not runs:
         return None
     columns: Columns = {
@@ -41,51 +48,80 @@ def privacy_section(groups: list[Group]) -> Section | None:
     guarantees = [f"{run.name}: {run.privacy.get('guarantee') or missing}" for run in runs]
     if any(run.rounds and "num_images" not in run.columns for run in runs):
         guarantees.append(WITHHELD)
-    spent = metric_chart(runs, "epsilon", "Epsilon spent", "At the delta of the table.", low=0)
-    norm = metric_chart(runs, "clipping_norm", "Clipping norm", "Longer updates are scaled down to it.")
+    spent = metric_chart(private, "epsilon", "Epsilon spent", "At the delta of the table.", low=0)
+    norm = metric_chart(private, "clipping_norm", "Clipping norm", "Longer updates are scaled down to it.")
     return Section("Privacy", [run_table("Guarantees", runs, columns), *guarantees, ChartGrid([spent, norm])])
 
 
 def speed_section(groups: list[Group]) -> Section | None:
-    runs = [run for group in groups for run in group.runs if speed(run) is not None]
-    if not runs:
+    timed = select(groups, lambda run: speed(run) is not None)
+    if not timed:
         return None
-    columns: Columns = {
-        "seconds per round, median": lambda run: format_duration(pace[0]) if (pace := speed(run)) else "",
-        "images per second": lambda run: f"{pace[1]:,.0f}" if (pace := speed(run)) else "",
-        "training time": training_time,
-        "engine": lambda run: run.environment.get("engine") or run.settings.get("engine.name"),
-        "device": lambda run: run.environment.get("device"),
-        "machine": lambda run: run.environment.get("gpu") or f"{run.environment.get('cpus', '?')} CPUs",
-        "threads": lambda run: run.environment.get("threads"),
+    columns: dict[str, Callable[[Group], object]] = {
+        "seconds per round, median": lambda group: format_duration(_mean_speed(group)[0]),
+        "images per second": lambda group: f"{_mean_speed(group)[1]:,.0f}",
+        "training time": lambda group: training_time(group.runs),
+        "engine": lambda group: group.runs[0].environment.get("engine") or group.runs[0].settings.get("engine.name"),
+        "device": lambda group: group.runs[0].environment.get("device"),
+        "machine": lambda group: _machine(group.runs[0]),
+        "threads": lambda group: group.runs[0].environment.get("threads"),
     }
     caption = "Images trained on, divided by the seconds of the round; without evaluation."
-    images = metric_chart(runs, "images_per_second", "Images per second", caption, low=0)
-    seconds = metric_chart(runs, "seconds", "Seconds per round", "Planning, training and aggregation.", low=0)
-    return Section("Speed", [run_table("Training without evaluation", runs, columns), ChartGrid([images, seconds])])
+    images = metric_chart(timed, "images_per_second", "Images per second", caption, low=0)
+    seconds = metric_chart(timed, "seconds", "Seconds per round", "Planning, training and aggregation.", low=0)
+    note = "; means over seeds" if any(len(group.runs) > 1 for group in timed) else ""
+    table = table_of(f"Training without evaluation{note}", [(group.name, group) for group in timed], columns)
+    return Section("Speed", [table, ChartGrid([images, seconds])])
+
+
+def _mean_speed(group: Group) -> tuple[float, float]:
+    """Return the median seconds per round and the images per second, each the mean over the runs of a group."""
+    paces = [pace for run in group.runs if (pace := speed(run)) is not None]
+    return fmean(seconds for seconds, _ in paces), fmean(images for _, images in paces)
+
+
+def _machine(run: RunRecord) -> str:
+    return str(run.environment.get("gpu") or f"{run.environment.get('cpus', '?')} CPUs")
 
 
 def reproduction_section(runs: list[RunRecord]) -> Section:
-    commands = [(f"# {run.name}\n" if len(runs) > 1 else "", _command(run)) for run in runs]
-    content: list[Any] = [code_block(comment + command) for comment, command in commands if command]
+    """Return the command of each run, the versions, and all settings."""
+    commands = [(run, command) for run in runs if (command := _command(run))]
+    content: list[Any] = [code_block(command, run.name if len(runs) > 1 else "") for run, command in commands]
+    if len(content) > MAX_COMMANDS:
+        content = [*content[:MAX_COMMANDS], Folded(f"{len(content) - MAX_COMMANDS} more", content[MAX_COMMANDS:])]
+    content.append(
+        f"Folders: {', '.join(str(run.folder) for run in runs[:MAX_COMMANDS])}" + _more(len(runs) - MAX_COMMANDS)
+    )
     columns: Columns = {
         "git revision": lambda run: run.environment.get("revision") or "not from a checkout",
         "Python": lambda run: run.environment.get("python"),
         **{name: partial(_package_version, name=name) for name in PACKAGES},
         "platform": lambda run: run.environment.get("platform"),
     }
-    content.append(run_table("Versions", runs, columns))
-    for run in runs:
-        lines = "\n".join(f"{name}={format_setting(value)}" for name, value in run.settings.items())
-        content.append(code_block(lines or f"{CONFIG_FILE} is missing", f"All settings of {run.name}"))
-    return Section("Reproduce", content)
+    rows = table_of("", [(run.name, run) for run in runs], columns)
+    if len({tuple(cells) for _, *cells in rows.rows}) == 1 and len(runs) > 1:
+        content.append(table_of("Versions", [("all runs", runs[0])], columns))
+    else:
+        content.append(replace(rows, caption="Versions"))
+    content += [Folded(f"All settings of {run.name}", [_settings_block(run)]) for run in runs]
+    return Section("Repeat", content)
 
 
-def code_block(text: str, summary: str = "") -> Html:
-    """Return text to copy; with a summary it is folded."""
+def code_block(text: str, label: str = "") -> Html:
+    """Return text to copy, with a label above it; the script of the page adds a button that copies it."""
     lines = "\n".join(map(escape, text.splitlines()))
-    code = f'<pre tabindex="0">{lines}</pre>'
-    return Html(f"<details><summary>{escape(summary)}</summary>{code}</details>" if summary else code)
+    heading = f"<figcaption>{escape(label)}</figcaption>" if label else ""
+    return Html(f'<figure class="code">{heading}<pre tabindex="0">{lines}</pre></figure>')
+
+
+def _settings_block(run: RunRecord) -> Html:
+    lines = "\n".join(f"{name}={format_setting(value)}" for name, value in run.settings.items())
+    return code_block(lines or f"{CONFIG_FILE} is missing")
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def _option(run: RunRecord, name: str) -> float | None:
@@ -105,6 +141,9 @@ def _neighbors(run: RunRecord) -> str:
 
 
 def _command(run: RunRecord) -> str:
-    """Return the command that started a run, without the path of the program."""
+    """Return the command that trains a run once more: of a sweep, this run alone."""
     program, *arguments = list(map(str, run.environment.get("command") or [])) or [""]
-    return " ".join([program.rpartition("/")[2], shlex.join(arguments)]).strip()
+    program = program.rpartition("/")[2]
+    if program == RUN_PROGRAM:
+        arguments = [f"{name}={value}" for name, value in run.overrides.items() if name not in NOT_COMPARED]
+    return " ".join([program, shlex.join(arguments)]).strip()

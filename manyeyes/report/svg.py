@@ -12,6 +12,7 @@ from manyeyes.report.theme import LIGHT, PAGE, Theme
 
 WIDTH, RIGHT, BOTTOM, LINE, PADDING = 640, 16, 44, 18, 12  # pixels
 FONT_SIZE, TITLE_SIZE = 12, 14
+MAX_LEGEND = 12  # series that are named
 KEY_WIDTH, KEY_GAP = 22, 18  # of the sign before a name in the legend, and after the name
 MAX_NAME_WIDTH = 210  # of a name below the x axis
 PIXELS_PER_TICK = 60
@@ -41,13 +42,15 @@ def render_svg(chart: Chart, theme: Theme = LIGHT) -> str:
     chart = chart.downsample()
     chart = replace(chart, series=[series for series in chart.series if any(y is not None for y in series.y)])
     title = wrap(chart.title, WIDTH, TITLE_SIZE)
-    legend = _legend_rows(chart.series) if len(chart.series) > 1 else []
+    legend = _legend_rows(chart.series[:MAX_LEGEND]) if len(chart.series) > 1 else []
     plot = _layout(chart, LINE * (len(title) + len(legend)) + 34, theme)
     bold = f'font-size="{TITLE_SIZE}" font-weight="600" fill="{theme.ink}"'
     parts = [_text(0, 15 + LINE * row, line, extra=bold) for row, line in enumerate(title)]
     for row, entries in enumerate(legend, len(title)):
         y = 15 + LINE * row
         parts += [_key(series, x, y - 4, plot) + _text(x + KEY_WIDTH, y, name) for series, name, x in entries]
+    if (num_left := len(chart.series) - MAX_LEGEND) > 0:
+        parts.append(_text(WIDTH, 15 + LINE * (len(title) + len(legend)), f"and {num_left} more", "end"))
     parts += _axes(chart, plot)
     all_bars = [series for series in chart.series if series.kind == "bars"]
     parts += [_bars(series, all_bars, plot) if series in all_bars else _curve(series, plot) for series in chart.series]
@@ -137,7 +140,8 @@ def _points(series: Series, points: Sequence[Point], plot: Plot) -> str:
         return f'<g fill="none" stroke="{color}" stroke-width="1.75">{rings}</g>'
     dots = "".join(f"M{x:.1f},{y:.1f}h0" for x, y in points)
     size = POINT_SIZE if len(points) < DENSE_POINTS else DENSE_POINT_SIZE
-    return f'<path d="{dots}" stroke="{color}" stroke-width="{size}" stroke-linecap="round" stroke-opacity=".75"/>'
+    halo = f'<path d="{dots}" stroke="{plot.theme.paper}" stroke-width="{size + 2}" stroke-linecap="round"/>'
+    return f'{halo}<path d="{dots}" stroke="{color}" stroke-width="{size}" stroke-linecap="round"/>'
 
 
 def _path(points: Iterable[Point | None], has_steps: bool) -> str:

@@ -1,9 +1,12 @@
 """Text for pages, charts and tables: safe to print, short enough for its room, and numbers as people read them."""
 
 import math
+from collections.abc import Sequence
 from html import escape as escape_markup
+from statistics import fmean, stdev
 from unicodedata import east_asian_width
 
+SMALL = (1e-8, 5e-4)  # fractions that have two significant digits instead of one decimal
 NARROW, WIDE = set("fijlrt|!.,:;'()[] "), set("mwMW@%—")
 NARROW_EM, NORMAL_EM, UPPER_EM, WIDE_EM = 0.4, 0.62, 0.7, 1.0  # of a wide sans-serif such as DejaVu Sans
 
@@ -23,12 +26,22 @@ def format_value(value: float | None, percent: bool = False) -> str:
     if value is None:
         return ""
     if percent:
-        return f"{100 * value:.1f} %"
+        return f"{100 * value:.2g} %" if SMALL[0] < abs(value) < SMALL[1] else f"{100 * value:.1f} %"
     if not math.isfinite(value):
         return "not finite"
     if value == round(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def format_mean(values: Sequence[float], percent: bool = False) -> str:
+    """Return the mean of some numbers, and the standard deviation of several."""
+    if not values:
+        return ""
+    mean = format_value(fmean(values), percent)
+    if len(values) == 1:
+        return mean
+    return f"{mean.removesuffix(' %')} ± {format_value(stdev(values), percent)}"
 
 
 def format_duration(seconds: float) -> str:

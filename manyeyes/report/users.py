@@ -11,6 +11,7 @@ from manyeyes.core.population import with_caveats
 from manyeyes.metrics import PerUser
 from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
 from manyeyes.report.table import Table
+from manyeyes.report.text import format_value
 from manyeyes.training.run_files import METRICS_FILE, PER_USER_FILE, PRIVACY_FILE, check_version
 from manyeyes.training.run_record import RunRecord, read_run
 
@@ -74,7 +75,7 @@ def user_table(all_scores: Sequence[UserScores]) -> Table:
     for scores in all_scores:
         summary = scores.values.summary()
         counts = [f"{len(scores.values.values_U):,}", f"{scores.num_unscored:,}"]
-        rows.append([scores.name, *counts, *(f"{summary[key]:.3f}" for key in SUMMARIES)])
+        rows.append([scores.name, *counts, *(format_value(summary[key], percent=True) for key in SUMMARIES)])
     header = ["", "users", "not scored", *SUMMARIES.values()]
     return Table("Scores of users; the weighted mean counts users by their images", header, rows)
 

@@ -7,7 +7,7 @@ import re
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,10 @@ Floats = NDArray[np.float64]
 CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
 RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
 NOT_COMPARED = ("folder", "resume")  # settings that say where a run is, not what it is
+AUTOMATIC_NAME = re.compile(r"\d+|\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_.*")  # of the folder of a run, or of a sweep
+NAME_SEPARATOR = " · "
+# Settings that do not tell what a run is; its name has them only if the command has.
+UNNAMED_SETTINGS = re.compile(r"(engine|trackers|sources|callbacks|checkpoint|client_state|data_caveats)\b.*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +73,23 @@ class RunRecord:
     def planned_rounds(self) -> int | None:
         text = str(self.settings.get("rounds"))
         return int(text) if text.isdecimal() else None
+
+    @cached_property
+    def overrides(self) -> dict[str, str]:
+        """The settings that the command of the run chose, and their values: of a sweep, those of this run."""
+        _, *args = list(map(str, self.environment.get("command") or [])) or [""]
+        chosen = (arg.partition("=") for arg in args if "=" in arg and not arg.startswith("-"))
+        return {name: self._chosen_value(name, text) for name, _, text in chosen if not name.startswith("hydra")}
+
+    def _chosen_value(self, name: str, text: str) -> str:
+        """Return the value of an override: what the settings have, where the text has several or an internal name."""
+        choice = self.settings.get(f"{name}.name")
+        is_sweep = "--multirun" in self.environment["command"] or "-m" in self.environment["command"]
+        if isinstance(choice, str):
+            return choice
+        if is_sweep and name in self.settings and re.search(r"[,(]", text):
+            return format_setting(self.settings[name])
+        return text
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -233,6 +254,38 @@ def find_runs(arguments: list[str]) -> list[RunRecord]:
     return [replace(run, name=name if counts[name] == 1 else f"{name} ({run.folder})") for run, name in named_runs]
 
 
+def format_setting(value: Any) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def naming_settings(runs: list[RunRecord]) -> list[str]:
+    """Return the settings that tell runs apart: those that their commands chose and, where these are not enough, others.
+
+    What follows from another choice, such as the sampler of an algorithm, tells no more runs apart and is left out.
+    """
+    differing = [name for name in differing_settings(runs) if not UNNAMED_SETTINGS.match(name)]
+    overridden = dict.fromkeys(name for run in runs for name in run.overrides)
+    chosen = [name for key in overridden for name in (key, f"{key}.name") if name in differing]
+    others = sorted(differing, key=lambda name: name != "algorithm.name")
+    while len(keys := _values(runs, chosen)) < len(runs):
+        best = max(others, key=lambda name: len(_values(runs, [*chosen, name])), default="")
+        if not best or len(_values(runs, [*chosen, best])) == len(keys):
+            break
+        chosen.append(best)
+    return sorted(chosen, key=lambda name: (name != "algorithm.name", name == "seed"))
+
+
+def describe_run(run: RunRecord, settings: Sequence[str]) -> str:
+    """Return the values of settings as a name: `fedavg · lr 0.1 · seed 0`."""
+    last = [name.removesuffix(".name").rpartition(".")[2] for name in settings]
+    briefs = [text if last.count(text) == 1 else name for name, text in zip(settings, last, strict=True)]
+    known = [(name, text) for name, text in zip(settings, briefs, strict=True) if run.settings.get(name) is not None]
+    parts = [
+        ("" if name.endswith(".name") else f"{text} ") + format_setting(run.settings[name]) for name, text in known
+    ]
+    return NAME_SEPARATOR.join(parts)
+
+
 def differing_settings(runs: list[RunRecord]) -> list[str]:
     """Return the names of the settings that are not the same in all runs."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in NOT_COMPARED)
@@ -262,14 +315,31 @@ def _split_name(argument: str) -> tuple[str, Path]:
 
 
 def _folder_names(runs: list[RunRecord]) -> list[str]:
-    """Return the folder of each run as its name, or what differs if all folders are numbers."""
+    """Return the name of each run: its folder or, where the folder was named automatically, what tells the run apart."""
     parents = [run.folder.resolve().parent for run in runs]
-    folder_names = [str(run.folder.resolve().relative_to(os.path.commonpath(parents))) for run in runs]
-    differing = differing_settings(runs)
-    if differing and all(name.isdigit() for name in folder_names):
-        labels = {name: "" if name.endswith(".name") else f"{name.rpartition('.')[2]} " for name in differing}
-        return [", ".join(f"{labels[name]}{run.settings.get(name)}" for name in differing) for run in runs]
-    return folder_names
+    common = Path(os.path.commonpath(parents))
+    paths = [run.folder.resolve().relative_to(common) for run in runs]
+    settings = naming_settings(runs) if len(runs) > 1 else _chosen_settings(runs[0])
+    return [_folder_name(run, path, settings) for run, path in zip(runs, paths, strict=True)]
+
+
+def _chosen_settings(run: RunRecord) -> list[str]:
+    """Return what names a run on its own: the algorithm, its options in the command, and what the sweep varied."""
+    typed = " ".join(map(str, run.environment.get("command") or []))
+    chosen = [
+        n for n, value in run.overrides.items() if n.startswith("algorithm.") or f"{n}={value}" not in typed.split()
+    ]
+    return ["algorithm.name", *(n for n in chosen if n in run.settings)]
+
+
+def _folder_name(run: RunRecord, path: Path, settings: Sequence[str]) -> str:
+    is_automatic = all(map(AUTOMATIC_NAME.fullmatch, path.parts))
+    return (is_automatic and describe_run(run, settings)) or str(path)
+
+
+def _values(runs: list[RunRecord], settings: Sequence[str]) -> set[str]:
+    """Return the different combinations of values that runs have of some settings."""
+    return {json.dumps([run.settings.get(name) for name in settings], default=str) for run in runs}
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -131,7 +131,7 @@ def test_a_hover_shows_values(page: Any) -> None:
     page.mouse.move(box["x"] + box["width"] - 20, box["y"] + box["height"] / 2)
     tip = page.locator("[data-metric=accuracy] .me-tip")
     tip.wait_for(state="visible")
-    assert re.search(r"4[\s\S]*40 %", tip.inner_text())
+    assert re.search(r"4[\s\S]*40.0 %", tip.inner_text())
 
 
 def test_a_run_advances_on_the_page(page: Any, root: Path, append: Callable[..., None]) -> None:

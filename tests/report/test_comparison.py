@@ -19,13 +19,13 @@ def curves() -> dict[str, Curve]:
 
 def test_the_table_compares_each_run_with_centralized_training(curves: dict[str, Curve]) -> None:
     table = comparison_table(curves, baseline=0.8, target=0.4)
-    assert table.header == ["", "accuracy", "relative", "rounds to 40%", "batches to 40%", "fluctuation"]
+    assert table.header == ["", "accuracy", "relative", "rounds to 40 %", "batches to 40 %", "fluctuation"]
     assert [list(row)[:5] for row in table.rows] == [
-        ["centralized", "80.0%", "1.00", "", ""],
-        ["fast", "60.0%", "0.75", "2", "10"],
-        ["slow", "10.0%", "0.12", "never", "never"],
+        ["centralized", "80.0 %", "1.00", "", ""],
+        ["fast", "60.0 %", "0.75", "2", "10"],
+        ["slow", "10.0 %", "0.12", "never", "never"],
     ]
-    assert table.rows[2][5] == "0.0%"
+    assert table.rows[2][5] == "0.0 %"
 
 
 def test_the_charts_are_over_rounds_and_over_batches(curves: dict[str, Curve]) -> None:

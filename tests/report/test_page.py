@@ -76,11 +76,11 @@ def test_a_chart_is_a_picture_until_the_allowed_scripts_replace_it(reader: Calla
 def test_text_cannot_become_markup_anywhere(reader: Callable[[str], Any]) -> None:
     bad = "\"><script>alert('x')</script>&amp;"
     image = Image(b"", "png", bad)
-    sections = [Section(bad, [bad, Table(bad, [bad], [[bad, bad]]), ImageStrip(bad, [image])])]
+    sections = [Section(bad, [bad, Table(bad, [bad, bad], [[bad, bad]]), ImageStrip(bad, [image])])]
     read = reader(page(bad, bad, sections))
     assert read.all("script") == []
     assert {image["alt"] for image in read.all("img")} == {bad}
-    assert read.text.count(bad) == 11
+    assert read.text.count(bad) == 12
     series = Series(bad, [0, 1], [0.1, 0.2], labels=[bad, bad])
     chart = Chart(bad, bad, Axis(bad), Axis(bad), [series, series], bad, [ReferenceLine(bad, y=0.1)])
     read = reader(page(bad, bad, [Section(bad, [ChartGrid([chart])])]))

@@ -53,7 +53,7 @@ def test_a_png_file_is_png() -> None:
 
 def test_the_title_names_the_share_of_the_largest_users() -> None:
     sizes = np.repeat([977, 23], [23, 977])  # 23 of 1,000 users have as many images as all others
-    assert charts.quantity_chart([make_stats(sizes)]).title == "The largest 2.3% of users have 50% of the images"
+    assert charts.quantity_chart([make_stats(sizes)]).title == "The largest 2.3 % of users have 50 % of the images"
 
 
 def test_ranks_start_at_one_in_descending_order() -> None:
@@ -75,8 +75,8 @@ def test_labels_are_sorted_by_frequency_in_both_charts() -> None:
     assert frequencies.x.names == users.x.names == ("b", "c", "a")
     assert list(frequencies.series[0].y) == [7, 3, 1]
     assert list(users.series[0].y) == [0.5, 0.2, 0.1]
-    assert frequencies.title == "b is in 70% of images"
-    assert users.title == "50% of users have b"
+    assert frequencies.title == "b is in 70 % of images"
+    assert users.title == "50 % of users have b"
 
 
 def test_a_histogram_of_emd_sums_to_one() -> None:

@@ -59,9 +59,9 @@ def test_a_hover_shows_every_value_at_the_round(page: Any) -> None:
     page.mouse.move(*point(page, 30))
     tip = page.locator(f"{FIRST} .me-tip.me-on")
     assert tip.locator("b").text_content() == "rounds 30"
-    assert tip.locator("span").all_inner_texts() == ["other\n30 %"]
+    assert tip.locator("span").all_inner_texts() == ["other\n30.0 %"]
     page.mouse.move(*point(page, 1))
-    assert tip.locator("strong").all_text_contents() == ["30 %", "1 %"]  # the mean of 20 and 40, and the other
+    assert tip.locator("strong").all_text_contents() == ["30.0 %", "1.0 %"]  # the mean of 20 and 40, and the other
     assert "fedavg (2 seeds)" in tip.text_content()
 
 
@@ -98,9 +98,9 @@ def test_the_keyboard_reads_zooms_and_resets(page: Any) -> None:
     plot.focus()
     plot.press("ArrowRight")
     plot.press("ArrowRight")
-    assert live.text_content().startswith("rounds 1; fedavg (2 seeds) 30 %")
+    assert live.text_content().startswith("rounds 1; fedavg (2 seeds) 30.0 %")
     plot.press("End")
-    assert live.text_content() == "rounds 50; other 50 %"
+    assert live.text_content() == "rounds 50; other 50.0 %"
     plot.press("+")
     assert page.locator(f"{FIRST} button", has_text="Reset zoom").is_visible()
     plot.press("0")

@@ -23,8 +23,20 @@ def folder(tmp_path: Path) -> Path:
 def test_the_table_equals_a_computation_by_hand(folder: Path) -> None:
     table = user_table(load(folder, "mine"))
     assert table.header[:6] == ["", "users", "not scored", "mean", "weighted mean", "worst 10 %"]
-    assert table.rows[0][:6] == ["mine, personalized", "10", "5", "0.800", "0.895", "0.200"]
-    shared = ["mine, shared model", "10", "5", "0.550", "0.763", "0.100", "0.145", "0.325", "0.550", "0.775", "0.955"]
+    assert table.rows[0][:6] == ["mine, personalized", "10", "5", "80.0 %", "89.5 %", "20.0 %"]
+    shared = [
+        "mine, shared model",
+        "10",
+        "5",
+        "55.0 %",
+        "76.3 %",
+        "10.0 %",
+        "14.5 %",
+        "32.5 %",
+        "55.0 %",
+        "77.5 %",
+        "95.5 %",
+    ]
     assert table.rows[1] == shared
 
 
