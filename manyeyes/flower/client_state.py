@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context
 
 from manyeyes.core.state import ClientState
 from manyeyes.flower.messages import from_record, to_record
+from manyeyes.io.files import owner_only
 from manyeyes.io.tensors import read_tensors, write_tensors
 
 PREFIX = "state-"  # then the round
@@ -43,8 +44,9 @@ def save_state(context: Context, task: dict[str, Any], state: ClientState) -> No
     context.state[name] = to_record(state)
     if folder is None:
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / f"{name}.safetensors", state)
+    with owner_only():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / f"{name}.safetensors", state)
     for path in folder.glob(f"{PREFIX}*.safetensors"):
         if path.stem not in used_names:
             path.unlink(missing_ok=True)

@@ -69,12 +69,22 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder and those above it, so that they survive a power loss."""
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Create a folder and those above it, so that they survive a power loss; the mode is that of a new folder."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode, parents=True, exist_ok=True)
     for folder in reversed(missing):
         sync_folder(folder.parent)
+
+
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """Create files and folders that only their owner can read, also those that other libraries create."""
+    umask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(umask)
 
 
 def acquire_lock(path: Path, lock: Path) -> IO[bytes]:

@@ -101,7 +101,8 @@ class EarlyStopping(Callback):
 class FinalReports(Callback):
     """Writes `per_class.csv` and `per_user.csv` at the end of a run, and `privacy.json` if it is private.
 
-    A private run writes no scores of single users that it was trained on, unless `unprotected_statistics` is set.
+    A private run that evaluates users whom it was trained on writes neither, unless `unprotected_statistics` is set: a
+    class may be that of a single user.
     """
 
     def on_train_end(self, run: TrainingRun, result: Result) -> None:
@@ -114,9 +115,9 @@ class FinalReports(Callback):
             folder.write_json(PRIVACY_FILE, report | {"mechanism": describe("privacy", privacy)})
         if run.evaluator is not None and result.score is not None:
             population = run.evaluator.population
-            folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population, result.personalized))
             withholds = withholds_statistics(run.algorithm, run.config)
             if not (withholds and are_training_users(population, run.population)):
+                folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population, result.personalized))
                 folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))
 
 

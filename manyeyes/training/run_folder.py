@@ -7,7 +7,7 @@ import os
 import shlex
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +16,15 @@ import torch
 import yaml
 
 from manyeyes.core.state import DivergenceError, ServerState
-from manyeyes.io.files import DISK_FULL, acquire_lock, errors_that_name, make_folder, sync_folder, write_all
+from manyeyes.io.files import (
+    DISK_FULL,
+    acquire_lock,
+    errors_that_name,
+    make_folder,
+    owner_only,
+    sync_folder,
+    write_all,
+)
 from manyeyes.training import checkpoint as checkpoints
 from manyeyes.training import run_files
 from manyeyes.training.checkpoint import CallbackState, Checkpoint
@@ -25,23 +33,32 @@ from manyeyes.training.environment import environment
 from manyeyes.training.run_checksums import write_checked_text
 from manyeyes.training.run_files import Event, check_version, parse_event
 
+OWNER_ONLY = 0o700
+
 
 class RunFolder:
-    """Writes the files of a run; a context manager that holds the folder's lock."""
+    """Writes the files of a run; a context manager that holds the folder's lock.
+
+    While it is entered, only the owner can read what the process creates: a run tells much of its users.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.metrics = path, path / run_files.METRICS_FILE
         self.checkpoint, self.client_states = path / run_files.CHECKPOINT_FILE, path / run_files.CLIENT_STATES_FILE
         self.saved_round: int | None = None  # of the checkpoint
         self._lock: IO[bytes] | None = None
+        self._stack = ExitStack()
         self._is_claimed = False  # whether the run in the folder is the current one
 
     def __enter__(self) -> RunFolder:
-        try:
-            make_folder(self.path)
-            self._lock = acquire_lock(self.path, self.path / run_files.LOCK_FILE)
-        except OSError as error:
-            raise ValueError(f"The run folder {self.path} cannot be created: {error.strerror}.") from error
+        with ExitStack() as stack:
+            try:
+                make_folder(self.path, OWNER_ONLY)
+                stack.enter_context(owner_only())
+                self._lock = stack.enter_context(acquire_lock(self.path, self.path / run_files.LOCK_FILE))
+            except OSError as error:
+                raise ValueError(f"The run folder {self.path} cannot be created: {error.strerror}.") from error
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -52,7 +69,7 @@ class RunFolder:
             file = run_files.DIVERGED_FILE if isinstance(error, DivergenceError) else run_files.FAILED_FILE
             with suppress(OSError):  # such as the full disk that the run has failed for
                 self.write_text(file, f"{str(error) or type(error).__name__}\n")
-        self._lock.close()  # the file stays, so that no two processes lock two different files
+        self._stack.close()  # the lock's file stays, so that no two processes lock two different files
         if file_error is not None:
             raise file_error from error
 

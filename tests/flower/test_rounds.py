@@ -111,6 +111,9 @@ def test_a_run_that_stops_for_lack_of_clients_says_why_and_can_be_resumed(
 ) -> None:
     uninterrupted = make_grid(config, state_dir=str(tmp_path / "states"))
     expected = weights(serve(uninterrupted, replace(config, folder=str(tmp_path / "uninterrupted"))))
+    states = list((tmp_path / "states").rglob("*"))
+    assert states
+    assert not any(path.stat().st_mode & 0o077 for path in states), "others can read the state of a client"
 
     grid = make_grid(config, state_dir=str(tmp_path / "other states"))
     grid.nodes[10].change = before_reply_of_round(2, lambda: [grid.nodes.pop(node) for node in (11, 12, 13)])

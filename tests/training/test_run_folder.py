@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,11 +13,14 @@ import pytest
 import torch
 import yaml
 
+from manyeyes.algorithms import ditto
+from manyeyes.core.population import Population
 from manyeyes.core.state import ClientState, DivergenceError, ServerState
 from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder, RunFolder, read_events, unused_path
+from tests.training.small_runs import run
 
 CPU = torch.device("cpu")
 STATE = ServerState(1, torch.rand(3), {}, None)
@@ -233,3 +237,23 @@ def test_a_continued_run_that_saves_before_it_writes_an_event_can_be_continued_a
     third = Recorder(folder, "", checkpoint.load(folder.checkpoint, CPU))
     third.close()
     assert third.events == [{"round": 0}]
+
+
+@pytest.mark.slow
+def test_only_the_owner_can_read_what_a_run_writes(tmp_path: Path, population: Population) -> None:
+    folder = tmp_path / "runs" / "mine"
+    run(population, ditto(cohort_size=3), folder, rounds=2, trackers=["tensorboard"])
+    paths = [folder, *folder.rglob("*")]
+    assert {"clients.bin", "checkpoint.safetensors", "tensorboard"} <= {path.name for path in paths}
+    assert [path for path in paths if path.stat().st_mode & 0o077] == []
+
+
+def test_other_files_of_the_process_can_be_read_by_others_after_the_run(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with RunFolder(tmp_path / "run"):
+            pass
+        (tmp_path / "other").touch()
+        assert (tmp_path / "other").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
