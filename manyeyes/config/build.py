@@ -1,19 +1,24 @@
 """What settings describe: the algorithm, population, model and options of a run."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from manyeyes.config.groups import ENGINE_OPTIONS, GROUPS, NO_COMPONENT
+from manyeyes.components.samplers import too_large_cohort
+from manyeyes.config.groups import GROUPS, NO_COMPONENT
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import build
+from manyeyes.core.registry import Registration, build, instantiate
 from manyeyes.core.rng import derive_key
 from manyeyes.data.partition import repartition
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.data.store.meta import read_meta
+from manyeyes.engines.base import EngineOptions
 from manyeyes.models import build_model as build_named_model
 from manyeyes.training.config import RunConfig
 
@@ -45,7 +50,8 @@ def ignored_options(config: Config) -> dict[str, str]:
 
 def _build_optional(slot: str, description: dict[str, Any]) -> Any:
     """Return the component of a slot, or None if it is switched off."""
-    return None if description["name"] == NO_COMPONENT else build(slot, description)
+    is_off = isinstance(description, Mapping) and description.get("name") == NO_COMPONENT
+    return None if is_off else build(slot, description)
 
 
 def build_population(config: Config) -> Population:
@@ -59,10 +65,23 @@ def build_population(config: Config) -> Population:
     return population if partitioner is None else repartition(population, partitioner, settings["seed"])
 
 
+def check_cohort(config: Config, algorithm: Algorithm) -> None:
+    """Refuse a cohort larger than the population, as far as settings and metadata tell, before the data are built."""
+    settings = plain(config)
+    data = settings["partitioner"] if settings.get("partitioner") else settings["data"] or {}
+    num_users = data.get("num_clients", data.get("users"))
+    if "path" in data:
+        with suppress(ValueError, OSError):  # which opening the data explains
+            num_users = read_meta(Path(str(data["path"]))).get("users")
+    if type(num_users) is int and (reason := too_large_cohort(algorithm.sampler, num_users)):
+        raise ValueError(reason)
+
+
 def build_preprocess(config: Config) -> Preprocess:
-    options = plain(config)["preprocess"].items()
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in options}
-    return Preprocess(**values)
+    preprocess: Preprocess = instantiate(
+        Registration("preprocess", "Preprocess", Preprocess), plain(config)["preprocess"]
+    )
+    return preprocess
 
 
 def build_model(config: Config, population: Population) -> nn.Module:
@@ -79,13 +98,19 @@ def build_run_config(config: Config) -> RunConfig:
     return RunConfig(**{option.name: settings[option.name] for option in fields(RunConfig)})
 
 
+def build_engine_options(config: Config) -> EngineOptions:
+    options = dict(plain(config)["engine"])
+    name = options.pop("name", EngineOptions.engine)
+    built: EngineOptions = instantiate(Registration("engine", str(name), EngineOptions), {"engine": name, **options})
+    return built
+
+
 def train_options(config: Config) -> dict[str, Any]:
     """Return the keyword arguments of `train`: the options of the run and of its engine, trackers, callbacks, metrics."""
     settings = plain(config)
     return {
         **asdict(build_run_config(settings)),
-        **{option.name: settings["engine"][option.name] for option in ENGINE_OPTIONS},
-        "engine": settings["engine"]["name"],
+        **asdict(build_engine_options(settings)),
         **{name: listed(settings.get(name)) for name in LISTS},  # descriptions, from which `train` builds components
     }
 

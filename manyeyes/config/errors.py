@@ -12,6 +12,7 @@ from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, is_p
 from manyeyes.core.registry import Option, suggestion
 
 TYPE_NAMES = {"Float": "a number", "Integer": "a whole number", "bool": "true or false"}
+REFERENCE = re.compile(r"\$\{(?![\w.]+:)")  # to another setting
 MEMORY_ADVICE = (
     "make algorithm.batch_size, engine.num_streams or engine.workers smaller, keep images off the GPU with "
     "engine.image_storage=cpu, or stop other programs that use the memory"
@@ -90,10 +91,20 @@ def check_settings(config: DictConfig) -> None:
     """Refuse what `+name=value` added, what `~name` took away, and a value in place of a list or of options."""
     values: Any = OmegaConf.to_container(config, resolve=False)
     values.pop("hydra", None)
+    _check_references("", values)
     _check_names("", values, {option.name for option in RUN_OPTIONS} | {"preprocess", *GROUPS})
     _check_options("preprocess", values["preprocess"], PREPROCESS_OPTIONS)
     for name in GROUPS:
         _check_group(name, values[name])
+
+
+def _check_references(prefix: str, values: Mapping[Any, Any]) -> None:
+    """Refuse a value that refers to another setting; resolvers such as `${oc.env:HOME}` are possible."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            _check_references(f"{prefix}{name}.", value)
+        elif "${" in (text := str(value)) and REFERENCE.search(text):
+            raise ValueError(f"{prefix}{name} is {text!r}, which refers to another setting: give the value itself.")
 
 
 def _check_group(name: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,22 @@ from omegaconf import DictConfig
 from manyeyes.config import build
 from manyeyes.config.compose import resume_command
 from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
-from manyeyes.config.groups import list_key
+from manyeyes.config.groups import GROUPS, list_key
 from manyeyes.core.population import with_caveats
-from manyeyes.core.registry import UNKNOWN
+from manyeyes.core.registry import UNKNOWN, format_value, suggestion
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.io.packages import optional_packages
 from manyeyes.io.parsing import first_line, parse_yaml
+from manyeyes.training.config import RunConfig
 from manyeyes.training.loop import Interrupted
 from manyeyes.training.result import Result
 from manyeyes.training.run_checksums import check_text
-from manyeyes.training.run_files import CONFIG_FILE, check_version
+from manyeyes.training.run_files import CAVEATS_KEY, CONFIG_FILE, check_version
 from manyeyes.training.run_folder import unused_path
 from manyeyes.training.train import train
 
+ALWAYS_DESCRIBED = ("preprocess", "engine", "trackers", "callbacks", "metrics")  # of a run, in its folder
 RUN_OVERRIDES = ("rounds", "max_local_batches", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds")
 RESUME_OVERRIDES = (*RUN_OVERRIDES, "client_state_cache_mib", "trackers", "callbacks", "engine")
 
@@ -65,8 +68,11 @@ def _train_composed(config: DictConfig) -> Result:
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:
     """Train the run that settings describe, in `folder`."""
     settings = build.plain(config)
+    if resume:
+        check_complete(folder / CONFIG_FILE, settings)
     options, description = build.train_options(settings), build.describe_settings(settings)
     algorithm, preprocess = build.build_algorithm(settings), build.build_preprocess(settings)
+    build.check_cohort(settings, algorithm)
     try:
         return train(
             build.build_population(settings),
@@ -144,6 +150,20 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not isinstance(settings, dict) or "sources" not in settings:
         raise ValueError(f"{path} is damaged or of an earlier version of manyeyes: start the run again.")
     return settings
+
+
+def check_complete(path: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse settings of a run's folder that lack one that a run needs, have an unknown one, or a value in place of options."""
+    known = {*(declared.name for declared in fields(RunConfig)), *GROUPS, "preprocess", "sources", CAVEATS_KEY}
+    for name in sorted(known - settings.keys() - {"partitioner", CAVEATS_KEY}):
+        raise ValueError(f"{path} has no `{name}`: restore the file, or start the run again.")
+    is_of_command = settings["algorithm"] is not None  # in Python, `train(metadata=...)` may add any
+    for name in sorted(map(str, settings.keys() - known)) if is_of_command else ():
+        raise ValueError(f"{path} has an unknown setting `{name}`{suggestion(name, known)}: remove it from the file.")
+    for name in ("preprocess", *GROUPS):
+        value, is_list = settings.get(name), name in GROUPS and GROUPS[name].is_list
+        if not isinstance(value, list if is_list else Mapping) and (value is not None or name in ALWAYS_DESCRIBED):
+            raise ValueError(f"{path} has {name}={format_value(value)} in place of options: restore the file.")
 
 
 def _copy(keys: list[str], source: dict[str, Any], target: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -27,6 +27,9 @@ UNKNOWN = "???"  # in a description: an option that a component does not store; 
 OPTIONS_ATTRIBUTE = "__manyeyes_options__"  # of a factory whose signature does not show its options: a function of none
 DESCRIPTION_ATTRIBUTE = "__manyeyes_description__"  # of a component that is not a dataclass: what it was built from
 SETTINGS = {"dataset": "data", "callback": "callbacks", "metric": "metrics", "tracker": "trackers"}  # of other slots
+MAX_QUOTED_CHARACTERS, MAX_DIGITS = 200, 50  # of a value in a message
+MAX_INTEGER = 2**63 - 1  # what arrays hold
+MAX_FLOAT = sys.float_info.max
 SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool, np.bool_), "true or false"),
     int: ((Integral,), "a whole number"),
@@ -48,9 +51,9 @@ class Bounds:
     def __contains__(self, value: Any) -> bool:
         if not isinstance(value, Real):
             return not self.choices or value in self.choices
-        number = float(value)
+        number: Any = value  # compared as it is: a large integer is no float
         is_within = self.minimum <= number <= self.maximum and self.above < number < self.below
-        return is_within and math.isfinite(number)
+        return is_within and abs(number) <= (MAX_INTEGER if isinstance(value, Integral) else MAX_FLOAT)
 
     def describe(self) -> str:
         """Return the bounds in words, such as `of at least 0 and below 1`; empty without bounds."""
@@ -124,6 +127,8 @@ def check_value(setting: str, value: Any, kind: Any, bounds: Bounds = NO_BOUNDS)
     alternatives = [alternative for alternative in get_args(kind) if alternative is not NoneType]
     if NoneType in get_args(kind) and len(alternatives) == 1:
         kind = Any if value is None else alternatives[0]
+    if get_origin(kind) is tuple:
+        return _check_items(setting, value, get_args(kind), bounds)
     if kind not in SCALARS:
         return
     types, type_name = SCALARS[kind]
@@ -131,7 +136,27 @@ def check_value(setting: str, value: Any, kind: Any, bounds: Bounds = NO_BOUNDS)
     if is_of_kind and value in bounds:
         return
     fix = bounds.describe() if bounds.choices else f"{type_name} {bounds.describe()}".rstrip()
-    raise ValueError(f"{setting} is {repr(value) if isinstance(value, str) else value}: set it to {fix}")
+    if isinstance(value, Integral) and abs(int(value)) > MAX_INTEGER:
+        fix = f"{fix}, with at most 18 digits"
+    raise ValueError(f"{setting} is {format_value(value)}: set it to {fix}")
+
+
+def _check_items(setting: str, value: Any, kinds: tuple[Any, ...], bounds: Bounds) -> None:
+    """Raise ValueError unless a value is a list of the declared items: of one type, or as many as there are types."""
+    count = None if kinds[1:] == (...,) else len(kinds)
+    if not isinstance(value, tuple | list) or len(value) != (len(value) if count is None else count):
+        fix = "a list" if count is None else f"a list of {count} values"
+        raise ValueError(f"{setting} is {format_value(value)}: set it to {fix}, written as [value,value]")
+    for number, item in enumerate(value):
+        check_value(f"{setting}[{number}]", item, kinds[0 if count is None else number], bounds)
+
+
+def format_value(value: Any) -> str:
+    """Return a value as a message quotes it: text in quotes, and not more of it than a line has room for."""
+    if isinstance(value, Integral) and abs(int(value)) >= 10**MAX_DIGITS:
+        return f"a number of more than {MAX_DIGITS} digits"
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= MAX_QUOTED_CHARACTERS else f"{text[:MAX_QUOTED_CHARACTERS]}..."
 
 
 def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
@@ -244,7 +269,11 @@ def import_object(path: str, subject: str = "component") -> Any:
 
 def build(slot: str, config: Mapping[str, Any]) -> Any:
     """Build the component that a description names, `{"name": ..., **options}`."""
-    return instantiate(lookup(slot, config["name"]), {key: value for key, value in config.items() if key != "name"})
+    name = config.get("name") if isinstance(config, Mapping) else None
+    if not isinstance(name, str) or not all(isinstance(key, str) for key in config):
+        setting = SETTINGS.get(slot, slot)
+        raise ValueError(f"{setting} is {format_value(config)}: choose {setting}=NAME, and its options by name")
+    return instantiate(lookup(slot, name), {key: value for key, value in config.items() if key != "name"})
 
 
 def instantiate(registration: Registration, options: Mapping[str, Any]) -> Any:
@@ -314,10 +343,12 @@ def _call(factory: Callable[..., Any], options: Mapping[str, Any], setting: str,
 
 def _as_declared(declared: Option, value: Any, setting: str) -> Any:
     """Return a plain value as its option declares it: a mapping as a nested component, a list as a tuple."""
-    if isinstance(value, Mapping):
-        default = declared.default  # a component or, where every instance has a new one, its class
-        nested = default if isinstance(default, type) else type(default) if is_dataclass(default) else declared.type
-        return _call(nested, value, setting, setting) if is_dataclass(nested) else dict(value)
+    default = declared.default  # of a nested component: one or, where every instance has a new one, its class
+    nested = default if isinstance(default, type) else type(default) if is_dataclass(default) else declared.type
+    if is_dataclass(nested) and not is_dataclass(value):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{setting} is {format_value(value)}: set its options, such as {setting}.NAME=VALUE")
+        return _call(nested, value, setting, setting)
     check_value(setting, value, declared.type, declared.bounds)
     return tuple(value) if isinstance(value, list) else value
 

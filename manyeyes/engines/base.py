@@ -38,9 +38,11 @@ class EngineOptions:
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     precision: str = option("auto", "float32, tf32, bf16, or auto: tf32 on a GPU, else float32")
     compile: bool = option(True, "compile training steps on a GPU")
-    workers: int = option(0, "worker processes of engine=multiprocess; 0: one per core", minimum=0)
-    num_streams: int = option(0, "CUDA streams of engine=vmap and engine=cuda_graphs; 0: the best number", minimum=0)
-    threads: int = option(0, "CPU threads of PyTorch; 0: PyTorch's default", minimum=0)
+    workers: int = option(0, "worker processes of engine=multiprocess; 0: one per core", minimum=0, maximum=1024)
+    num_streams: int = option(
+        0, "CUDA streams of engine=vmap and engine=cuda_graphs; 0: the best number", minimum=0, maximum=1024
+    )
+    threads: int = option(0, "CPU threads of PyTorch; 0: PyTorch's default", minimum=0, maximum=1024)
     image_storage: str = option("auto", "gpu, cpu, or auto: on the GPU where they fit", choices=("auto", "gpu", "cpu"))
     prefetch_mib: int = option(1024, "MiB of the next round's images that are read ahead from disk", minimum=0)
 

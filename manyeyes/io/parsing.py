@@ -10,6 +10,7 @@ import yaml
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 100  # of nested values; ours have five
+INTEGER_TAG, MAX_DIGITS = "tag:yaml.org,2002:int", 1000  # Python prints no integers of over 4300 digits
 SPARE_NODES = 10_000  # that aliases may add to a document, beyond one for each of its characters
 MAX_REASON_CHARACTERS = 200  # of what a library says about a damaged file
 
@@ -45,6 +46,8 @@ def _expanded_size(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
         return sizes[id(node)]
     if depth > MAX_DEPTH:  # also of a value that contains itself
         raise ValueError("its values are nested too deeply")
+    if node.tag == INTEGER_TAG and len(node.value) > MAX_DIGITS:
+        raise ValueError(f"it has a number of more than {MAX_DIGITS} digits")
     children: list[yaml.Node] = []
     if isinstance(node, yaml.SequenceNode):
         children = node.value

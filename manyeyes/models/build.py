@@ -77,10 +77,10 @@ def make_module(model: Model, classes: int, size: int, seed: int) -> nn.Module:
         return copy.deepcopy(model)
     if isinstance(model, Mapping):
         options = dict(model)
-        return build_model(options.pop("name"), classes, size=size, seed=seed, **options)
+        return build_model(options.pop("name", None), classes, size=size, seed=seed, **options)
     if isinstance(model, str) and ":" not in model:
         return build_model(model, classes, size=size, seed=seed)
-    factory = import_object(model, "model") if isinstance(model, str) else model
+    factory = import_object(model, "model") if isinstance(model, str) else _registration(model).factory
     parameters = inspect.signature(factory).parameters
     arguments = {"classes": classes, "size": size, "seed": seed}
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -101,6 +101,9 @@ def model_options(model: str | Factory) -> tuple[Option, ...]:
 def _registration(model: str | Factory) -> Registration:
     if isinstance(model, str):
         return registry.lookup("model", model)
+    if not callable(model):
+        fix = "give a name, package.module:function, a torch.nn.Module or a function that returns one"
+        raise ValueError(f"model is {registry.format_value(model)}: {fix}")
     return Registration("model", import_path(model), model)
 
 

@@ -12,7 +12,7 @@ from manyeyes.engines.base import EngineOptions
 class RunConfig:
     """How long a run is, and what it evaluates and saves."""
 
-    rounds: int = option(100, "rounds of training", minimum=1)
+    rounds: int = option(100, "rounds of training", minimum=1, maximum=1e9)
     seed: int = option(0, "seed of everything random", minimum=0)
     evaluate_every: int = option(10, "rounds between evaluations; 0: only before and after training", minimum=0)
     evaluate_every_fraction: float = option(

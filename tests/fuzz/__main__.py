@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
-
-from tests.fuzz.process import Case, Progress, fuzz, save
-from tests.fuzz.targets import Target, targets
+from tests.fuzz.process import Case, Progress, fuzz, quiet, save
+from tests.fuzz.settings import KINDS, SettingsCase, write_inputs
+from tests.fuzz.targets import targets
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -26,23 +25,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help=f"keep failing inputs in this folder, such as {CORPUS.name}")
     parser.add_argument("--verbose", action="store_true", help="print tracebacks")
     args = parser.parse_args(argv)
-    chosen = [target for target in targets() if not args.only or target.name in args.only.split(",")]
+    all_targets = {target.name: target for target in targets()}
+    chosen = args.only.split(",") if args.only else [*all_targets, *KINDS]
     start, total = time.monotonic(), [0, 0, 0]
-    for target in chosen:
-        progress = run_target(target, args, args.seconds / len(chosen))
-        total = [total[0] + progress.inputs, total[1] + progress.refused, total[2] + len(progress.failures)]
+    with tempfile.TemporaryDirectory(prefix="fuzz-inputs-") as inputs:
+        if any(name in KINDS for name in chosen):
+            with quiet():
+                write_inputs(Path(inputs))
+        for name in chosen:
+            case = SettingsCase(name, Path(inputs)) if name in KINDS else Case.create(all_targets[name])
+            progress = run_case(case, args, args.seconds / len(chosen))
+            total = [total[0] + progress.inputs, total[1] + progress.refused, total[2] + len(progress.failures)]
     seconds = time.monotonic() - start
-    print(
-        f"{total[0]:,} inputs of {len(chosen)} readers in {seconds:.0f} s: {total[1]:,} refused, {total[2]:,} failures"
-    )
+    print(f"{total[0]:,} inputs of {len(chosen)} kinds in {seconds:.0f} s: {total[1]:,} refused, {total[2]:,} failures")
     return 1 if total[2] else 0
 
 
-def run_target(target: Target, args: argparse.Namespace, seconds: float) -> Progress:
-    case = Case.create(target)
+def run_case(case: Case | SettingsCase, args: argparse.Namespace, seconds: float) -> Progress:
     limits = (args.inputs, float("inf")) if args.inputs else (10**9, seconds)
+    if isinstance(case, SettingsCase):  # of which there is a limited number
+        limits = (min(limits[0], case.count - args.start), limits[1])
     progress = fuzz(case, args.seed, args.start, *limits)
-    name, slowest = target.name, progress.slowest_seconds
+    name, slowest = case.name, progress.slowest_seconds
     print(f"{name:20s} {progress.inputs:7,} inputs, {progress.refused:7,} refused, slowest {slowest:.2f} s", flush=True)
     kinds: dict[str, int] = {}
     for failure in progress.failures:
@@ -51,7 +55,7 @@ def run_target(target: Target, args: argparse.Namespace, seconds: float) -> Prog
             print(f"  FAILURE {name} {failure.index}: {failure.reason}")
             if args.verbose:
                 print(failure.detail)
-            if args.save:
+            if args.save and isinstance(case, Case):
                 save(case, failure, args.seed, args.save)
     return progress
 

@@ -11,15 +11,14 @@ import resource
 import select
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from manyeyes.cli import one_line
 from tests.fuzz.mutations import mutate
@@ -66,6 +65,18 @@ class Case:
             target.write(folder)
             paths = sorted(path for path in folder.rglob("*") if path.is_file())
             return Case(target, {str(path.relative_to(folder)): path.read_bytes() for path in paths})
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.target.memory_bytes
+
+    def check(self, seed: int, index: int, folder: Path) -> tuple[str, str]:
+        """Read an input: return "", "refused", or why it is a failure, and a traceback."""
+        return outcome(self, self.input(seed, index), folder / "input")
 
     def mutated_names(self) -> list[str]:
         return sorted(name for name in self.files if Path(name).match(self.target.files) or self.target.files == "**/*")
@@ -124,7 +135,19 @@ def sentence_problem(error: Exception, case: Case, folder: Path) -> str:
     return ""
 
 
-def fuzz(case: Case, seed: int, start: int, count: int, seconds: float = float("inf")) -> Progress:
+class Checked(Protocol):
+    """What can be run in a worker: a reader with its files, or settings."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    def check(self, seed: int, index: int, folder: Path) -> tuple[str, str]: ...
+
+
+def fuzz(case: Checked, seed: int, start: int, count: int, seconds: float = float("inf")) -> Progress:
     """Run a number of inputs, or as many as there is time for, in processes that are replaced where they die."""
     failures: list[Failure] = []
     done = refused = 0
@@ -136,11 +159,11 @@ def fuzz(case: Case, seed: int, start: int, count: int, seconds: float = float("
             done, index, slowest = done + 1, line["index"] + 1, max(slowest, line["seconds"])
             refused += line["reason"] == "refused"
             if line["reason"] not in ("", "refused"):
-                failures.append(Failure(case.target.name, line["index"], line["reason"], line["detail"]))
-    return Progress(case.target.name, done, refused, slowest, tuple(failures))
+                failures.append(Failure(case.name, line["index"], line["reason"], line["detail"]))
+    return Progress(case.name, done, refused, slowest, tuple(failures))
 
 
-def _run_worker(case: Case, seed: int, index: int, end: int, deadline: float) -> Iterator[dict[str, Any]]:
+def _run_worker(case: Checked, seed: int, index: int, end: int, deadline: float) -> Iterator[dict[str, Any]]:
     """Fork a process and yield the outcome of each of its inputs; the last one may have killed it."""
     read, write = os.pipe()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -179,7 +202,7 @@ def _run_worker(case: Case, seed: int, index: int, end: int, deadline: float) ->
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _work(case: Case, seed: int, index: int, end: int, deadline: float, pipe: int, folder: Path) -> None:
+def _work(case: Checked, seed: int, index: int, end: int, deadline: float, pipe: int, folder: Path) -> None:
     """Run inputs in this process and end it."""
     code = 1
     try:
@@ -187,12 +210,11 @@ def _work(case: Case, seed: int, index: int, end: int, deadline: float, pipe: in
 
         torch.set_num_threads(1)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        limit_memory(case.target.memory_bytes)
+        limit_memory(case.memory_bytes)
         os.chdir(folder)
         while index < end and time.monotonic() < deadline:
-            files = case.input(seed, index)
             start = time.monotonic()
-            reason, detail = outcome(case, files, folder / "input")
+            reason, detail = case.check(seed, index, folder)
             record = {"index": index, "reason": reason, "detail": detail[-3000:], "seconds": time.monotonic() - start}
             os.write(pipe, json.dumps(record).encode() + b"\n")
             index += 1
@@ -231,7 +253,3 @@ def save(case: Case, failure: Failure, seed: int, corpus: Path) -> None:
         if data != case.files[name]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(data)
-
-
-if __name__ == "__main__":
-    sys.exit(asdict(Failure("", 0, "")) == {})

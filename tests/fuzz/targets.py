@@ -11,7 +11,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from manyeyes.config import build
 from manyeyes.config.compose import compose_config
 from manyeyes.config.errors import format_error, is_config_error, is_out_of_memory
 from manyeyes.config.groups import GROUPS
-from manyeyes.config.run import read_settings, train_from
+from manyeyes.config.run import check_complete, read_settings, train_from
 from manyeyes.core.registry import build as build_component
 from manyeyes.core.state import DivergenceError
 from manyeyes.dashboard.index import RunIndex
@@ -63,6 +63,8 @@ from manyeyes.models.pretrained import load_pretrained
 from manyeyes.report.report import html, sections
 from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
+from manyeyes.training.config import RunConfig
+from manyeyes.training.run_files import CONFIG_FILE
 from manyeyes.training.run_record import find_runs
 
 MIB = 2**20
@@ -391,6 +393,7 @@ def read_components(folder: Path) -> None:
     """Build everything that the settings of a run describe, as a resumed run does before it reads its checkpoint."""
     for name in ("run", "personal"):
         settings = read_settings(folder / name)
+        check_complete(folder / name / CONFIG_FILE, settings)
         _as_command(lambda settings=settings: _build_all(settings))  # type: ignore[misc]
 
 
@@ -599,13 +602,4 @@ def targets() -> Iterator[Target]:
     yield Target("members", write_members, read_members)
 
 
-SETTING_GROUPS = (
-    *GROUPS,
-    "preprocess",
-    "rounds",
-    "seed",
-    "evaluate_",
-    "eval_split",
-    "select_best_on",
-    "max_local_batches",
-)
+SETTING_GROUPS = (*GROUPS, "preprocess", *(declared.name for declared in fields(RunConfig)))

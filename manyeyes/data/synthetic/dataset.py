@@ -37,7 +37,7 @@ class SyntheticImages:
 
     users: int = option(1000, "number of users", minimum=1, maximum=1_000_000)
     size: int = option(64, "pixels per side, 32 to 256", minimum=32, maximum=256)
-    seed: int = option(0, "seed of the images, their users and their split")
+    seed: int = option(0, "seed of the images, their users and their split", minimum=0)
     coarse: int = option(17, "coarse classes", minimum=2, maximum=MAX_COARSE_CLASSES)
     fine: int = option(1628, "fine classes, each within a coarse one", minimum=2, maximum=100_000)
     alpha: float = option(3.0, "concentration of users' class mix: small is more skewed", minimum=1e-3, maximum=1e9)
