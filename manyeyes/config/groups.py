@@ -52,7 +52,8 @@ class Group:
         """Return the names that can be chosen; import paths can be chosen too."""
         if self.name == "engine":
             return ("auto", *names("engine"))
-        return (*names(self.slot), NO_COMPONENT) if self.name in OPTIONAL_SLOTS else names(self.slot)
+        known = tuple(sorted(names(self.slot), key=lambda name: name != self.default))  # the default first
+        return (*known, NO_COMPONENT) if self.name in OPTIONAL_SLOTS else known
 
     def options(self, choice: str) -> tuple[Option, ...]:
         """Return the options of a choice, with its defaults."""
