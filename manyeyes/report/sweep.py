@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from manyeyes.report.chart import Axis, Chart, Series
-from manyeyes.report.curves import Group, is_fraction, metric_chart, metric_label
+from manyeyes.report.curves import Group, column, is_fraction, metric_chart, metric_label, metrics
 from manyeyes.report.findings import sort_key, swept_settings
 from manyeyes.report.overview import is_ranked
 from manyeyes.report.page import ChartGrid, Section
@@ -28,7 +28,7 @@ def sweep_section(groups: list[Group]) -> Section | None:
     swept, scored = swept_settings(runs), [group for group in groups if group.scores]
     if len(scored) < MIN_GROUPS or not swept or not is_ranked(groups):
         return None
-    metric = scored[0].runs[0].metric or ""
+    metric = metrics(runs)[0]
     label = metric_label(runs, metric)
     if len(swept) == 1:
         chart = _score_chart(scored, swept[0], metric, label)
@@ -182,7 +182,7 @@ def _small_multiples(groups: list[Group], swept: Sequence[str], metric: str, lab
     if counts[setting] > MAX_MULTIPLES:
         return []
     runs = [run for group in groups for run in group.runs]
-    values = [value for run in runs for value in run.curve(metric)[1]]
+    values = [value for run in runs if (points := column(run, metric)) is not None for value in points[1].tolist()]
     margin = 0.05 * (max(values) - min(values))
     axis: dict[str, Any] = {"low": max(0.0, min(values) - margin), "high": max(values) + margin}
     charts = []

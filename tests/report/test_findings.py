@@ -139,3 +139,18 @@ def test_one_swept_number_is_a_curve_of_scores(sweep: Sweep) -> None:
 
 def test_algorithms_alone_need_no_section(algorithms: list[RunRecord]) -> None:
     assert sweep_section(group_runs(algorithms)) is None
+
+
+def test_a_sweep_over_personalized_and_other_algorithms_shows_the_score_of_each(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    metrics = {"fedavg": "accuracy", "ditto": "personalized_accuracy", "fedper": "accuracy"}
+    for number, (name, metric) in enumerate(metrics.items()):
+        for lr in (0.1, 0.2):
+            settings = {"algorithm.name": name, "algorithm.lr": lr}
+            make_run(f"{name}_{lr}", settings, [0.1, lr + number / 10], metric=metric)
+    section = sweep_section(group_runs(find_runs([str(tmp_path)])))
+    assert section is not None
+    lines = {series.name: list(series.y) for chart in section.charts for series in chart.series}
+    assert any(values == [0.1, pytest.approx(0.3)] for name, values in lines.items() if "personalized" in name)
+    assert "of personalized models where a run has them" in section.html(0)
