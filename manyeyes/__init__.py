@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from manyeyes.models import build_model as build_model
     from manyeyes.training.result import Result as Result
     from manyeyes.training.train import train as train
+    from manyeyes.training.trained_model import TrainedModel as TrainedModel
+    from manyeyes.training.trained_model import load_model as load_model
 
 __version__ = version("manyeyes")
 
@@ -33,7 +35,9 @@ _MODULES = {  # of the public names; every other public name is a named algorith
     "Result": "training.result",
     "SingleLabels": "core.population",
     "SyntheticImages": "data.synthetic.dataset",
+    "TrainedModel": "training.trained_model",
     "build_model": "models",
+    "load_model": "training.trained_model",
     "make_synthetic": "data.synthetic.dataset",
     "train": "training.train",
 }

@@ -26,6 +26,8 @@ PURPOSES = {  # of the extras
     "flower": "training on separate clients: manyeyes flower",
     "cluster": "sweeps on a cluster: hydra/launcher=submitit_slurm",
     "png": "charts as PNG",
+    "onnx": "manyeyes export --onnx",
+    "hub": "manyeyes export --push",
 }
 
 

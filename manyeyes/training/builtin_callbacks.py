@@ -17,7 +17,7 @@ from manyeyes.metrics import PERSONALIZED, MultiLabelScores, result_info
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.headline import headline_metric, shared_metric
 from manyeyes.training.result import Result
-from manyeyes.training.run_files import PER_CLASS_FILE, PER_USER_FILE, PRIVACY_FILE, Event
+from manyeyes.training.run_files import CLIENTS_FILE, PER_CLASS_FILE, PER_USER_FILE, PRIVACY_FILE, Event
 from manyeyes.training.run_folder import RunFolder
 from manyeyes.training.withholding import are_training_users, withholds_statistics
 
@@ -113,6 +113,9 @@ class FinalReports(Callback):
             epsilon = privacy.epsilon_spent(state.round, state.privacy_state)
             report = {"guarantee": privacy.describe(), "epsilon": epsilon, "rounds": state.round}
             folder.write_json(PRIVACY_FILE, report | {"mechanism": describe("privacy", privacy)})
+        elif run.algorithm.personal_layers is not None or run.algorithm.personal_model is not None:
+            users = run.population
+            folder.write_json(CLIENTS_FILE, {users.user_name(u): int(k) for u, k in enumerate(users.user_ids)})
         if run.evaluator is not None and result.score is not None:
             population = run.evaluator.population
             withholds = withholds_statistics(run.algorithm, run.config)

@@ -1,5 +1,6 @@
 """The result of a run: its curves, its final scores and the trained model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from torch import nn
 from manyeyes.engines.evaluation import Score
 from manyeyes.metrics import PERSONALIZED, Curve, MultiLabelScores
 from manyeyes.training.run_files import Event
+from manyeyes.training.trained_model import ImageInput, ModelInfo, Prediction, TrainedModel
 
 PRINTED_METRICS = ("accuracy", "macro_accuracy", "user_mean", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
 
@@ -36,6 +38,7 @@ class Result:
     personalized: Score | None = None  # of the model that each client has personalized
     caveats: tuple[str, ...] = ()  # what has to be said of the result because of its data, such as "synthetic images"
     shared_model: str = "shared model"  # what the models of `score` are called next to personalized ones
+    info: ModelInfo | None = None  # how the model is used
 
     @property
     def metric(self) -> str:
@@ -57,6 +60,12 @@ class Result:
             if len(texts) > 1
             else "".join(texts.values())
         )
+
+    def predict(self, images: ImageInput | Sequence[ImageInput]) -> list[Prediction]:
+        """Return the model's prediction for each image: paths, Pillow images or uint8 arrays (see `TrainedModel`)."""
+        if self.info is None:
+            raise ValueError("This result does not say how its model is used: load the run with load_model.")
+        return TrainedModel(self.model.eval(), self.info).predict(images)
 
     def curve(self, name: str | None = None) -> Curve:
         """Return a metric over rounds, with the local batches that they cost."""

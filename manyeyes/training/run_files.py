@@ -20,6 +20,7 @@ DATASET_STATS_FILE = "dataset_stats.json"
 METRICS_FILE = "metrics.jsonl"  # one event a round
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CLIENT_STATES_FILE = "clients.bin"
+CLIENTS_FILE = "clients.json"  # the client id of each user who has a personal model, by name
 MODEL_FILE = "model.safetensors"  # of a finished run
 PER_CLASS_FILE = "per_class.csv"
 PER_USER_FILE = "per_user.csv"

@@ -10,11 +10,11 @@ import torch
 
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import CAVEAT_SEPARATOR, Population
+from manyeyes.core.registry import import_path
 from manyeyes.core.state import DivergenceError
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.engines.malloc import retained_memory
-from manyeyes.io.tensors import write_tensors
 from manyeyes.metrics import MetricSet
 from manyeyes.models.build import Model
 from manyeyes.models.flat import FlatModel
@@ -32,6 +32,7 @@ from manyeyes.training.result import Result
 from manyeyes.training.run_files import CAVEATS_KEY, DATASET_STATS_FILE, MODEL_FILE, read_config
 from manyeyes.training.run_folder import Recorder, RunFolder
 from manyeyes.training.setup import TrainingSetup, check_norm_statistics, make_setup
+from manyeyes.training.trained_model import ModelInfo, write_model
 from manyeyes.training.withholding import check_recording, public_splits, withholds_statistics
 
 MIB = 2**20
@@ -136,7 +137,7 @@ def run_training(
             saved = f" (its last good checkpoint is in {loop.recorder.path})" if loop.recorder.path else ""
             fix = "set a lower algorithm.lr, or algorithm.max_grad_norm"
             raise DivergenceError(f"the run has diverged{saved}, {error}: {fix}") from None
-        return finish(loop)
+        return finish(loop, description)
 
 
 def open_run(
@@ -169,12 +170,13 @@ def open_run(
     return recorder, stack.enter_context(closing(clients)), checkpoint
 
 
-def finish(loop: TrainingLoop) -> Result:
+def finish(loop: TrainingLoop, description: Mapping[str, Any]) -> Result:
     """Write the trained model and return the result."""
     setup, recorder, scores = loop.setup, loop.recorder, loop.scores
     FlatModel(setup.module).write(loop.state.weights)
+    info = model_info(loop, description)
     if recorder.path is not None:
-        write_tensors(recorder.path / MODEL_FILE, setup.module.state_dict())
+        write_model(recorder.path / MODEL_FILE, setup.module, info)
     result = Result(
         model=setup.module,
         events=recorder.events,
@@ -183,6 +185,29 @@ def finish(loop: TrainingLoop) -> Result:
         personalized=scores.personalized,
         caveats=setup.caveats,
         shared_model=shared_model_name(setup.algorithm.personal_layers is not None),
+        info=info,
     )
     loop.callbacks.call("on_train_end", result)
     return result
+
+
+def model_info(loop: TrainingLoop, description: Mapping[str, Any]) -> ModelInfo:
+    """Return what someone needs to know to use the trained model."""
+    setup, state, train_split = loop.setup, loop.state, loop.setup.population
+    privacy, guarantee = setup.algorithm.privacy, None
+    if privacy is not None:
+        epsilon = privacy.epsilon_spent(state.round, state.privacy_state)
+        guarantee = {"guarantee": privacy.describe(), "epsilon": epsilon}
+    height, width, _ = train_split.image_shape
+    return ModelInfo(
+        model=description.get("model"),
+        module=import_path(type(setup.module)),
+        classes=train_split.classes,
+        is_multi_label=train_split.labels.multi,
+        image_shape=(height, width),
+        preprocess=description["preprocess"],
+        rounds=state.round,
+        metrics=loop.scores.results(),
+        privacy=guarantee,
+        caveats=setup.caveats,
+    )

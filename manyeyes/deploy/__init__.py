@@ -1,0 +1,1 @@
+"""Trained models for other programs: ONNX, TorchScript, a state dict, and a model card."""
