@@ -92,5 +92,5 @@ def test_a_missing_package_is_one_sentence_with_the_command_that_installs_it(
     outcome = run(installed, tmp_path, *args.split())
     requirement = next(text for text in requires("manyeyes") or () if text.replace("-", "_").startswith(package))
     fix = f"run pip install '{requirement.partition(';')[0].strip()}'"
-    assert (outcome.returncode, outcome.stderr) == (1, f"manyeyes: {package} is not installed: {fix}\n")
+    assert (outcome.returncode, outcome.stderr) == (2, f"manyeyes: {package} is not installed: {fix}\n")
     assert not (tmp_path / "runs").exists()

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import cast
 
 from manyeyes import __version__
+from manyeyes.cli.packaged_help import packaged_help
 from manyeyes.core.registry import import_object, suggestion
 from manyeyes.io.packages import optional_packages
 
@@ -26,7 +27,9 @@ COMMANDS = {  # modules of this package, and one line of help for each
     "dashboard": "a live page that follows runs and compares them",
     "demo": "compare four algorithms on synthetic images, in two minutes on a CPU",
     "doctor": "what this machine has and lacks, and which engine it will use; with RUN, check the files of a run",
+    "completion": "tab completion for bash, zsh or fish",
 }
+FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130  # exit codes, as docs/runs.md has them
 MAX_CHARACTERS = 1200  # of an error that is printed
 USAGE = """usage: manyeyes COMMAND ...
 
@@ -35,6 +38,7 @@ Federated visual classification: images train one model and stay with their owne
 {commands}
 
   manyeyes COMMAND --help
+  manyeyes run algorithm=fedavgm rounds=20
   manyeyes package.module:function ...   a command of your own
   manyeyes --version
 """
@@ -52,21 +56,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS and ":" not in name:
         hint = suggestion(name, COMMANDS)
         choices = f"choose {', '.join(COMMANDS)}, or package.module:function."
-        return _print_error(f"Unknown command {name!r}{hint}: {choices}", 2)
+        return _print_error(f"Unknown command {name!r}{hint}: {choices}", USAGE_ERROR)
+    if not {"-h", "--help"}.isdisjoint(rest) and (text := packaged_help([name, *rest])):
+        print(text)
+        return 0
     try:
         with optional_packages():
             return command(name)(rest)
     except ValueError as error:
-        return _print_error(str(error), 1, once=True)
+        return _print_error(str(error), USAGE_ERROR, once=True)
     except RuntimeError as error:
         return _handle_runtime_error(error)
     except BrokenPipeError:  # what reads our output has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _print_error(f"{error.filename or 'a file'}: {error.strerror or error}", 1)
+        return _print_error(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
     except KeyboardInterrupt as stopped:
-        return _print_error(str(stopped) or "stopped", 130, once=True)
+        return _print_error(str(stopped) or "stopped", INTERRUPTED, once=True)
 
 
 def command(name: str) -> Callable[[list[str]], int]:
@@ -83,7 +90,7 @@ def _handle_runtime_error(error: RuntimeError) -> int:
 
     if not isinstance(error, DivergenceError | PeerLostError):
         raise error
-    return _print_error(str(error), 1, once=isinstance(error, DivergenceError))
+    return _print_error(str(error), FAILED, once=isinstance(error, DivergenceError))
 
 
 def _print_error(sentence: str, code: int, once: bool = False) -> int:

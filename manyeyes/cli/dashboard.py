@@ -45,7 +45,8 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("manyeyes dashboard", description="A live page that follows runs below a folder. It only reads.")
+    description = "A live page that follows runs below a folder. It only reads."
+    parser = Parser("manyeyes dashboard", description=description, example="manyeyes dashboard runs --open")
     parser.add_argument("folder", metavar="DIR", type=Path, nargs="?", default="runs", help="of the runs (%(default)s)")
     parser.add_argument("--port", type=int, default=8765, help="0: any free port (%(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="to listen on; for others with a token (%(default)s)")

@@ -29,20 +29,33 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("manyeyes data", description="Prepare, inspect and synthesize datasets.")
+    example = "manyeyes data prepare cifar10 --raw raw/cifar10 --download"
+    parser = Parser("manyeyes data", description="Prepare, inspect and synthesize datasets.", example=example)
     actions = parser.add_subparsers(dest="action", required=True, parser_class=Parser)
     prepare = actions.add_parser("prepare", help="make a dataset to train on from raw files or a download")
+    prepare.epilog = f"example:\n  {example}"
     names = prepare.add_subparsers(dest="name", required=True, parser_class=Parser)
     for name, source in DATASETS.items():
-        _add_dataset_arguments(names.add_parser(name, help=source.description, description=source.description), name)
-    inspected = actions.add_parser("inspect", help="print and draw what a prepared dataset contains, as one page")
+        _add_dataset_arguments(
+            names.add_parser(
+                name,
+                help=source.description,
+                description=source.description,
+                example=f"manyeyes data prepare {name} --raw raw/{name}",
+            ),
+            name,
+        )
+    help = "print and draw what a prepared dataset contains, as one page"
+    inspected = actions.add_parser("inspect", help=help, example="manyeyes data inspect cifar10")
     inspected.add_argument("path", type=Path, help="a prepared dataset, NAME for data/NAME, or an HDF5 file of FLAIR")
     inspected.add_argument("--task", help="which labels")
     inspected.add_argument("--out", type=Path, help="the folder of the page and its charts (NAME_inspected)")
-    verified = actions.add_parser("verify", help="check all files of a prepared dataset against their checksums")
+    help, example = "check all files of a prepared dataset against their checksums", "manyeyes data verify cifar10"
+    verified = actions.add_parser("verify", help=help, example=example)
     verified.add_argument("path", type=Path, help="a prepared dataset, or NAME for data/NAME")
     verified.add_argument("--add-checksums", action="store_true", help="add those of the images to an older dataset")
-    synthesize = actions.add_parser("synthesize", help="write synthetic images in a dataset's own raw format")
+    help, example = "write synthetic images in a dataset's own raw format", "manyeyes data synthesize flair --raw raw"
+    synthesize = actions.add_parser("synthesize", help=help, example=example)
     synthesize.add_argument("name", help=", ".join(DATASETS))
     synthesize.add_argument("--raw", type=Path, required=True, help="the folder to write")
     synthesize.add_argument("--users", type=int, default=100, help="number of users (%(default)s)")

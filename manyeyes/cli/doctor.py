@@ -32,7 +32,8 @@ PURPOSES = {  # of the extras
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("manyeyes doctor", description="What this machine has, or whether the files of runs are damaged.")
+    description = "What this machine has, or whether the files of runs are damaged."
+    parser = Parser("manyeyes doctor", description=description, example="manyeyes doctor runs/mine")
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="a run folder whose files are checked")
     args = parser.parse_args(argv)
     return _check_runs(args.runs) if args.runs else _describe_machine()

@@ -15,7 +15,14 @@ from rich.filesize import decimal as format_bytes
 from manyeyes.cli.parser import Parser
 from manyeyes.components.client_optimizers import resolve_schedules
 from manyeyes.components.samplers import Centralized
-from manyeyes.config.build import build_algorithm, build_model, build_population, build_preprocess, build_run_config
+from manyeyes.config.build import (
+    build_algorithm,
+    build_model,
+    build_population,
+    build_preprocess,
+    build_run_config,
+    privacy_notes,
+)
 from manyeyes.config.compose import compose_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
@@ -132,6 +139,7 @@ def report(estimate: Estimate, ranks: list[int]) -> Iterator[str]:
 def _limits(estimate: Estimate) -> Iterator[str]:
     """Yield what may end the run before its last round, and what its privacy guarantees."""
     config = estimate.config
+    yield from privacy_notes(config)
     if config.max_local_batches:
         yield f"max_local_batches={config.max_local_batches} may end the run before the {config.rounds:,} rounds above."
     for cohort_size, (algorithm, rounds) in estimate.algorithms.items():
@@ -185,7 +193,7 @@ def _positive_float(text: str) -> float:
 
 
 def _parser() -> Parser:
-    parser = Parser("manyeyes estimate", usage=USAGE)
+    parser = Parser("manyeyes estimate", usage=USAGE, example="manyeyes estimate algorithm.cohort_size=100 --ranks 1,8")
     parser.add_argument("settings", nargs="*", metavar="setting=value", help="as for manyeyes run")
     parser.add_argument("--cohorts", type=_positive_ints, help="clients per round, separated by commas (the setting)")
     parser.add_argument("--ranks", type=_positive_ints, default=[1, 2, 4, 8], help="processes or GPUs (1,2,4,8)")

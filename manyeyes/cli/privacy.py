@@ -11,6 +11,7 @@ USAGE = """manyeyes privacy plan --users N --cohort-size K --rounds T (--epsilon
 
 Of rounds, noise multiplier, epsilon and delta, leave one out: it is computed from the others. Delta is N^-1.1 by
 default; it is computed if the other three are given."""
+EXAMPLE = "manyeyes privacy plan --users 10000 --cohort-size 200 --rounds 1000 --epsilon 2"
 INTERVAL, PRECISE_INTERVAL = 1e-3, 1e-4  # of privacy losses, for pld
 
 
@@ -39,9 +40,11 @@ def delta_or_auto(text: str) -> float | str:
 
 
 def _parser() -> Parser:
-    parser = Parser("manyeyes privacy", description="User-level central differential privacy.")
+    parser = Parser("manyeyes privacy", description="User-level central differential privacy.", example=EXAMPLE)
     actions = parser.add_subparsers(dest="action", required=True, parser_class=Parser)
-    planned = actions.add_parser("plan", help="compute noise, rounds, epsilon or delta from the others", usage=USAGE)
+    planned = actions.add_parser(
+        "plan", help="compute noise, rounds, epsilon or delta from the others", usage=USAGE, example=EXAMPLE
+    )
     planned.add_argument("--users", type=int, required=True, help="N, users in the training population")
     planned.add_argument("--cohort-size", type=int, help="K, users per round")
     planned.add_argument("--rounds", type=int, help="T")
@@ -55,7 +58,8 @@ def _parser() -> Parser:
     planned.add_argument("--clipping-norm", type=float, default=1.0, help="bound on an update's norm (%(default)s)")
     planned.add_argument("--num-parameters", type=int, help="P, trainable parameters: shows the signal-to-noise ratio")
     planned.add_argument("--out", type=Path, default=Path("privacy_plan"), help="the folder to write (%(default)s)")
-    audited = actions.add_parser("audit", help="attack our own private training: a lower bound on epsilon")
+    help = "attack our own private training: a lower bound on epsilon"
+    audited = actions.add_parser("audit", help=help, example="manyeyes privacy audit --epsilon 2 --rounds 8")
     audited.add_argument("--epsilon", type=float, default=2.0, help="of the guarantee (%(default)s)")
     audited.add_argument("--delta", type=float, default=1e-5, help="of the guarantee (%(default)s)")
     audited.add_argument("--users", type=int, default=200, help="users in addition to the canaries (%(default)s)")

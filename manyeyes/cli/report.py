@@ -10,10 +10,13 @@ from manyeyes.training.run_record import find_runs
 
 HELP = """RUN is a run's folder, NAME=FOLDER to give it another name, or a folder of runs such as a sweep's. Runs that
 differ only in their seed are drawn as one curve with a band."""
+EXAMPLE = "manyeyes report fedavg=runs/first fedvc=runs/second --out report.html"
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("manyeyes report", description="Runs on one self-contained HTML page.", epilog=HELP)
+    parser = Parser(
+        "manyeyes report", description="Runs on one self-contained HTML page.", epilog=HELP, example=EXAMPLE
+    )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")
     parser.add_argument("--out", type=Path, help="the page (report.html in the run's folder, or here for several runs)")
     parser.add_argument("--title", default="", help="its heading")

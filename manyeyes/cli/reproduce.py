@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from argparse import SUPPRESS, RawDescriptionHelpFormatter
+from argparse import SUPPRESS
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from manyeyes.config.compose import compose_config
 from manyeyes.core.population import Population, with_caveats
 from manyeyes.core.registry import options_of
 from manyeyes.data.store.reader import read_caveats
-from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibit
+from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibits
 from manyeyes.papers.choices import CHOICES, open_choices
 from manyeyes.papers.comparison import compare, comparison_table, notes_by_row, numbered_notes
 from manyeyes.papers.document import write
@@ -30,7 +30,8 @@ from manyeyes.report.population import show
 from manyeyes.report.table import Table
 
 USAGE = """manyeyes reproduce --list
-       manyeyes reproduce PAPER.NAME [--plan | --show] [option=value ...]"""
+       manyeyes reproduce PAPER.NAME [--plan | --show] [option=value ...]
+       manyeyes reproduce PAPER [--plan | --show] [option=value ...]     all tables and figures of a paper"""
 DESCRIPTION = """Train the runs that a table or figure of a paper needs, and print the paper's numbers next to the measured ones.
 Finished runs are not trained again, stopped runs are resumed, and a run that fails does not stop the others. The
 tables and figures of a paper share their runs."""
@@ -47,20 +48,24 @@ def main(argv: list[str]) -> int:
         _print_list()
         return 0
     if len(keys) != 1 or args.list:
-        raise ValueError(f"Name one table or figure, such as hsu2020.table2, not {len(keys)}; --list stands alone.")
+        raise ValueError(
+            f"Name one table or figure, such as hsu2020.table2, or one paper, not {len(keys)}; --list stands alone."
+        )
     options = _parse_options(settings)
-    exhibit = select_rows(get_exhibit(keys[0]), options)
+    exhibits = [select_rows(exhibit, options) for exhibit in get_exhibits(keys[0])]
     if args.plan:
-        _print_plan(exhibit, options)
+        for exhibit in exhibits:
+            _print_plan(exhibit, options)
         return 0
-    return _reproduce(exhibit, options, is_trained=not args.show)
+    return max(_reproduce(exhibit, options, is_trained=not args.show) for exhibit in exhibits)
 
 
 def _parser() -> Parser:
     options = "\n".join(f"  {name + '=...':<22}{declared.help}" for name, declared in OPTIONS.items())
     note = f"The paper decides all settings of manyeyes run except {', '.join(USER_SETTINGS)}."
-    parser = Parser("manyeyes reproduce", usage=USAGE, description=DESCRIPTION, epilog=f"{options}\n\n{note}")
-    parser.formatter_class = RawDescriptionHelpFormatter
+    example = "manyeyes reproduce hsu2020.table2 scale=0.1 synthetic=true"
+    epilog = f"{options}\n\n{note}"
+    parser = Parser("manyeyes reproduce", usage=USAGE, description=DESCRIPTION, epilog=epilog, example=example)
     parser.add_argument("arguments", nargs="*", help=SUPPRESS)
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--list", action="store_true", help="list every table and figure")

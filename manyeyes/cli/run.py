@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
         if is_config_error(error):
             raise ValueError(format_error(error, overrides)) from None
         raise
-    if len(failures) == 1:
+    if failures and not {"--multirun", "-m"} & set(flags):
         raise failures[0]
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)

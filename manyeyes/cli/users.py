@@ -12,7 +12,8 @@ TERMINAL_WIDTH = 140  # characters
 
 def main(argv: list[str]) -> int:
     """Print a row for each run, two if its clients personalize the model, and write the table and a chart."""
-    parser = Parser("manyeyes users", description="The score of each user in one or more runs.")
+    description, example = "The score of each user in one or more runs.", "manyeyes users fedavg=runs/a ditto=runs/b"
+    parser = Parser("manyeyes users", description=description, example=example)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders; NAME=FOLDER gives one a name")
     parser.add_argument("--out", type=Path, default="users.svg", help="chart, .svg or .png; its table is next to it")
     args = parser.parse_args(argv)

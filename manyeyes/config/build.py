@@ -1,6 +1,6 @@
 """What settings describe: the algorithm, population, model and options of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -9,11 +9,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from manyeyes.components import PoissonSampler, SizeWeightedSampler, WeightByExamples, WeightUniformly
 from manyeyes.components.samplers import too_large_cohort
 from manyeyes.config.groups import GROUPS, NO_COMPONENT
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import Registration, build, instantiate
+from manyeyes.core.registry import Registration, build, describe, instantiate
 from manyeyes.core.rng import derive_key
 from manyeyes.data.partition import repartition
 from manyeyes.data.preprocess import Preprocess
@@ -32,7 +33,35 @@ def build_algorithm(config: Config) -> Algorithm:
     components: dict[str, Any] = {slot: _build_optional(slot, settings[slot]) for slot in SLOTS if settings.get(slot)}
     if "sources" in settings:  # in a run's folder, every slot is described in full
         return Algorithm(**{**dict.fromkeys(SLOTS), **components})
-    return replace(build("algorithm", settings["algorithm"]), **components)
+    algorithm = replace(build("algorithm", settings["algorithm"]), **components)
+    return replace(algorithm, **_needed_for_privacy(algorithm, components))
+
+
+def privacy_notes(config: Config) -> list[str]:
+    """Return a sentence for each component of the named algorithm that `privacy` replaces in `build_algorithm`."""
+    settings = plain(config)
+    if "sources" in settings or not settings.get("privacy"):
+        return []
+    named, adapted, notes = build("algorithm", settings["algorithm"]), build_algorithm(settings), []
+    for slot in ("sampler", "client_weighting"):
+        old, new = getattr(named, slot), getattr(adapted, slot)
+        if not settings.get(slot) and old != new:
+            choice, privacy = describe(slot, new)["name"], settings["privacy"]["name"]
+            old_choice, algorithm = describe(slot, old)["name"], settings["algorithm"]["name"]
+            notes.append(f"privacy={privacy} sets {slot}={choice} instead of {algorithm}'s {slot}={old_choice}.")
+    return notes
+
+
+def _needed_for_privacy(algorithm: Algorithm, chosen: Container[str]) -> dict[str, Any]:
+    """Return what private training needs in the slots that the settings leave to the named algorithm."""
+    if algorithm.privacy is None:
+        return {}
+    covered, needed = algorithm.privacy.covered, dict[str, Any]()
+    if "client_weighting" not in chosen and isinstance(algorithm.client_weighting, WeightByExamples):
+        needed["client_weighting"] = WeightUniformly()
+    if "sampler" not in chosen and isinstance(algorithm.sampler, SizeWeightedSampler):
+        needed["sampler"] = PoissonSampler(algorithm.sampler.cohort_size)
+    return {slot: part for slot, part in needed.items() if type(part) in covered.get(slot, ())}
 
 
 def ignored_options(config: Config) -> dict[str, str]:

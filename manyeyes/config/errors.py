@@ -41,7 +41,7 @@ def format_error(error: BaseException, overrides: Iterable[str] = ()) -> str:
     messages, cause = [str(error)], error.__cause__
     while cause is not None:
         messages, cause = [*messages, str(cause)], cause.__cause__
-    sentence = _format_setting_error("\n".join(messages), set(setting_names(overrides)))
+    sentence = _format_setting_error("\n".join(messages), [*setting_names(overrides)])
     return sentence or ": ".join(message.partition("\n")[0] for message in messages)
 
 
@@ -56,7 +56,7 @@ def _format_missing_choice(error: MissingConfigException) -> str:
     return f"Unknown {name} {choice!r}{suggestion(choice, known)}: choose {', '.join(known)}{own}."
 
 
-def _format_setting_error(text: str, known: set[str]) -> str:
+def _format_setting_error(text: str, known: list[str]) -> str:
     """Return the sentence for what Hydra and OmegaConf say of one setting, or an empty string."""
     if match := re.search(r"Could not override '([^']+)'|Could not find '([^']+)'|full_key: ([^\s[]+)", text):
         name = match[1] or match[2] or match[3]
@@ -75,7 +75,7 @@ def _format_setting_error(text: str, known: set[str]) -> str:
 
 def unknown_setting(name: str, known: Iterable[str] | None = None) -> str:
     """Return the sentence for a setting that does not exist, or that the chosen component does not have."""
-    known = set(setting_names() if known is None else known)
+    known = dict.fromkeys(setting_names() if known is None else known)
     group = GROUPS.get(name.partition(".")[0])
     if name not in known or group is None:
         return f"Unknown setting `{name}`{suggestion(name, known)}. Run `manyeyes run --help` for the list."

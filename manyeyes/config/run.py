@@ -25,8 +25,8 @@ from manyeyes.training.config import RunConfig
 from manyeyes.training.loop import Interrupted
 from manyeyes.training.result import Result
 from manyeyes.training.run_checksums import check_text
-from manyeyes.training.run_files import CAVEATS_KEY, CONFIG_FILE, check_version
-from manyeyes.training.run_folder import unused_path
+from manyeyes.training.run_files import CAVEATS_KEY, CONFIG_FILE, METRICS_FILE, check_version
+from manyeyes.training.run_folder import read_events, unused_path
 from manyeyes.training.train import train
 
 ALWAYS_DESCRIBED = ("preprocess", "engine", "trackers", "callbacks", "metrics")  # of a run, in its folder
@@ -56,13 +56,25 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
 def _train_composed(config: DictConfig) -> Result:
     """Train a run as Hydra has composed it: a new one, or one that is resumed."""
     if config.resume:
-        folder = Path(config.resume)
-        return train_from(resumed_settings(folder, config, HydraConfig.get().overrides.task), folder, resume=True)
+        return _resume(Path(config.resume), config)
     for option, slot in build.ignored_options(config).items():
         print(
             f"algorithm.{option} has no effect, because {slot} is replaced: set the options of {slot}.", file=sys.stderr
         )
+    for note in build.privacy_notes(config):
+        print(note, file=sys.stderr)
     return train_from(config, _new_folder(config))
+
+
+def _resume(folder: Path, config: DictConfig) -> Result:
+    """Continue a run; of one that was complete, say that nothing was trained."""
+    settings = resumed_settings(folder, config, HydraConfig.get().overrides.task)
+    events = read_events(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []
+    result = train_from(settings, folder, resume=True)
+    if events and result.events[-1]["round"] == (last := events[-1]["round"]):
+        fix = "" if settings.get("privacy") else f": add rounds=N with N above {last} to continue it"
+        print(f"The run in {folder} was complete after round {last}, and nothing was trained{fix}.", file=sys.stderr)
+    return result
 
 
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:

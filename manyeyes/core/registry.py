@@ -20,6 +20,8 @@ from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_
 
 import numpy as np
 
+from manyeyes.core.synonyms import find_synonym
+
 T = TypeVar("T")
 C = TypeVar("C")
 OptionSource = Callable[..., Any] | tuple[Callable[..., Any], str]  # what declares an option, and its name there
@@ -320,9 +322,11 @@ def source_hash(component: Any) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[Any]) -> str:
-    """Return " (did you mean 'x'?)" for the nearest known name, or an empty string."""
-    close = get_close_matches(name, map(str, known), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    """Return " (did you mean 'x'?)" for the known name that means the same or is the nearest, or an empty string."""
+    names, option = [*map(str, known)], name.rpartition(".")[2]
+    same = [known_name for known_name in names if known_name.rpartition(".")[2] == option and known_name != option]
+    nearest = find_synonym(name, names) or next(iter(same or get_close_matches(name, names, 1)), None)
+    return f" (did you mean {nearest!r}?)" if nearest else ""
 
 
 def _call(factory: Callable[..., Any], options: Mapping[str, Any], setting: str, label: str) -> Any:

@@ -9,7 +9,7 @@ from manyeyes.papers.scaling import on_synthetic_data, scale
 
 __all__ = [
     "EXHIBITS", "DatasetRecipe", "Exhibit", "ExhibitRow", "PrintedValue", "RunRecipe",
-    "get_exhibit", "on_synthetic_data", "scale",
+    "get_exhibit", "get_exhibits", "on_synthetic_data", "scale",
 ]  # fmt: skip
 
 EXHIBITS = {exhibit.key: exhibit for exhibit in (*flair.EXHIBITS, *hsu2020.EXHIBITS, *fedper.EXHIBITS)}
@@ -20,3 +20,8 @@ def get_exhibit(key: str) -> Exhibit:
     if key not in EXHIBITS:
         raise ValueError(f"Unknown table or figure {key!r}: choose {', '.join(EXHIBITS)}.")
     return EXHIBITS[key]
+
+
+def get_exhibits(key: str) -> list[Exhibit]:
+    """Return one table or figure, or all of a paper's by its name, such as "fedper"."""
+    return [exhibit for exhibit in EXHIBITS.values() if exhibit.paper == key] or [get_exhibit(key)]

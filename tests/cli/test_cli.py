@@ -18,7 +18,7 @@ from manyeyes.training.loop import Interrupted
 
 COMMANDS = (
     *("run", "reproduce", "flair", "fedper", "report", "users", "data", "privacy", "flower", "estimate", "dashboard"),
-    *("demo", "doctor"),
+    *("demo", "doctor", "completion"),
 )
 
 
@@ -80,13 +80,14 @@ def test_a_users_own_command_runs_by_import_path(command: Any, tmp_path: Path, m
 
 def test_a_command_without_arguments_refuses_arguments(command: Any) -> None:
     outcome = command("demo", "fast")
-    assert (outcome.code, outcome.err) == (1, "manyeyes: demo takes no arguments, and got fast\n")
+    sentence = "manyeyes: unrecognized arguments: fast (see manyeyes demo --help)\n"
+    assert (outcome.code, outcome.err) == (2, sentence)
 
 
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
-        (ValueError("lr is -1: it must be a number above 0"), 1, "lr is -1: it must be a number above 0"),
+        (ValueError("lr is -1: it must be a number above 0"), 2, "lr is -1: it must be a number above 0"),
         (DivergenceError("no client returned a finite update"), 1, "no client returned a finite update"),
         (OSError(28, "No space left on device", "a/model"), 1, "a/model: No space left on device"),
         (OSError(28, "No space left on device"), 1, "a file: No space left on device"),

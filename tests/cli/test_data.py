@@ -80,7 +80,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
 def test_raw_files_are_not_overwritten(tmp_path: Path, command: Any) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     outcome = command("data", "synthesize", "cifar10", "--raw", ".", *SMALL)
-    assert (outcome.code, outcome.err) == (1, "manyeyes: . is not empty: choose a new folder\n")
+    assert (outcome.code, outcome.err) == (2, "manyeyes: . is not empty: choose a new folder\n")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -95,7 +95,7 @@ def test_labels_without_a_class_are_refused_in_one_sentence(tmp_path: Path, comm
     manifest = Manifest("store", images, np.arange(2), np.array(["a", "b"]), split, labels)
     write_store(manifest, tmp_path / "store", 32)
     outcome = command("data", "inspect", "store", "--task", "fine")
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert outcome.err.startswith("manyeyes: store has no classes in the labels of --task=fine")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 

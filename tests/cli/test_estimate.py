@@ -107,6 +107,6 @@ def test_a_partitioner_decides_the_users() -> None:
 )
 def test_a_mistake_is_one_sentence(command: Callable[..., Any], arguments: tuple[str, ...], reason: str) -> None:
     outcome = command("estimate", *TINY, *arguments)
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert outcome.err.startswith("manyeyes: ")
     assert reason in outcome.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from manyeyes.data.partition import ClassPartitioner, repartition
 from manyeyes.data.store.reader import open_population
 from manyeyes.training.run_folder import read_events
 
+README_FILE = Path(__file__).resolve().parents[2] / "shared" / "seeds" / "fedper-baseline-readme.md"
 README = [
     "--multirun",
     "--config_name",
@@ -66,6 +68,23 @@ def test_the_command_of_the_readme_is_a_sweep(translate: Callable[..., dict[str,
         "rounds": "50",
     }
     assert {name: settings[name] for name in expected} == expected
+
+
+def test_every_command_of_the_readme_is_translated(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not README_FILE.exists():
+        pytest.skip(f"needs {README_FILE}, which is not part of the project")
+    calls: list[list[str]] = []
+
+    def receive(argv: list[str]) -> int:
+        calls.append(argv)
+        return 0
+
+    monkeypatch.setattr(run, "main", receive)
+    monkeypatch.setattr(fedper_command, "_prepare_data", lambda *args: None)
+    commands = re.findall(r"python -m fedper\.main(.*)", README_FILE.read_text())
+    assert len(commands) == 3
+    assert [fedper_command.main(shlex.split(command, comments=True)) for command in commands] == [0, 0, 0]
+    assert len(calls) == 1 + 2 + 2  # a sweep with FedPer is two: FedAvg has no number of head layers
 
 
 def test_algorithms_without_a_head_are_a_sweep_without_its_number_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +159,7 @@ def test_a_flag_keeps_its_value(translate: Callable[..., dict[str, str]]) -> Non
 )
 def test_a_mistake_is_one_sentence(argv: list[str], sentence: str, command: Any) -> None:
     outcome = command("fedper", *argv)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert re.match(f"manyeyes: {sentence}", outcome.err), outcome.err
     assert outcome.err.count("\n") == 1
 
@@ -155,7 +174,7 @@ def cifar(command: Any, tmp_path: Path) -> Path:
 
 def test_no_clients_are_refused(command: Any, cifar: Path) -> None:
     outcome = command("fedper", "--raw", "raw", *SMALL, *UNCROPPED, "model=lenet", "num_clients=0")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err == "manyeyes: partitioner.num_clients is 0: set it to a whole number of at least 1\n"
 
 
@@ -203,9 +222,9 @@ def test_both_models_on_synthetic_images_in_the_format_of_flickr_aes(command: An
     assert (tmp_path / "run" / "per_user.csv").read_text().startswith("user,examples,accuracy\nworker0")
 
 
-@pytest.mark.slow
-def test_the_module_is_the_command(spawn: Callable[..., subprocess.Popen[str]]) -> None:
-    out, _ = spawn("-m", "manyeyes.fedper", "--help").communicate(timeout=60)
+@pytest.mark.parametrize("module", ["manyeyes.fedper", "manyeyes.fedper.main"])
+def test_the_module_is_the_command(spawn: Callable[..., subprocess.Popen[str]], module: str) -> None:
+    out, _ = spawn("-m", module, "--help").communicate(timeout=60)
     assert out.startswith("usage: manyeyes fedper")
 
 

@@ -113,7 +113,7 @@ def test_own_settings_take_precedence(translate: Callable[..., dict[str, str]]) 
 )
 def test_a_mistake_is_one_sentence(argv: list[str], sentence: str, command: Any) -> None:
     outcome = command("flair", *argv)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert sentence in outcome.err
     assert outcome.err.count("\n") == 1
 
@@ -145,7 +145,7 @@ def test_the_command_of_the_readme_on_synthetic_images(command: Any, tmp_path: P
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]["path"] == "data/flair"
 
 
-@pytest.mark.slow
-def test_the_module_is_the_command(spawn: Callable[..., subprocess.Popen[str]]) -> None:
-    out, _ = spawn("-m", "manyeyes.flair", "--help").communicate(timeout=60)
+@pytest.mark.parametrize("module", ["manyeyes.flair", "manyeyes.flair.main"])
+def test_the_module_is_the_command(spawn: Callable[..., subprocess.Popen[str]], module: str) -> None:
+    out, _ = spawn("-m", module, "--help").communicate(timeout=60)
     assert out.startswith("usage: manyeyes flair")

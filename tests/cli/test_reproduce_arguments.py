@@ -36,6 +36,14 @@ def test_a_plan_trains_nothing(capsys: Any) -> None:
     assert list(Path().iterdir()) == []
 
 
+def test_a_paper_stands_for_all_of_its_tables_and_figures(capsys: Any) -> None:
+    assert reproduce.main(["fedper", "seeds=1", "--plan"]) == 0
+    runs = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("empty")}
+    recipes = [run for exhibit in EXHIBITS.values() if exhibit.paper == "fedper" for run in exhibit.runs]
+    assert runs == {f"runs/fedper/{run.name}/0" for run in recipes}
+    assert {run.split("-")[0] for run in runs} == {"runs/fedper/mobilenet_v1", "runs/fedper/resnet34"}
+
+
 def test_the_list_names_every_exhibit(capsys: Any) -> None:
     assert reproduce.main(["--list"]) == 0
     out = capsys.readouterr().out

@@ -154,7 +154,7 @@ def test_a_folder_that_has_a_run_is_refused(command: Any, tiny: tuple[str, ...])
     assert command("run", *tiny, "rounds=1", "folder=run").code == 0
     outcome = command("run", *tiny, "rounds=1", "folder=run")
     expected = "manyeyes: run already has a run: continue it with resume=run, or choose another folder.\n"
-    assert (outcome.code, outcome.err) == (1, expected)
+    assert (outcome.code, outcome.err) == (2, expected)
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_damaged_settings_of_a_resumed_run_are_named(tmp_path: Path, command: An
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(content)
     outcome = command("run", "resume=run")
-    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert outcome.err.startswith("manyeyes: run")
     assert "damaged" in outcome.err
 
@@ -243,7 +243,7 @@ def test_a_run_of_an_earlier_version_is_refused_and_not_changed(
     (tmp_path / "run" / "config.yaml").write_text("rounds: 2\nalgorithm: {name: fedavg, cohort: 3}\n")
     outcome = command(*argv)
     expected = "manyeyes: run is a run of an earlier version of manyeyes: train it again with this one.\n"
-    assert (outcome.code, outcome.out, outcome.err) == (1, "", expected)
+    assert (outcome.code, outcome.out, outcome.err) == (2, "", expected)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml", "population.json"]
 
 
@@ -267,7 +267,7 @@ def test_a_setting_that_cannot_change_in_a_resumed_run_is_refused(tmp_path: Path
     (tmp_path / "run" / "config.yaml").write_text("{rounds: 2, data: {name: store}, sources: {}}\n")
     outcome = command("run", "resume=run", override)
     name = override.partition("=")[0]
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err.startswith(f"manyeyes: {name} cannot change in a resumed run: only rounds, ")
     assert outcome.err.count("\n") == 1
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
@@ -331,7 +331,7 @@ def test_a_run_that_began_in_python_continues_on_the_command_line(tmp_path: Path
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "straight")]
     assert weights[0] == weights[1]
     outcome = command("run", "resume=copy", "rounds=4", *data, *model, own[0], "server_optimizer.alpha=0.25")
-    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
 
 
 @pytest.mark.fast_cases("overrides0", "overrides1")
@@ -348,7 +348,7 @@ def test_a_mistake_about_a_users_own_component_is_one_sentence(
     command: Any, mine: Path, overrides: tuple[str, ...], sentence: str
 ) -> None:
     outcome = command("run", *overrides)
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert sentence in outcome.err
 
 

@@ -12,6 +12,8 @@ from manyeyes.config.errors import format_error
 HELP = "Run `manyeyes run --help` for the list."
 WRONG = [
     ("ruonds=3", f"Unknown setting `ruonds` (did you mean 'rounds'?). {HELP}"),
+    ("algorithm.learning_rate=3", "Unknown setting `algorithm.learning_rate` (did you mean 'algorithm.lr'?)."),
+    ("clients_per_round=3", "Unknown setting `clients_per_round` (did you mean 'algorithm.cohort_size'?)."),
     ("algorithm.lrr=3", "Unknown setting `algorithm.lrr` (did you mean 'algorithm.lr'?)."),
     ("data.user=3", "Unknown setting `data.user` (did you mean 'data.users'?)."),
     ("+new=3", "Unknown setting `new`"),
@@ -97,7 +99,7 @@ def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
     if override.startswith("resume="):
         arguments = [override]
     outcome = command("run", *arguments)
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("manyeyes: ")
     assert outcome.err.index("\n") == len(outcome.err) - 1
     assert sentence in outcome.err
@@ -123,7 +125,7 @@ def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
             ),
             "set aggregator=none or privacy=none",
         ),
-        (("privacy=central", "privacy.noise_multiplier=1"), "set client_weighting=uniform"),
+        (("privacy=central", "client_weighting=examples"), "set client_weighting=uniform"),
     ],
 )
 def test_an_invalid_combination_is_one_sentence(
@@ -131,7 +133,7 @@ def test_an_invalid_combination_is_one_sentence(
 ) -> None:
     small = ("data.users=40", "data.images_per_user=2") if "data=" not in overrides[0] else ()
     outcome = command("run", "model=linear", *small, *overrides)
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert sentence in outcome.err
     assert outcome.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -140,7 +142,7 @@ def test_an_invalid_combination_is_one_sentence(
 @pytest.mark.slow
 def test_a_model_that_memory_cannot_hold_is_refused_in_a_sentence(tmp_path: Path, command: Any) -> None:
     outcome = command("run", "model=lenet", "model.width=2000000")
-    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert outcome.err.startswith(
         "manyeyes: This machine has too little memory for this run: make algorithm.batch_size"
     )

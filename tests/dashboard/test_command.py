@@ -49,7 +49,7 @@ def test_a_port_in_use_is_one_sentence(root: Path, command: Callable[..., Any]) 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         outcome = command("dashboard", str(root), "--port", str(port))
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err == f"manyeyes: Port {port} is in use: choose another with --port (0: any free port).\n"
 
 
@@ -68,4 +68,4 @@ def test_a_port_in_use_is_one_sentence(root: Path, command: Callable[..., Any]) 
 )
 def test_a_mistake_is_one_sentence(command: Callable[..., Any], arguments: list[str], message: str) -> None:
     outcome = command("dashboard", *arguments)
-    assert (outcome.code, outcome.err) == (1, f"manyeyes: {message}\n")
+    assert (outcome.code, outcome.err) == (2, f"manyeyes: {message}\n")

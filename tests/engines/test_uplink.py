@@ -139,5 +139,5 @@ def test_a_wrong_setting_is_one_sentence(
     command: Callable[..., Any], tiny: tuple[str, ...], overrides: tuple[str, ...], reason: str
 ) -> None:
     result = command("run", *tiny, *overrides, "rounds=1")
-    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert (result.code, result.err.count("\n")) == (2, 1)
     assert reason in result.err

@@ -58,7 +58,7 @@ def flip_resumed_run(root: Path, count: int) -> Tally:
         shutil.rmtree(run)
         shutil.copytree(backup, run)
         outcome = start(resume_command(root))
-        if outcome.code == 1 and name in outcome.err and outcome.err.count("\n") == 1:
+        if outcome.code in (1, 2) and name in outcome.err and outcome.err.count("\n") == 1:
             ending = NAMED
         elif outcome.code == 0 and f"{name} is damaged" in outcome.err:
             ending = NAMED  # the client starts again

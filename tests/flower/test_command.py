@@ -52,7 +52,7 @@ def test_settings_that_cannot_be_federated_are_refused_and_nothing_is_written(
     command: Command, tmp_path: Path, argv: tuple[str, ...], message: str
 ) -> None:
     outcome = command("flower", "init", "app", *argv)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert message in outcome.err
     assert not (tmp_path / "app").exists()
 
@@ -62,7 +62,7 @@ def test_a_folder_that_is_not_empty_is_left_unchanged(command: Command, tmp_path
     (tmp_path / "full" / "file").touch()
     for argv in (("init", "full"), ("keys", "full"), ("split", "full", "data.users=2", "data.images_per_user=4")):
         outcome = command("flower", *argv)
-        assert (outcome.code, "full is not empty" in outcome.err) == (1, True)
+        assert (outcome.code, "full is not empty" in outcome.err) == (2, True)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
 
 

@@ -64,5 +64,5 @@ def test_the_reference_engine_and_reports_need_no_function_of_posix(tmp_path: Pa
     outcome = command("report", "run")
     assert (outcome.returncode, outcome.stderr) == (0, "")
     outcome = command(*run[:-1], "folder=other", "engine=multiprocess")
-    assert outcome.returncode == 1
+    assert outcome.returncode == 2
     assert "engine=multiprocess does not support this system, which cannot fork a process" in outcome.stderr

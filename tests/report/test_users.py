@@ -100,4 +100,4 @@ def test_the_command_prints_a_table_and_writes_a_chart(command: Any, folder: Pat
 def test_two_runs_with_one_name_are_refused(command: Any, folder: Path) -> None:
     outcome = command("users", f"mine={folder}", f"mine={folder}", "--out", "two.png")
     assert outcome.err == "manyeyes: Two runs are called mine: give each a name of its own, as NAME=FOLDER.\n"
-    assert (outcome.code, Path("two.png").exists()) == (1, False)
+    assert (outcome.code, Path("two.png").exists()) == (2, False)

@@ -268,6 +268,6 @@ def test_the_command_refuses_in_one_sentence(
     command: Callable[..., Any], tiny: tuple[str, ...], args: tuple[str, ...], message: str
 ) -> None:
     outcome = command("run", *tiny, *args, "rounds=2", "folder=out")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert message in outcome.err
     assert [line for line in outcome.err.splitlines() if message in line] == outcome.err.splitlines()[-1:]
