@@ -1,0 +1,108 @@
+"""The examples of the README and the documentation: Python blocks run, and commands have settings and flags that exist."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import manyeyes.training.train
+from manyeyes.cli import COMMANDS, command
+from manyeyes.cli.parser import Parser
+from manyeyes.config.compose import compose_config
+
+ROOT = Path(__file__).parents[1]
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
+OWN_TEST = ("docs/extending.md",)  # its files and commands run in test_extending.py
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+CODE = re.compile(r"^```\n(.*?)^```|^ {4}(?=manyeyes |torchrun )(.*?)(?=\n\S|\n\n|\Z)", re.M | re.S)
+MAX_ROUNDS = 2  # of a training in an example
+VARIABLES = {
+    "$DATA": "data.users=200 data.images_per_user=20 data.coarse=4 data.fine=8",
+    "$SETTINGS": "'model=linear rounds=2'",
+    "$PWD": "here",
+    "$alpha": "0.1",
+    "data=NAME": "data=cifar10",
+    "algorithm=NAME": "algorithm=fedavg",
+}
+GIVEN = {  # what a page says that its reader has
+    "docs/data.md": {
+        "grey": np.zeros((20, 28, 28), np.uint8),
+        "digit": np.arange(20) % 10,
+        "writer": np.arange(20) // 5,
+    }
+}
+LEAF_FILE = {"user_data": {"f0001_41": {"x": [[0.5] * 784], "y": [3]}}}
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield each command of a page on one line, without the comment behind it; a synopsis is left out."""
+    for block in CODE.finditer(text):
+        for line in re.sub(r" *\\\n\s*", " ", block[1] or block[2]).splitlines():
+            example = re.split(r"\s{2,}|\s#", line.strip())[0]
+            is_synopsis = " [" in example or "..." in example or " (" in example
+            if example.startswith("manyeyes ") and not is_synopsis:
+                yield example
+
+
+EXAMPLES = [(page, one) for page, text in PAGES.items() if page not in OWN_TEST for one in commands(text)]
+
+
+class Parsed(Exception):
+    """The arguments of a command were accepted."""
+
+
+@pytest.fixture
+def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every command stop once it has read its arguments."""
+    parse: Callable[..., Any] = Parser.parse_args
+
+    def parse_args(self: Parser, *args: Any, **options: Any) -> Any:
+        parse(self, *args, **options)
+        raise Parsed
+
+    monkeypatch.setattr(Parser, "parse_args", parse_args)
+
+
+def first_values(overrides: list[str]) -> list[str]:
+    """Return the settings of the first run of a sweep."""
+    settings = [one for one in overrides if "=" in one and not one.startswith(("hydra", "-", "resume="))]
+    return [one if "[" in one else one.partition(",")[0] for one in settings]
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=[f"{page}: {example}"[:90] for page, example in EXAMPLES])
+def test_a_command_has_settings_and_flags_that_exist(page: str, example: str, parse_only: None) -> None:
+    for name, value in VARIABLES.items():
+        example = example.replace(name, value)
+    _, name, *args = shlex.split(example)
+    if ":" in name or any(":" in arg and "=" in arg and "my" in arg for arg in args):
+        return  # a user's own component, which the page does not define
+    assert name in COMMANDS
+    if name in ("run", "estimate") and "--help" not in args:
+        compose_config(first_values(args))
+    elif name not in ("run", "estimate", "reproduce", "fedper", "flair", "doctor", "demo"):
+        with pytest.raises(Parsed):
+            command(name)(args)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if PYTHON.search(text) and page not in OWN_TEST])
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each training is cut to two rounds."""
+    train: Callable[..., Any] = manyeyes.training.train.train
+
+    def train_briefly(*args: Any, **options: Any) -> Any:
+        return train(
+            *args, **options | {"rounds": min(options.get("rounds", MAX_ROUNDS), MAX_ROUNDS), "progress": False}
+        )
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(manyeyes.training.train, "train", train_briefly)
+    (tmp_path / "all_data_0.json").write_text(json.dumps(LEAF_FILE))
+    names: dict[str, Any] = dict(GIVEN.get(page, {}))
+    for block in PYTHON.findall(PAGES[page]):
+        exec(compile(block, page, "exec"), names)
