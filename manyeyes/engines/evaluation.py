@@ -42,6 +42,9 @@ class Evaluator(Protocol):
     def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> Score:
         """Score users' own models, by client id, on their own examples."""
 
+    def outputs(self, weights: Tensor, examples: Ints) -> Tensor | None:
+        """Return the outputs of the shared model [N, C]; None where the examples are on other machines."""
+
 
 @dataclass(eq=False)
 class LocalEvaluator:
@@ -85,6 +88,14 @@ class LocalEvaluator:
         users = {client_id: user for user, client_id in enumerate(self.population.user_ids.tolist())}
         scores = (self._scores(model, self.population.examples(users[client_id])) for client_id, model in models)
         return self._merge(chain.from_iterable(scores))
+
+    @torch.no_grad()
+    def outputs(self, weights: Tensor, examples: Ints) -> Tensor:
+        """Return the outputs of the shared model for examples that this process has [N, C]."""
+        self.model.module.eval()
+        batches = [examples[first : first + self.batch_size] for first in range(0, len(examples), self.batch_size)]
+        with deterministic_kernels(self.precision):
+            return torch.cat([self._outputs(weights, batch)[0].clone() for batch in batches])
 
     def _merge(self, scores: Iterable[Score]) -> Score:
         """Return the sum over this process's scores and those of the others."""

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message, MessageType
 from torch import Tensor
 
-from manyeyes.core.population import Population
+from manyeyes.core.population import Ints, Population
 from manyeyes.core.state import ClientStates
 from manyeyes.engines.base import SINGLE_PROCESS
 from manyeyes.engines.evaluation import Score
@@ -57,6 +57,9 @@ class GridEvaluator:
 
     def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> NoReturn:
         raise NotImplementedError("the server of a federation sends no client a model of its own")
+
+    def outputs(self, weights: Tensor, examples: Ints) -> None:
+        """Return nothing: the images stay with the clients."""
 
     def _read_reply(self, message: Message, member: Member, limit: int) -> Accuracy:
         """Return the score of a reply, which counts as one of at most `limit` images."""

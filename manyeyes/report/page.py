@@ -55,11 +55,13 @@ class Image:
     format: str  # png or jpeg
     alt: str
     width: int = PIXELATED_BELOW
+    caption: Sequence[str] = ()  # lines
 
     def html(self) -> str:
         source = f"data:image/{self.format};base64,{base64.b64encode(self.data).decode()}"
         style = ' class="pixelated"' if self.width < PIXELATED_BELOW else ""
-        return f'<img{style} alt="{escape(self.alt)}" src="{source}">'
+        caption = f"<small>{'<br>'.join(map(escape, self.caption))}</small>" if self.caption else ""
+        return f'<img{style} alt="{escape(self.alt)}" src="{source}">{caption}'
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from manyeyes.report.curves import (
     metrics,
 )
 from manyeyes.report.details import classes_section, data_section, users_section
+from manyeyes.report.examples import examples_section
 from manyeyes.report.export import write_charts
 from manyeyes.report.findings import findings
 from manyeyes.report.overview import best_model_note, notes, summary, training_charts
@@ -32,7 +33,7 @@ def sections(runs: list[RunRecord], extra: Sequence[Section] = ()) -> list[Secti
         title = label[0].upper() + label[1:]
         chart = metric_chart(groups, names[0], title, _explorer_caption(runs), name="curves")
         content.append(Section("Curves", [ChartGrid([chart], explorer(runs)), training_charts(groups)]))
-    details = [classes_section(groups), users_section(groups), data_section(groups)]
+    details = [examples_section(groups), classes_section(groups), users_section(groups), data_section(groups)]
     details += [privacy_section(groups), speed_section(groups), reproduction_section(runs)]
     first, last = ([s.with_caveat(data_caveat(runs)) for s in part if s is not None] for part in (content, details))
     return [*first, *extra, *last]

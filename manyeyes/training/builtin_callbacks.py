@@ -15,9 +15,17 @@ from manyeyes.core.registry import check_options, describe, option, register, su
 from manyeyes.engines.evaluation import Evaluator, Score
 from manyeyes.metrics import PERSONALIZED, MultiLabelScores, result_info
 from manyeyes.training.callbacks import Callback, TrainingRun
+from manyeyes.training.example_images import example_images, sampled_examples
 from manyeyes.training.headline import headline_metric, shared_metric
 from manyeyes.training.result import Result
-from manyeyes.training.run_files import CLIENTS_FILE, PER_CLASS_FILE, PER_USER_FILE, PRIVACY_FILE, Event
+from manyeyes.training.run_files import (
+    CLIENTS_FILE,
+    EXAMPLE_IMAGES_FILE,
+    PER_CLASS_FILE,
+    PER_USER_FILE,
+    PRIVACY_FILE,
+    Event,
+)
 from manyeyes.training.run_folder import RunFolder
 from manyeyes.training.withholding import are_training_users, withholds_statistics
 
@@ -99,10 +107,10 @@ class EarlyStopping(Callback):
 
 
 class FinalReports(Callback):
-    """Writes `per_class.csv` and `per_user.csv` at the end of a run, and `privacy.json` if it is private.
+    """Writes `per_class.csv`, `per_user.csv` and `example_images.json` at the end, and `privacy.json` of a private run.
 
-    A private run that evaluates users whom it was trained on writes neither, unless `unprotected_statistics` is set: a
-    class may be that of a single user.
+    A private run writes no images. If it evaluates users whom it was trained on, it writes no scores either, unless
+    `unprotected_statistics` is set: a class may be that of a single user.
     """
 
     def on_train_end(self, run: TrainingRun, result: Result) -> None:
@@ -122,6 +130,16 @@ class FinalReports(Callback):
             if not (withholds and are_training_users(population, run.population)):
                 folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population, result.personalized))
                 folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))
+            if privacy is None and result.personalized is None and run.config.example_images:
+                _write_example_images(folder, run.evaluator, state.weights, run.config.seed)
+
+
+def _write_example_images(folder: RunFolder, evaluator: Evaluator, weights: torch.Tensor, seed: int) -> None:
+    examples = sampled_examples(evaluator.population, seed)
+    outputs_NC = evaluator.outputs(weights, examples)
+    if outputs_NC is not None:
+        content = example_images(evaluator.population, examples, outputs_NC.cpu().numpy())
+        folder.write_json(EXAMPLE_IMAGES_FILE, content)
 
 
 def per_class_table(score: Score, population: Population, personalized: Score | None = None) -> str:

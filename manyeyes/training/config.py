@@ -23,6 +23,7 @@ class RunConfig:
     max_local_batches: int = option(0, "stop when the largest clients' batches sum to this; 0: no limit", minimum=0)
     checkpoint_seconds: float = option(60.0, "seconds between checkpoints", minimum=0)
     client_state_cache_mib: int = option(1024, "MiB of client states in memory; the rest are on disk", minimum=0)
+    example_images: bool = option(True, "keep a few evaluated images for the report; never with privacy")
     unprotected_statistics: bool = option(False, "with privacy: record losses, counts and times of training users too")
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ CLIENTS_FILE = "clients.json"  # the client id of each user who has a personal m
 MODEL_FILE = "model.safetensors"  # of a finished run
 PER_CLASS_FILE = "per_class.csv"
 PER_USER_FILE = "per_user.csv"
+EXAMPLE_IMAGES_FILE = "example_images.json"  # a few evaluated images and what the model says of them
 PRIVACY_FILE = "privacy.json"
 DIVERGED_FILE = "diverged.txt"  # why the run diverged, in one sentence
 FAILED_FILE = "failed.txt"  # why the run failed, in one sentence

@@ -1,5 +1,6 @@
 """Read run folders: settings, events, scores and status. A damaged file is named as a problem and never an error."""
 
+import base64
 import csv
 import json
 import os
@@ -36,11 +37,16 @@ Ints = NDArray[np.int64]  # not that of core.population, which imports PyTorch: 
 Floats = NDArray[np.float64]
 CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
 RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
+IMAGE_TEXTS = ("heading", "by", "class", "predicted", "format", "data")  # of an entry of EXAMPLE_IMAGES_FILE
+IMAGE_SIGNATURES = {"png": b"\x89PNG", "jpeg": b"\xff\xd8\xff"}  # how the bytes of a picture begin
+MAX_IMAGES = 100  # of a run
 NOT_COMPARED = ("folder", "resume")  # settings that say where a run is, not what it is
 AUTOMATIC_NAME = re.compile(r"\d+|\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_.*")  # of the folder of a run, or of a sweep
 NAME_SEPARATOR = " · "
 # Settings that do not tell what a run is; its name has them only if the command has.
-UNNAMED_SETTINGS = re.compile(r"(engine|trackers|sources|callbacks|checkpoint|client_state|data_caveats)\b.*")
+UNNAMED_SETTINGS = re.compile(
+    r"(engine|example_images|trackers|sources|callbacks|checkpoint|client_state|data_caveats)\b.*"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +62,7 @@ class RunRecord:
     dataset_stats: dict[str, Any] = field(default_factory=dict)
     class_rows: list[dict[str, str]] = field(default_factory=list)  # of per_class.csv
     user_rows: list[dict[str, str]] = field(default_factory=list)  # of per_user.csv
+    example_images: list[dict[str, Any]] = field(default_factory=list)
     status: Status = "empty"
     status_note: str = ""  # such as why the run diverged or failed
     problems: tuple[str, ...] = ()
@@ -171,6 +178,7 @@ def read_run(folder: Path, name: str = "") -> RunRecord:
         dataset_stats=stats,
         class_rows=reader.rows(run_files.PER_CLASS_FILE),
         user_rows=reader.rows(run_files.PER_USER_FILE),
+        example_images=reader.example_images(),
         problems=tuple(reader.problems),
     )
     status, note = read_status(folder, events[-1] if events else None, record.planned_rounds)
@@ -220,6 +228,14 @@ class _FolderReader:
         if num_invalid := len(rows) - len(valid_rows):
             self.problems.append(f"{num_invalid} rows of {file} are damaged and ignored")
         return valid_rows
+
+    def example_images(self) -> list[dict[str, Any]]:
+        """Return the images that are complete and are pictures."""
+        entries = self.mapping(run_files.EXAMPLE_IMAGES_FILE).get("images", [])
+        images = list(filter(_is_image, entries)) if isinstance(entries, list) else []
+        if not isinstance(entries, list) or len(images) < len(entries):
+            self.problems.append(f"{run_files.EXAMPLE_IMAGES_FILE} is damaged: some images are missing")
+        return images[:MAX_IMAGES]
 
     def events(self) -> list[Event]:
         """Return the events in order; damaged lines, such as the last one after a crash, are ignored."""
@@ -362,6 +378,19 @@ def _is_score(row: dict[str, str]) -> bool:
         return None not in row and int(count) == int(row["examples"]) and all(map(_is_number, map(float, values)))
     except (KeyError, TypeError, ValueError):
         return False
+
+
+def _is_image(entry: object) -> bool:
+    """Return whether an entry of EXAMPLE_IMAGES_FILE has all its texts, and a picture of the format that it names."""
+    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in IMAGE_TEXTS):
+        return False
+    numbers = (entry.get("probability"), entry.get("width"))
+    try:
+        start = base64.b64decode(entry["data"], validate=True)[:8]
+    except ValueError:
+        return False
+    is_picture = start.startswith(IMAGE_SIGNATURES.get(entry["format"], b"no such format"))
+    return is_picture and all(map(_is_number, numbers)) and isinstance(entry.get("is_correct"), bool)
 
 
 def _is_number(value: object) -> bool:

@@ -57,7 +57,14 @@ def test_the_doctor_names_each_damaged_file_of_a_run(command: Any, tiny: tuple[s
     (tmp_path / "run" / "notes.txt").write_text("mine")
     outcome = command("doctor", "run")
     assert (outcome.code, outcome.err) == (0, "")
-    names = ("checkpoint.safetensors", "checksums.json", "config.yaml", "dataset_stats.json", "environment.json")
+    names = (
+        "checkpoint.safetensors",
+        "checksums.json",
+        "config.yaml",
+        "dataset_stats.json",
+        "environment.json",
+        "example_images.json",
+    )
     checked = (*names, "metrics.jsonl", "model.safetensors", "per_class.csv", "per_user.csv")
     lines = {f"run/{name}: ok" for name in checked} | {"run/notes.txt: not checked, because it has no checksum"}
     assert set(outcome.out.splitlines()) == lines
