@@ -10,8 +10,8 @@ import numpy as np
 
 from manyeyes.io.tail import TailReader
 from manyeyes.report.downsample import downsample_minmax
+from manyeyes.training.event_columns import CUMULATIVE, MIN_LINES, EventBlock, Floats, parse_block
 from manyeyes.training.run_files import finite_numbers, parse_event
-from manyeyes.training.run_record import CUMULATIVE, Floats
 
 MAX_POINTS = 500  # of a curve
 MAX_COLUMNS = 200  # more than any run has
@@ -25,6 +25,7 @@ class Columns:
     """The numbers of one run: for each name, the values of its rows until the last known one; NaN where it is unknown."""
 
     def __init__(self, path: str) -> None:
+        self.lock = Lock()
         self._reader = TailReader(path)
         self._clear()
 
@@ -34,6 +35,10 @@ class Columns:
             is_reset, lines = self._reader.read()
             if is_reset:
                 self._clear()
+            block = parse_block(b"\n".join([*lines, b""])) if len(lines) >= MIN_LINES else None
+            if block is not None and (not self._rounds or block.rounds[0] > self._rounds[-1]):
+                self._extend(block)
+                continue
             for line in lines:
                 self._add(line)
             if not lines:
@@ -75,6 +80,15 @@ class Columns:
                 column.extend([nan] * (row - len(column)))
                 column.append(value)
 
+    def _extend(self, block: EventBlock) -> None:
+        row = len(self._rounds)
+        self._rounds.frombytes(block.rounds.tobytes())
+        for name, values in block.columns.items():
+            if name in self._columns or len(self._columns) < MAX_COLUMNS:
+                column = self._columns.setdefault(name, array("d"))
+                column.extend([nan] * (row - len(column)))
+                column.frombytes(values.tobytes())
+
     def _column(self, name: str) -> Floats:
         values = np.array(self._columns[name])
         return np.pad(values, (0, len(self._rounds) - len(values)), constant_values=nan)
@@ -91,6 +105,7 @@ class CurveCache:
         """Return the names of all columns of a metrics file, and the requested curves; None if it cannot be read."""
         with self._lock:
             columns = self.columns(path)
+        with columns.lock:  # of this run alone: a long file does not delay the curves of other runs
             try:
                 columns.refresh()
             except OSError:

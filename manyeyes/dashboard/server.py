@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import BoundedSemaphore
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,6 +24,7 @@ from manyeyes.report.chart import short_numbers
 from manyeyes.report.page import page_style, read_resource
 from manyeyes.training.run_files import ENVIRONMENT_FILE
 
+MAX_REPORTS = 4  # at a time
 MAX_REQUESTED = 64  # runs or curves in one response
 # A report contains its scripts and styles. The sandbox keeps it from sending requests to the dashboard.
 REPORT_POLICY = (
@@ -62,7 +63,8 @@ class Dashboard:
     index: RunIndex
     folder: str
     curve_cache: CurveCache = field(default_factory=CurveCache)
-    report_lock: Lock = field(default_factory=Lock)  # one at a time: a report takes much memory
+    # A slow report delays no other; there are few at a time, because each takes memory.
+    report_slots: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_REPORTS))
 
     def runs(self, request: Request) -> Response:
         changes = self.index.changes(request.query_params.get("since", ""))
@@ -92,7 +94,7 @@ class Dashboard:
         if not runs:
             return PlainTextResponse(UNKNOWN_RUN, 404)
         try:
-            with self.report_lock:
+            with self.report_slots:
                 page = report_page([run.path for run in runs])
         except (ValueError, OSError) as error:
             return PlainTextResponse(f"The report cannot be made: {error}\n", 422)

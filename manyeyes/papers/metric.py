@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ UNIT_FRACTION = 0.1  # the relative accuracy whose rounds are the unit of table 
 class RunOutcome:
     """What a metric is computed from: the events and scores of a run, and the accuracy of its centralized baseline."""
 
-    events: list[Event]
+    events: Sequence[Event]
     class_scores: Mapping[str, float] = field(default_factory=dict)  # AP at 200 thresholds; of single labels accuracy
     class_counts: Mapping[str, int] = field(default_factory=dict)  # evaluated examples with the class
     user_scores: tuple[float, ...] = ()

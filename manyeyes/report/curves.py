@@ -14,8 +14,9 @@ from manyeyes.core.population import CAVEAT_SEPARATOR, Ints
 from manyeyes.metrics import CalibrationError, ResultInfo, result_info
 from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series, short_numbers
 from manyeyes.report.downsample import downsample_minmax
+from manyeyes.training.event_columns import Floats
 from manyeyes.training.headline import HEADLINE_METRICS, shared_metric
-from manyeyes.training.run_record import Floats, RunRecord
+from manyeyes.training.run_record import RunRecord
 
 X_AXES = {
     "round": "rounds",

@@ -1,5 +1,7 @@
 """Downsampling of long curves for a screen."""
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,7 +19,8 @@ def downsample_minmax(x: ArrayLike, y: ArrayLike, max_points: int) -> NDArray[np
     num_intervals = (max_points - 2) // 2
     positions = (x - x[0]) / ((x[-1] - x[0]) or 1.0)
     interval = np.minimum((positions * num_intervals).astype(np.intp), num_intervals - 1)
-    lowest_first = np.lexsort((y, interval))  # NaN comes last
-    highest_first = np.lexsort((-y, interval))
-    _, starts = np.unique(interval, return_index=True)
-    return np.unique(np.concatenate([[0, count - 1], lowest_first[starts], highest_first[starts]]))
+    starts = np.flatnonzero(np.diff(interval, prepend=-1))  # intervals ascend as x does
+    low, high = (np.where(np.isnan(y), gap, y) for gap in (np.inf, -np.inf))
+    slices = [slice(start, end) for start, end in pairwise([*starts.tolist(), count])]
+    extremes = [part.start + index for part in slices for index in (low[part].argmin(), high[part].argmax())]
+    return np.unique([0, count - 1, *extremes])

@@ -100,9 +100,13 @@ def _shared_model_charts(groups: list[Group]) -> list[Chart]:
 
 def speed(run: RunRecord) -> tuple[float, float] | None:
     """Return the median seconds per round, and the images per second of the whole run."""
-    events = [event for event in run.events if event.get("seconds") and "num_images" in event]
-    seconds = [float(event["seconds"]) for event in events]
-    return (float(np.median(seconds)), sum(event["num_images"] for event in events) / sum(seconds)) if events else None
+    if not {"seconds", "num_images"} <= run.columns.keys():
+        return None
+    (rounds, seconds), (image_rounds, images) = run.columns["seconds"], run.columns["num_images"]
+    is_timed = np.isin(rounds, image_rounds) & (seconds > 0)
+    rounds, seconds = rounds[is_timed], seconds[is_timed]
+    images = images[np.isin(image_rounds, rounds)]
+    return (float(np.median(seconds)), float(images.sum() / seconds.sum())) if len(seconds) else None
 
 
 def training_time(runs: list[RunRecord]) -> str:

@@ -76,7 +76,7 @@ def _format(score: Score) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in score.compute().items() if name in PRINTED_METRICS)
 
 
-def curve(events: list[Event], name: str) -> Curve:
+def curve(events: Sequence[Event], name: str) -> Curve:
     """Return a metric of a run's events over rounds."""
     evaluated = [event for event in events if name in event]
     if not evaluated:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from manyeyes.core.population import CAVEAT_SEPARATOR, with_caveats
 from manyeyes.io.parsing import parse_json, parse_yaml
 from manyeyes.metrics import PerUser
 from manyeyes.training import run_files
 from manyeyes.training.dataset_stats import is_valid
+from manyeyes.training.event_columns import CUMULATIVE, Floats, Ints, LongEvents
 from manyeyes.training.headline import headline_metric, shared_model_name
 from manyeyes.training.run_checksums import check_text
 from manyeyes.training.run_files import (
@@ -33,9 +33,7 @@ from manyeyes.training.run_files import (
     read_status,
 )
 
-Ints = NDArray[np.int64]  # not that of core.population, which imports PyTorch: the dashboard starts without
-Floats = NDArray[np.float64]
-CUMULATIVE = ("max_client_batches", "num_images", "seconds")  # event values that are also summed over rounds
+MIN_LONG_BYTES = 2**24  # of a metrics file whose events are not all kept in memory as objects
 RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
 IMAGE_TEXTS = ("heading", "by", "class", "predicted", "format", "data")  # of an entry of EXAMPLE_IMAGES_FILE
 IMAGE_SIGNATURES = {"png": b"\x89PNG", "jpeg": b"\xff\xd8\xff"}  # how the bytes of a picture begin
@@ -55,7 +53,7 @@ class RunRecord:
 
     name: str
     folder: Path
-    events: list[Event]
+    events: Sequence[Event]
     settings: dict[str, Any] = field(default_factory=dict)  # flat: algorithm.lr, data.name, ...
     environment: dict[str, Any] = field(default_factory=dict)
     privacy: dict[str, Any] = field(default_factory=dict)
@@ -125,6 +123,8 @@ class RunRecord:
     @cached_property
     def columns(self) -> dict[str, tuple[Ints, Floats]]:
         """The rounds and values of each number in the events, and of `images_per_second`."""
+        if isinstance(self.events, LongEvents):
+            return _columns_of(self.events)
         points: dict[str, dict[int, float]] = defaultdict(dict)
         for event in self.events:
             values = dict(finite_numbers(event))
@@ -137,10 +137,15 @@ class RunRecord:
     @cached_property
     def cumulative(self) -> dict[str, Floats]:
         """The sums over rounds until each event: batches of the largest clients, images and seconds."""
+        if isinstance(self.events, LongEvents):
+            zeros = np.zeros(len(self.events))
+            return {name: np.nancumsum(self.events.numbers.get(name, zeros)) for name in CUMULATIVE}
         return {name: np.cumsum([float(event.get(name) or 0) for event in self.events]) for name in CUMULATIVE}
 
     @cached_property
     def event_rounds(self) -> Ints:
+        if isinstance(self.events, LongEvents):
+            return self.events.rounds
         return np.array([event["round"] for event in self.events], np.int64)
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
@@ -237,12 +242,15 @@ class _FolderReader:
             self.problems.append(f"{run_files.EXAMPLE_IMAGES_FILE} is damaged: some images are missing")
         return images[:MAX_IMAGES]
 
-    def events(self) -> list[Event]:
+    def events(self) -> Sequence[Event]:
         """Return the events in order; damaged lines, such as the last one after a crash, are ignored."""
         events: list[Event] = []
         damaged_lines: list[int] = []
         size, crc = read_metrics_checksum(self.folder) or (0, 0)  # before the file, which a run may be writing
         data = self.data(run_files.METRICS_FILE)
+        is_changed = zlib.crc32(data[:size]) != crc
+        if len(data) > MIN_LONG_BYTES and not is_changed and (long_events := LongEvents.parse(data)) is not None:
+            return long_events
         for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
             event = parse_event(line)
             if event is None or not _is_next(event, events[-1]["round"] if events else -1):
@@ -253,7 +261,7 @@ class _FolderReader:
             file, count, first = run_files.METRICS_FILE, len(damaged_lines), f"line {damaged_lines[0]}"
             lines = f"{first} of {file} is" if count == 1 else f"{count:,} lines of {file}, the first {first}, are"
             self.problems.append(f"{lines} damaged and ignored")
-        elif zlib.crc32(data[:size]) != crc:
+        elif is_changed:
             self.problems.append(f"{run_files.METRICS_FILE} has changed since the checkpoint was written")
         return events
 
@@ -364,6 +372,17 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _columns_of(events: LongEvents) -> dict[str, tuple[Ints, Floats]]:
+    numbers = dict(events.numbers)
+    if "seconds" in numbers and "num_images" in numbers:
+        seconds = np.where(numbers["seconds"] > 0, numbers["seconds"], np.nan)
+        numbers["images_per_second"] = numbers["num_images"] / seconds
+    known = {name: ~np.isnan(values) for name, values in numbers.items()}
+    return {
+        name: (events.rounds[known[name]], values[known[name]]) for name, values in numbers.items() if known[name].any()
+    }
 
 
 def _is_next(event: Event, last_round: int) -> bool:

@@ -471,4 +471,5 @@ class SettingsCase:
             shutil.copytree(self.inputs, work)
         attempt = self.attempt(seed, index)
         reason, detail = problem(attempt, work)
-        return reason, f"{attempt.describe()}\n{detail}" if detail else detail
+        is_failure = reason not in ("", "refused")
+        return (f"{reason} ({attempt.names[0]})", f"{attempt.describe()}\n{detail}") if is_failure else (reason, "")
