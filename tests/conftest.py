@@ -25,6 +25,9 @@ hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine
 hypothesis.settings.load_profile("untimed")
 
 
+os.environ["MANYEYES_PROGRESS"] = "off"  # of commands, also of those in other processes
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases of a test as slow whose id has none of the texts in its mark `fast_cases`."""

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import cast
 
@@ -10,6 +11,7 @@ from manyeyes import __version__
 from manyeyes.cli.packaged_help import packaged_help
 from manyeyes.core.registry import import_object, suggestion
 from manyeyes.io.packages import optional_packages
+from manyeyes.io.steps import shows_progress
 
 COMMANDS = {  # modules of this package, and one line of help for each
     "run": "train; settings and sweeps as in Hydra",
@@ -30,6 +32,7 @@ COMMANDS = {  # modules of this package, and one line of help for each
     "completion": "tab completion for bash, zsh or fish",
 }
 FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130  # exit codes, as docs/runs.md has them
+LOADS_PYTORCH = ("run", "reproduce", "flair", "fedper", "demo", "estimate", "flower", "privacy", "predict", "export")
 MAX_CHARACTERS = 1200  # of an error that is printed
 USAGE = """usage: manyeyes COMMAND ...
 
@@ -80,7 +83,23 @@ def command(name: str) -> Callable[[list[str]], int]:
     """Return the function of a command, or a user's own by import path; its module is imported when it is needed."""
     if name not in COMMANDS:
         return cast(Callable[[list[str]], int], import_object(name, "command"))
-    return cast(Callable[[list[str]], int], import_module(f"manyeyes.cli.{name}").main)
+    with _loading(name):
+        module = import_module(f"manyeyes.cli.{name}")
+    return cast(Callable[[list[str]], int], module.main)
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Say at once that a command loads PyTorch, which takes seconds; on a terminal, until it is loaded."""
+    if name not in LOADS_PYTORCH or "torch" in sys.modules or not shows_progress():
+        yield
+        return
+    is_terminal = sys.stderr.isatty()
+    print(f"manyeyes {name}: loading PyTorch", file=sys.stderr, end=" ..." if is_terminal else "\n", flush=True)
+    try:
+        yield
+    finally:
+        print("\r\x1b[K" if is_terminal else "", end="", file=sys.stderr, flush=True)
 
 
 def _handle_runtime_error(error: RuntimeError) -> int:

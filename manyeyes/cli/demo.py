@@ -19,11 +19,13 @@ from manyeyes.components import EpochBatching, ImportanceReweighting, Schedule
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.io.files import write_text
+from manyeyes.io.steps import shows_progress
 from manyeyes.metrics import mean_emd
 from manyeyes.models import build_model
 from manyeyes.report.comparison import comparison_charts, comparison_table
 from manyeyes.report.export import write_charts
 from manyeyes.report.report import write
+from manyeyes.training.progress import PlainLines
 from manyeyes.training.result import curve
 from manyeyes.training.run_files import METRICS_FILE
 from manyeyes.training.run_folder import read_events, unused_path
@@ -75,23 +77,27 @@ def _train_all(folders: dict[str, Path]) -> None:
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[status]}", TimeElapsedColumn())
     console = Console(file=sys.stderr)
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
+    has_lines = shows_progress() and not console.is_terminal
+    lines = {task: PlainLines(name) for task, name in enumerate(folders)} if has_lines else {}
     with progress, ProcessPoolExecutor(min(2, os.cpu_count() or 1), multiprocessing.get_context("spawn")) as pool:
         runs = [pool.submit(_train, name, folder) for name, folder in folders.items()]
         tasks = {name: progress.add_task(name, total=algorithms()[name][1], status="") for name in folders}
         while wait(runs, timeout=0.5).not_done:
             for name, task in tasks.items():
-                _update_progress(progress, task, folders[name] / METRICS_FILE)
+                _update_progress(progress, task, folders[name] / METRICS_FILE, lines.get(task))
     for run in runs:
         run.result()
 
 
-def _update_progress(progress: Progress, task: TaskID, metrics_file: Path) -> None:
+def _update_progress(progress: Progress, task: TaskID, metrics_file: Path, line: PlainLines | None) -> None:
     events = read_events(metrics_file) if metrics_file.exists() else []
     if len(events) > 1:
         accuracy = [event["accuracy"] for event in events if "accuracy" in event][-1]
         speed = events[-1]["num_images"] / events[-1]["seconds"]
         status = f"accuracy {accuracy:.3f}  {speed:,.0f} images/s"
         progress.update(task, completed=events[-1]["round"], status=status)
+        if line is not None:
+            line.update(events[-1]["round"], int(progress.tasks[task].total or 0), status)
 
 
 def _train(name: str, folder: Path) -> None:

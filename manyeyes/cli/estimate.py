@@ -33,8 +33,10 @@ from manyeyes.data.synthetic.dataset import SyntheticImages, splits, user_sizes
 from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.distributed.data_parallel import GroupCache
 from manyeyes.engines.select import choose_device
+from manyeyes.io.steps import announce, shows_progress
 from manyeyes.models.flat import FlatModel
 from manyeyes.report.text import format_duration
+from manyeyes.training.progress import show_progress
 from manyeyes.training.setup import calibrate_privacy, check_norm_statistics
 
 USAGE = """manyeyes estimate [setting=value ...] [--cohorts K,K] [--ranks R,R] [--images-per-second N]
@@ -57,7 +59,9 @@ class Estimate:
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_intermixed_args(argv)
-    print("\n".join(report(make_estimate(args), args.ranks)))
+    with show_progress("estimate", shows_progress()):
+        lines = [*report(make_estimate(args), args.ranks)]
+    print("\n".join(lines))
     return 0
 
 
@@ -85,6 +89,7 @@ def make_estimate(args: Namespace) -> Estimate:
     else:
         key = f"{config.model} {population.image_shape} {preprocess} {batch_size} {algorithm.client_optimizer} {device}"
         measure = partial(measure_throughput, algorithm, model, population, preprocess, device)
+        announce("timing a few clients on this machine", "about 10 s")
         throughput = cached_throughput(key, measure, args.measure)
     needs_full_gradient = algorithm.correction is not None and algorithm.correction.needs_full_gradient
     can_group = device.type == "cpu" and not needs_full_gradient

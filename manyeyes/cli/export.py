@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--user", help="export the personal model of this user of the run")
     parser.add_argument("--out", type=Path, help="folder for the files (RUN/export)")
     parser.add_argument("--push", metavar="REPO", help="upload the folder to the Hugging Face hub, as a private model")
-    parser.epilog = "example: manyeyes export runs/first --onnx"
+    parser.epilog = "example:\n  manyeyes export runs/first --onnx"
     args = parser.parse_args(argv)
     if not args.run.is_dir():
         raise ValueError(f"{args.run} is not a folder: give the folder of a finished run.")

@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--user", help="use the personal model of this user of the run")
     parser.add_argument("--top", type=int, default=5, help="classes that are printed (5)")
     parser.add_argument("--json", action="store_true", help="print JSON: the labels and probabilities of each photo")
-    parser.epilog = "example: manyeyes predict runs/first photo1.jpg photo2.png --top 3"
+    parser.epilog = "example:\n  manyeyes predict runs/first photo1.jpg photo2.png --top 3"
     args = parser.parse_args(argv)
     if args.top < 1:
         raise ValueError(f"--top is {args.top}: give at least 1")

@@ -1,11 +1,14 @@
 """`manyeyes privacy`: plan differential privacy before training, or audit our own private training by attacking it."""
 
+from argparse import Namespace
 from pathlib import Path
 
 from manyeyes.cli.parser import Parser
+from manyeyes.io.steps import announce, shows_progress
 from manyeyes.privacy.audit import audit
 from manyeyes.privacy.calibration import calibrate
 from manyeyes.report.privacy import plan, show
+from manyeyes.training.progress import show_progress
 
 USAGE = """manyeyes privacy plan --users N --cohort-size K --rounds T (--epsilon E | --noise-multiplier Z) [--delta D]
 
@@ -17,10 +20,18 @@ INTERVAL, PRECISE_INTERVAL = 1e-3, 1e-4  # of privacy losses, for pld
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
-    if args.action == "audit":
-        result = audit(args.epsilon, args.delta, args.users, args.canaries, args.rounds, args.seed, args.engine)
-        print(result.describe())
-        return 0 if result.passed else 1
+    with show_progress(f"privacy {args.action}", shows_progress()):
+        return _audit(args) if args.action == "audit" else _plan(args)
+
+
+def _audit(args: Namespace) -> int:
+    announce(f"attacking {args.rounds} rounds with {args.canaries:,} canaries", "about a minute")
+    result = audit(args.epsilon, args.delta, args.users, args.canaries, args.rounds, args.seed, args.engine)
+    print(result.describe())
+    return 0 if result.passed else 1
+
+
+def _plan(args: Namespace) -> int:
     delta = args.delta
     if delta is None and None in (args.rounds, args.noise_multiplier, args.epsilon):
         delta = "auto"
@@ -30,6 +41,7 @@ def main(argv: list[str]) -> int:
     noise_cohort_size = cohort_size if args.noise_cohort_size is None else args.noise_cohort_size
     target = (args.rounds, args.noise_multiplier, args.epsilon, delta)
     interval = PRECISE_INTERVAL if args.precise else INTERVAL
+    announce("computing the noise and the budget", "seconds; with --accountant pld up to minutes")
     guarantee = calibrate(args.users, noise_cohort_size, *target, args.sampling, args.accountant, interval)
     print(show(plan(guarantee, cohort_size, args.clipping_norm, args.num_parameters), args.out))
     return 0

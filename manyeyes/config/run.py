@@ -21,8 +21,10 @@ from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.io.packages import optional_packages
 from manyeyes.io.parsing import first_line, parse_yaml
+from manyeyes.io.steps import announce, shows_progress
 from manyeyes.training.config import RunConfig
 from manyeyes.training.loop import Interrupted
+from manyeyes.training.progress import show_progress
 from manyeyes.training.result import Result
 from manyeyes.training.run_checksums import check_text
 from manyeyes.training.run_files import CAVEATS_KEY, CONFIG_FILE, METRICS_FILE, check_version
@@ -85,16 +87,21 @@ def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: boo
     options, description = build.train_options(settings), build.describe_settings(settings)
     algorithm, preprocess = build.build_algorithm(settings), build.build_preprocess(settings)
     build.check_cohort(settings, algorithm)
+    title = (settings["algorithm"] or {}).get("name", "training")
+    with show_progress(title, shows_progress()):
+        announce(f"loading data={settings['data']['name']}")
+        population = build.build_population(settings)
     try:
         return train(
-            build.build_population(settings),
+            population,
             settings["model"],
             algorithm,
             preprocess=preprocess,
             folder=folder,
             resume=resume,
             metadata=description,
-            title=(settings["algorithm"] or {}).get("name", "training"),
+            title=title,
+            progress=shows_progress(),
             **options,
         )
     except Interrupted as stopped:

@@ -19,13 +19,14 @@ from manyeyes.components.samplers import Centralized
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, RoundMetrics, ServerState, init_state
 from manyeyes.engines.distributed.process_group import PeerLostError
+from manyeyes.io.steps import announce, format_seconds
 from manyeyes.training.callbacks import CallbackList, TrainingRun
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.result import Scores
 from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder
-from manyeyes.training.scoring import score_models
+from manyeyes.training.scoring import score_models, scored_models
 from manyeyes.training.setup import TrainingSetup
 from manyeyes.training.withholding import public_event, public_results, withholds_statistics
 
@@ -67,7 +68,7 @@ class TrainingLoop:
         self.setup, self.recorder, self.clients = setup, recorder, clients
         model = setup.model
         self.state = checkpoint.state if checkpoint else init_state(setup.algorithm, model.read(), model.num_trainable)
-        self.scores, self.scored_round = Scores(), -1
+        self.scores, self.scored_round, self.scoring_seconds = Scores(), -1, 0.0
         self.num_batches = sum(event.get("max_client_batches", 0) for event in recorder.events)
         self.stop_reason: str | None = None
         self.saved_at = time.monotonic()
@@ -150,8 +151,12 @@ class TrainingLoop:
         self.recorder.write(event)
 
     def _score(self, event: Event) -> None:
-        self.scored_round = self.state.round
+        self.scored_round, start = self.state.round, time.monotonic()
+        if self.setup.evaluator is not None:
+            last = f"last time {format_seconds(self.scoring_seconds)}" if self.scoring_seconds >= 1 else ""
+            announce(f"evaluating {scored_models(self.setup)}", last)
         self.scores = score_models(self.setup, self.kept_state if self.is_complete else self.state, self.clients)
+        self.scoring_seconds = time.monotonic() - start
         event |= recorded_results(self.setup, self.scores)
         if self.setup.best_model is not None and self.is_complete:
             event["best_round"] = self.setup.best_model.round

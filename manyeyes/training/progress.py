@@ -1,46 +1,141 @@
-"""Progress of work that is counted, on a terminal."""
+"""Progress: a live line on a terminal or in a notebook, and a plain line now and then where there is neither."""
 
+import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from manyeyes.io.steps import STEPS, format_seconds, shows_progress
+from manyeyes.training.advice import batch_size_advice
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.headline import headline_metric
 from manyeyes.training.run_files import Event
 
 MIN_SECONDS = 1e-9
+PLAIN_SECONDS, NOTEBOOK_SECONDS = 10.0, 0.5  # at least between two plain lines, and two updates of a notebook
 
 
-@contextmanager
-def counter(title: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a line for work that is counted, with its speed and the time left; None unless standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with _progress_line() as progress:
-        task = progress.add_task(title, total=None, text="")
-        start = time.monotonic()
+class Display(Protocol):
+    """Shows how far some work is."""
 
-        def update(done: int, total: int) -> None:
-            speed = done / max(time.monotonic() - start, MIN_SECONDS)
-            progress.update(task, completed=done, total=total, text=f"{speed:,.0f} {unit}/s")
+    def step(self, text: str) -> None:
+        """Show what begins now."""
 
-        yield update
+    def update(self, done: int, total: int, text: str) -> None:
+        """Show how much is done."""
+
+    def note(self, text: str) -> None:
+        """Show a sentence that stays."""
+
+    def close(self) -> None: ...
 
 
-class ProgressBar(Callback):
-    """A live line on the terminal."""
+class TerminalLine:
+    """A live line with a bar, a count, a text and the time left."""
 
     def __init__(self, title: str) -> None:
-        self._title, self._headline, self._progress = title, "", _progress_line()
+        name, text = (TextColumn(f"{{task.{name}}}") for name in ("description", "fields[text]"))
+        columns = (name, BarColumn(bar_width=None), MofNCompleteColumn(), text, TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(file=sys.stderr))
+        self._task = self._progress.add_task(title, total=None, text="")
+        self._progress.start()
+
+    def step(self, text: str) -> None:
+        self._progress.update(self._task, text=text, refresh=True)
+
+    def update(self, done: int, total: int, text: str) -> None:
+        self._progress.update(self._task, completed=done, total=total, text=text)
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False, markup=False)
+
+    def close(self) -> None:
+        task = self._progress.tasks[0]
+        self._progress.update(self._task, visible=task.total is not None)  # steps alone leave nothing behind
+        self._progress.stop()
+
+
+class PlainLines:
+    """Lines with the time of day: each new kind of step, and how much is done every ten seconds."""
+
+    def __init__(self, title: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._title, self._clock, self._seen = title, clock, set[str]()
+        self._printed_at, self._started, self._done = -PLAIN_SECONDS, (0.0, -1), -1
+
+    def step(self, text: str) -> None:
+        if text not in self._seen or self._clock() - self._printed_at >= PLAIN_SECONDS:
+            self._print(text)
+        self._seen.add(text)
+
+    def update(self, done: int, total: int, text: str) -> None:
+        now, is_first = self._clock(), self._done < 0
+        if done == self._done or not (is_first or done == total or now - self._printed_at >= PLAIN_SECONDS):
+            return
+        self._done, self._started = done, (now, done) if is_first else self._started
+        speed = (done - self._started[1]) / max(now - self._started[0], MIN_SECONDS)
+        left = f"{format_seconds((total - done) / speed)} left" if speed and done < total else ""
+        self._print("  ".join(filter(None, (f"{done:,} of {total:,}", text, left))))
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def close(self) -> None: ...
+
+    def _print(self, text: str) -> None:
+        self._printed_at = self._clock()
+        print(f"[{time.strftime('%H:%M:%S')}] {self._title}: {text}", file=sys.stderr, flush=True)
+
+
+class NotebookLine:
+    """A bar and a text below the cell of a notebook that is running."""
+
+    def __init__(self, title: str) -> None:
+        from IPython import display  # type: ignore[import-not-found, unused-ignore]
+
+        self._html: Any = display.HTML
+        self._title, self._bar, self._notes, self._shown_at = title, "", "", 0.0
+        self._handle: Any = display.display(self._html(self._page("")), display_id=True)
+
+    def step(self, text: str) -> None:
+        self._show(text)
+
+    def update(self, done: int, total: int, text: str) -> None:
+        self._bar = f'<progress value="{done}" max="{total}"></progress> {done:,}/{total:,} '
+        if done == total or time.monotonic() - self._shown_at >= NOTEBOOK_SECONDS:
+            self._show(text)
+
+    def note(self, text: str) -> None:
+        self._notes += f"<div>{escape(text)}</div>"
+
+    def close(self) -> None: ...
+
+    def _show(self, text: str) -> None:
+        self._shown_at = time.monotonic()
+        self._handle.update(self._html(self._page(text)))
+
+    def _page(self, text: str) -> str:
+        return f"{self._notes}<div>{escape(self._title)} {self._bar}{escape(text)}</div>"
+
+
+class RoundProgress(Callback):
+    """Shows each round."""
+
+    def __init__(self, display: Display) -> None:
+        self._display, self._headline = display, ""
 
     def on_train_start(self, run: TrainingRun) -> None:
-        self._task = self._progress.add_task(self._title, total=run.config.rounds, completed=run.round, text="")
-        self._progress.start()
+        self._total = run.config.rounds
+        if not run.round:
+            if advice := batch_size_advice(run.algorithm, run.population):
+                self._display.note(advice)
+            self._display.step(f"training {self._total:,} rounds")
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:
         self._headline = headline(event) or self._headline
@@ -52,22 +147,70 @@ class ProgressBar(Callback):
             texts.append(f"epsilon {event['epsilon']:.2f}")
         if "num_images" in event:
             texts.append(f"{event['num_images'] / max(event['seconds'], MIN_SECONDS):,.0f} images/s")
-        self._progress.update(self._task, completed=event["round"], text="  ".join(texts))
-
-    def close(self) -> None:
-        self._progress.stop()
+        self._display.update(event["round"], self._total, "  ".join(texts))
 
 
-def _progress_line() -> Progress:
-    """Return a line with a title, a bar, a count, a text and the time left."""
-    title, text = (TextColumn(f"{{task.{name}}}") for name in ("description", "fields[text]"))
-    columns = (title, BarColumn(bar_width=None), MofNCompleteColumn(), text, TimeRemainingColumn())
-    return Progress(*columns, console=Console(file=sys.stderr))
+class _StepHandler(logging.Handler):
+    """Shows the steps that are announced."""
+
+    def __init__(self, display: Display) -> None:
+        super().__init__(logging.INFO)
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._display.step(record.getMessage())
 
 
-def progress_bar(title: str, show: bool | None = None) -> list[Callback]:
-    """Return a progress bar if standard error is a terminal (or as `show` says), else nothing."""
-    return [ProgressBar(title)] if (sys.stderr.isatty() if show is None else show) else []
+@contextmanager
+def show_progress(title: str, show: bool | None = None) -> Iterator[Display | None]:
+    """Show the steps that are announced within this context.
+
+    By default they are shown on a terminal and in a notebook; `show` forces plain lines elsewhere, or nothing at all.
+    Of several processes of one run, the first shows them.
+    """
+    display = None if os.environ.get("RANK", "0") != "0" else make_display(title, show)
+    if display is None:
+        yield None
+        return
+    handler, level = _StepHandler(display), STEPS.level
+    STEPS.addHandler(handler)
+    STEPS.setLevel(logging.INFO)
+    try:
+        yield display
+    finally:
+        STEPS.removeHandler(handler)
+        STEPS.setLevel(level)
+        display.close()
+
+
+def make_display(title: str, show: bool | None = None) -> Display | None:
+    """Return what can show progress here; None where nothing should."""
+    if show is False:
+        return None
+    if _is_notebook():
+        return NotebookLine(title)
+    if sys.stderr.isatty():
+        return TerminalLine(title)
+    return PlainLines(title) if show else None
+
+
+@contextmanager
+def counter(title: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show work of a command that is counted, with its speed and the time left."""
+    with show_progress(title, shows_progress()) as display:
+        start = time.monotonic()
+
+        def update(done: int, total: int) -> None:
+            assert display is not None, "returned only with a display"
+            display.update(done, total, f"{done / max(time.monotonic() - start, MIN_SECONDS):,.0f} {unit}/s")
+
+        yield None if display is None else update
+
+
+def _is_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return hasattr(get_shell(), "kernel")
 
 
 def headline(event: Event) -> str:

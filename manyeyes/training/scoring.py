@@ -70,6 +70,17 @@ def score_models(setup: TrainingSetup, state: ServerState, clients: ClientStates
     return Scores(shared, evaluator.evaluate_personal_layers(state.weights, mask, PersonalModels(clients)))
 
 
+def scored_models(setup: TrainingSetup) -> str:
+    """Return what `score_models` scores, for a reader."""
+    algorithm, population = setup.algorithm, (setup.evaluator or setup).population
+    models = f"{len(population.user_ids):,} personal models"
+    if algorithm.adaptation is not None:
+        return f"{models}, each after fine-tuning, and those before"
+    if algorithm.personal_model is not None:
+        return f"{models} and the shared model"
+    return models if algorithm.personal_layers is not None else f"on {len(population):,} images"
+
+
 def _fine_tuned_models(
     setup: TrainingSetup, evaluator: Evaluator, state: ServerState, clients: ClientStates
 ) -> Iterator[tuple[int, Tensor]]:

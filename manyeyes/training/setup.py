@@ -21,6 +21,7 @@ from manyeyes.engines.base import DistInfo, EngineOptions, EngineSetup, dist_inf
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
 from manyeyes.engines.images import place_images
 from manyeyes.engines.select import choose_device, make_engine
+from manyeyes.io.steps import announce
 from manyeyes.metrics import MetricSet
 from manyeyes.models.build import Model, make_module
 from manyeyes.models.flat import FlatModel, with_seeded_dropout
@@ -206,6 +207,7 @@ def _check_batches(algorithm: Algorithm, splits: Splits, image_size: tuple[int, 
 
 def limit_to_budget(algorithm: Algorithm, population: Population, config: RunConfig) -> tuple[Algorithm, RunConfig]:
     """Return the algorithm with its privacy calibrated for this run, and as many rounds as the budget allows."""
+    announce("computing the noise of the privacy budget", "seconds; with privacy.accountant=pld up to minutes")
     algorithm, rounds = calibrate_privacy(algorithm, population, config.rounds)
     if rounds < config.rounds:
         limit = f"The privacy budget allows {rounds} of {config.rounds} rounds"

@@ -27,7 +27,7 @@ from manyeyes.training.dataset_stats import dataset_stats
 from manyeyes.training.description import describe_training, fingerprint, warn_of_changed_sources
 from manyeyes.training.headline import shared_model_name
 from manyeyes.training.loop import TrainingLoop, train_rounds
-from manyeyes.training.progress import progress_bar
+from manyeyes.training.progress import RoundProgress, show_progress
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import CAVEATS_KEY, DATASET_STATS_FILE, MODEL_FILE, read_config
 from manyeyes.training.run_folder import Recorder, RunFolder
@@ -81,7 +81,7 @@ def train(
     metadata
         What else `config.yaml` in the folder says of the run.
     progress
-        Whether to show progress; by default if standard error is a terminal. `title` is its first word.
+        Whether to show progress; by default on a terminal and in a notebook. `title` is its first word.
     **options
         The settings of `RunConfig` (rounds, seed, evaluate_every, ...) and of `EngineOptions` (engine, device, ...).
 
@@ -101,10 +101,11 @@ def train(
     description = describe_training(
         algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics, metadata
     )
-    setup = make_setup(population, model, algorithm, test, preprocess, config, engine_options, metric_set)
-    with setup.engine, retained_memory(setup.device):
-        observers = (*trackers, *progress_bar(title, progress))
-        return run_training(setup, folder, description, resume, callbacks, observers)
+    with show_progress(title, progress) as display:
+        setup = make_setup(population, model, algorithm, test, preprocess, config, engine_options, metric_set)
+        observers = trackers if display is None else (*trackers, RoundProgress(display))
+        with setup.engine, retained_memory(setup.device):
+            return run_training(setup, folder, description, resume, callbacks, observers)
 
 
 def run_training(

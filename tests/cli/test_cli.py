@@ -17,7 +17,21 @@ from manyeyes.core.state import DivergenceError
 from manyeyes.training.loop import Interrupted
 
 COMMANDS = (
-    *("run", "reproduce", "flair", "fedper", "report", "users", "data", "privacy", "flower", "estimate", "dashboard"),
+    *(
+        "run",
+        "reproduce",
+        "flair",
+        "fedper",
+        "report",
+        "predict",
+        "export",
+        "users",
+        "data",
+        "privacy",
+        "flower",
+        "estimate",
+        "dashboard",
+    ),
     *("demo", "doctor", "completion"),
 )
 

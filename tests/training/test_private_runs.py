@@ -202,10 +202,9 @@ def test_the_guarantee_is_about_the_rounds_that_the_budget_allows(population: Po
 def test_the_epsilon_is_in_the_progress_line(population: Population, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setenv("COLUMNS", "120")
     result = run(population, private(CentralDP(epsilon=0, noise_multiplier=2.0, delta=DELTA)), progress=True)
     last = result.events[-1]
-    assert f"6/6 accuracy {last['accuracy']:.3f}  epsilon {last['epsilon']:.2f} " in stderr.getvalue()
+    assert f"6 of 6  accuracy {last['accuracy']:.3f}  epsilon {last['epsilon']:.2f}\n" in stderr.getvalue()
     assert "loss" not in stderr.getvalue()
     assert "images/s" not in stderr.getvalue()
 
@@ -258,7 +257,10 @@ def test_a_private_run_is_resumed_by_the_command(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("privacy=central",), "privacy=central needs uniform client weights: set client_weighting=uniform"),
+        (
+            ("privacy=central", "client_weighting=examples"),
+            "privacy=central needs uniform client weights: set client_weighting=uniform",
+        ),
         (("privacy=flair", "client_weighting=uniform"), "privacy.noise_cohort_size=5000 is more than the"),
         (("privacy=magic",), "Unknown privacy 'magic'"),
         (("privacy=central", "sampler=size_weighted", "client_weighting=uniform"), "privacy=central has no accounting"),

@@ -2,8 +2,6 @@
 
 import gc
 import os
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from manyeyes.io.steps import announce
 
 T = TypeVar("T")
 RTOL_FACTOR = 3.0  # how much further than the uncompiled gradient a compiled one may be from that in float32
@@ -38,18 +38,14 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def compiling(subject: str = "") -> Iterator[None]:
-    """Compile within the block with the user's cache, and print a line about the subject on a terminal."""
+    """Compile within the block with the user's cache, and announce the subject."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder()))
     from torch._dynamo import config as dynamo
 
-    start = time.perf_counter()
-    is_shown = subject and sys.stderr.isatty()
-    if is_shown:
-        print(f"compiling {subject}, once for this machine ...", end=" ", file=sys.stderr, flush=True)
+    if subject:
+        announce(f"compiling {subject}", "10 s to 3 min, the longer the first time on this machine")
     with dynamo.patch(recompile_limit=RECOMPILE_LIMIT):
         yield
-    if is_shown:
-        print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
 
 
 def capture_graph(

@@ -1,0 +1,21 @@
+"""Advice about settings that work and rarely give what they are meant to."""
+
+import numpy as np
+
+from manyeyes.components.samplers import Centralized
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.population import Population
+from manyeyes.core.rng import make_rng
+
+
+def batch_size_advice(algorithm: Algorithm, population: Population) -> str:
+    """Return what to set if half of the clients train one step on a batch that is at least half empty; else nothing."""
+    num_images, batching = int(np.median(population.num_examples)), algorithm.batching
+    num_steps = len(batching.batches(num_images, make_rng(0, "draw")))
+    if isinstance(algorithm.sampler, Centralized) or num_steps != 1 or 2 * num_images > batching.batch_size:
+        return ""
+    smaller = f"batch_size to {2 ** (num_images.bit_length() - 2)} or less, or " if num_images > 3 else ""
+    return (
+        f"A round is one small step for most clients: half of them have {num_images} images or fewer, and a batch has "
+        f"{batching.batch_size}. For more local training, set {smaller}epochs to 5 or more."
+    )
