@@ -7,7 +7,6 @@ result.curve().rounds_to(0.5)
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from manyeyes.training.train import train as train
     from manyeyes.training.trained_model import TrainedModel as TrainedModel
     from manyeyes.training.trained_model import load_model as load_model
-
-__version__ = version("manyeyes")
 
 _MODULES = {  # of the public names; every other public name is a named algorithm
     "Algorithm": "core.algorithm",
@@ -45,6 +42,8 @@ _MODULES = {  # of the public names; every other public name is a named algorith
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import manyeyes` does not load PyTorch."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("manyeyes")
     if name.startswith("_"):
         raise AttributeError(f"module 'manyeyes' has no attribute {name!r}")
     if name in _MODULES:

@@ -1,13 +1,23 @@
-"""`python -m manyeyes` is the command `manyeyes`."""
+"""The command `manyeyes`, also as `python -m manyeyes`."""
 
 import os
+import signal
 import sys
 
-from manyeyes.cli import main
 
-code = main()
-if "RANK" in os.environ:  # of torchrun
-    from manyeyes.engines.distributed.process_group import shutdown
+def main() -> int:
+    """Run the command. Until it has been imported, Ctrl-C ends the process without a traceback."""
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from manyeyes.cli import main as run_command
 
-    shutdown(code)
-sys.exit(code)
+    code = run_command()
+    if "RANK" in os.environ:  # of torchrun
+        from manyeyes.engines.distributed.process_group import shutdown
+
+        shutdown(code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

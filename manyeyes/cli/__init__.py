@@ -9,7 +9,7 @@ from typing import cast
 
 from manyeyes import __version__
 from manyeyes.cli.packaged_help import packaged_help
-from manyeyes.core.registry import import_object, suggestion
+from manyeyes.cli.streams import STANDARD_OUTPUT, discard_output, interrupts_raise, prepare_streams
 from manyeyes.io.packages import optional_packages
 from manyeyes.io.steps import shows_progress
 
@@ -49,7 +49,29 @@ Federated visual classification: images train one model and stay with their owne
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a user's mistake is one sentence on standard error, without a traceback."""
-    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    prepare_streams()
+    try:
+        with optional_packages():
+            code = _run(list(sys.argv[1:] if argv is None else argv) or ["--help"])
+            sys.stdout.flush()
+            return code
+    except ValueError as error:
+        return _print_error(str(error), USAGE_ERROR, once=True)
+    except RuntimeError as error:
+        return _handle_runtime_error(error)
+    except BrokenPipeError:  # what reads our output has ended, as `head` does
+        discard_output()
+        return 0
+    except OSError as error:
+        if error.filename == STANDARD_OUTPUT:
+            discard_output()
+        return _print_error(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
+    except KeyboardInterrupt as stopped:
+        return _print_error(str(stopped) or "stopped", INTERRUPTED, once=True)
+
+
+def _run(argv: list[str]) -> int:
+    name, *rest = argv
     if name in ("-h", "--help", "help"):
         print(USAGE.format(commands="\n".join(f"  {command:<11}{text}" for command, text in COMMANDS.items())))
         return 0
@@ -57,31 +79,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"manyeyes {__version__}")
         return 0
     if name not in COMMANDS and ":" not in name:
-        hint = suggestion(name, COMMANDS)
+        from manyeyes.core.registry import suggestion
+
         choices = f"choose {', '.join(COMMANDS)}, or package.module:function."
-        return _print_error(f"Unknown command {name!r}{hint}: {choices}", USAGE_ERROR)
-    if not {"-h", "--help"}.isdisjoint(rest) and (text := packaged_help([name, *rest])):
+        return _print_error(f"Unknown command {name!r}{suggestion(name, COMMANDS)}: {choices}", USAGE_ERROR)
+    if not {"-h", "--help"}.isdisjoint(rest) and (text := packaged_help(argv)):
         print(text)
         return 0
-    try:
-        with optional_packages():
-            return command(name)(rest)
-    except ValueError as error:
-        return _print_error(str(error), USAGE_ERROR, once=True)
-    except RuntimeError as error:
-        return _handle_runtime_error(error)
-    except BrokenPipeError:  # what reads our output has ended, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        return _print_error(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
-    except KeyboardInterrupt as stopped:
-        return _print_error(str(stopped) or "stopped", INTERRUPTED, once=True)
+    function = command(name)
+    interrupts_raise()
+    return function(rest)
 
 
 def command(name: str) -> Callable[[list[str]], int]:
     """Return the function of a command, or a user's own by import path; its module is imported when it is needed."""
     if name not in COMMANDS:
+        from manyeyes.core.registry import import_object
+
         return cast(Callable[[list[str]], int], import_object(name, "command"))
     with _loading(name):
         module = import_module(f"manyeyes.cli.{name}")

@@ -42,6 +42,8 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
         check_settings(config)
         with optional_packages():
             result = _train_composed(config)
+        if result.folder is not None:  # of several processes of one run, only the first writes its folder
+            print(with_caveats(f"{result.folder}: {result.describe()}", result.caveats))
     except Exception as error:
         if is_config_error(error) or is_out_of_memory(error):
             error = ValueError(format_error(error))
@@ -50,8 +52,6 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
         job = HydraConfig.get()
         failures.append(ValueError(f"run {job.job.num}: {error}") if job.mode == RunMode.MULTIRUN else error)
         return None
-    if result.folder is not None:  # of several processes of one run, only the first writes its folder
-        print(with_caveats(f"{result.folder}: {result.describe()}", result.caveats))
     return result.final.get(result.metric)
 
 

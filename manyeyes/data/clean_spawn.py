@@ -2,10 +2,17 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from manyeyes.io.files import errors_that_name
+
+SHARED_MEMORY = Path("/dev/shm")  # where Linux has the locks of a pool, which may be full
 
 _MAIN_LOCK = threading.Lock()  # otherwise two threads might restore the module that the other has hidden
 
@@ -23,6 +30,14 @@ class CleanSpawnContext(SpawnContext):
     """
 
     Process = CleanSpawnProcess
+
+
+def process_pool(
+    num_processes: int, initializer: Callable[..., object] | None = None, args: tuple[Any, ...] = ()
+) -> ProcessPoolExecutor:
+    """Return a pool of processes that are spawned without the script."""
+    with errors_that_name(SHARED_MEMORY):
+        return ProcessPoolExecutor(num_processes, CleanSpawnContext(), initializer, args)
 
 
 @contextmanager

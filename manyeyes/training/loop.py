@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -196,8 +196,13 @@ def make_event(metrics: RoundMetrics, seconds: float, is_centralized: bool = Fal
     return {name: value for name, value in event.items() if value not in (None, [], {}) and value == value}
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))  # not on Windows
 FIRST_SIGNAL_MESSAGE = "\nFinishing this round, then saving; press Ctrl-C again to stop at once.\n"
+
+
+def is_ignored_hangup(number: signal.Signals) -> bool:
+    """Return whether this is SIGHUP and ignored, as `nohup` asks for."""
+    return number.name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN
 
 
 class Interrupted(KeyboardInterrupt):
@@ -206,17 +211,19 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], bool]]:
-    """Return whether SIGINT or SIGTERM was received, instead of stopping; a second one stops at once."""
+    """Return whether SIGINT, SIGTERM or SIGHUP was received, instead of stopping; a second one stops at once."""
     received: list[int] = []
 
     def record(number: int, frame: FrameType | None) -> None:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        os.write(2, FIRST_SIGNAL_MESSAGE.encode())  # print is not reentrant, and a signal may interrupt one
+        with suppress(OSError):  # the terminal may be gone
+            os.write(2, FIRST_SIGNAL_MESSAGE.encode())  # print is not reentrant, and a signal may interrupt one
 
     can_handle = threading.current_thread() is threading.main_thread()
-    previous = {number: signal.signal(number, record) for number in SIGNALS if can_handle}
+    numbers = [number for number in SIGNALS if not is_ignored_hangup(number)]
+    previous = {number: signal.signal(number, record) for number in numbers if can_handle}
     try:
         yield lambda: bool(received)
     finally:

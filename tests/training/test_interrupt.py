@@ -19,7 +19,7 @@ Spawn = Callable[..., "subprocess.Popen[str]"]
 FIRST_MESSAGE = "\nFinishing this round, then saving; press Ctrl-C again to stop at once.\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_is_deferred_and_the_second_stops(number: signal.Signals) -> None:
     with deferred_interrupts() as is_stop_requested:
         assert not is_stop_requested()
@@ -27,6 +27,16 @@ def test_the_first_signal_is_deferred_and_the_second_stops(number: signal.Signal
         assert is_stop_requested()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with deferred_interrupts() as is_stop_requested:
+            signal.raise_signal(signal.SIGHUP)
+            assert not is_stop_requested()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_handlers_are_restored() -> None:

@@ -9,12 +9,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, Self
 
-from manyeyes.data.clean_spawn import CleanSpawnContext
+from manyeyes.data.clean_spawn import process_pool
 from manyeyes.data.download.fetch import CHUNK_BYTES, Progress, check_space, no_progress
 from manyeyes.io.files import exclusive_lock, make_folder, write_text
 from manyeyes.io.parsing import named_if_damaged
@@ -81,7 +80,7 @@ def extract_all(archives: Sequence[Path], into: Path, progress: Progress = no_pr
     if not archives:
         return
     done, total = 0, sum(archive.stat().st_size for archive in archives if archive.is_file())
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(archives)), CleanSpawnContext()) as pool:
+    with process_pool(min(os.cpu_count() or 1, len(archives))) as pool:
         for archive, _ in zip(archives, pool.map(extract, archives, repeat(into)), strict=True):
             done += archive.stat().st_size
             progress(done, total)

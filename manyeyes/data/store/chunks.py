@@ -6,7 +6,6 @@ import signal
 import zlib
 from collections import deque
 from collections.abc import Generator
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,7 @@ import numpy as np
 import simplejpeg
 
 from manyeyes.core.population import Ints
-from manyeyes.data.clean_spawn import CleanSpawnContext, without_main
+from manyeyes.data.clean_spawn import process_pool, without_main
 from manyeyes.data.decode import DecodedImage, UnreadableImage, decode, fit
 from manyeyes.data.manifest import Source
 from manyeyes.data.store.images import encode
@@ -112,7 +111,7 @@ def convert(job: ConversionJob, first: int, num_processes: int) -> Generator[Chu
             fix = "define the class in a module other than the script, or set processes=1"
             raise ValueError(f"{reason}: {fix}") from error
         file.flush()
-        with ProcessPoolExecutor(num_processes, CleanSpawnContext(), *ignore_ctrl_c) as pool:
+        with process_pool(num_processes, *ignore_ctrl_c) as pool:
             try:
                 pending = deque(pool.submit(_convert_chunk, file.name, n) for n in islice(remaining, num_ahead))
                 while pending:

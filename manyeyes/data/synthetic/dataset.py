@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +23,7 @@ from manyeyes.core.registry import (
     register,
 )
 from manyeyes.core.rng import make_rng
-from manyeyes.data.clean_spawn import CleanSpawnContext
+from manyeyes.data.clean_spawn import process_pool
 from manyeyes.data.synthetic.composition import compose
 from manyeyes.data.synthetic.renderer import concatenate, render
 from manyeyes.data.synthetic.shapes import MAX_COARSE_CLASSES
@@ -80,7 +79,7 @@ def make_synthetic(description: SyntheticImages, processes: int | None = None) -
     jobs = [(description, counts[first:last], first) for first, last in ranges]
     users: list[UserImages] = []
     ratings: list[Ints] = []
-    with ProcessPoolExecutor(processes, CleanSpawnContext()) as pool:  # starts none before it is used
+    with process_pool(processes) as pool:  # starts none before it is used
         results = map(render_users, jobs) if min(processes, len(jobs)) == 1 else pool.map(render_users, jobs)
         for (first, last), (range_users, range_ratings, pixels) in zip(ranges, results, strict=True):
             images[offsets[first] : offsets[last]] = pixels

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from manyeyes.engines.malloc import retain_freed_memory
 
-SIGNALS = {signal.SIGINT, signal.SIGTERM}
+HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # not on Windows
+SIGNALS = {signal.SIGINT, signal.SIGTERM, *HANGUP}
 WATCHDOG_SECONDS = 0.5  # between two checks of a worker whether its parent is alive
 
 
@@ -113,7 +114,8 @@ def _worker_main(work: Callable[[Any], Any], pipe: Connection, parent: int) -> N
     """Answer messages until the parent has ended."""
     torch.set_num_threads(1)  # before anything else: the threads of OpenMP were not forked
     retain_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+    for number in (signal.SIGINT, *HANGUP):  # they reach the parent too, which decides
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     devnull = open(os.devnull, "r+")  # noqa: SIM115
