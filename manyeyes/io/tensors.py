@@ -13,6 +13,7 @@ from torch import Tensor
 
 from manyeyes.io.files import errors_that_name, write_bytes
 
+METADATA_KEY = "__metadata__"  # of the format
 CHECKSUM_KEY = "crc32"  # in the metadata of a file
 
 
@@ -43,7 +44,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     checked = dict(metadata or {})
     checked[CHECKSUM_KEY] = f"{checksum(copies, checked):08x}"
 
-    write_bytes(path, save(copies, checked))
+    write_bytes(path, with_sorted_metadata(save(copies, checked)))
+
+
+def with_sorted_metadata(data: bytes) -> bytes:
+    """Return a safetensors file with its metadata in order; the library writes it in a random one."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header[METADATA_KEY] = dict(sorted(header[METADATA_KEY].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors are aligned
+    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(data)[8 + size :]))
 
 
 def read_tensors(path: Path, device: torch.device | None = None) -> TensorFile:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,9 +137,23 @@ def kill(case: Case, rng: random.Random) -> str:
         if process.poll() is not None:
             return f"ended before it was killed: {log.read_text()}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        for pid in _descendants(process.pid):  # those of torchrun are in sessions of their own
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
     return ""
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return a process and all that it started."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    family = [pid]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family
 
 
 def _results(folder: Path) -> list[str]:

@@ -90,3 +90,12 @@ def test_tensor_files_have_the_permissions_of_other_files(tmp_path: Path) -> Non
         write_tensors(tmp_path / "model", {"a": torch.ones(3)})
         assert (tmp_path / "model").stat().st_mode == (tmp_path / "other").stat().st_mode
     assert sorted(os.listdir(tmp_path)) == ["model", "other"]
+
+
+def test_the_same_tensors_and_metadata_are_the_same_bytes(tmp_path: Path) -> None:
+    metadata = {name: name for name in "fedcba"}  # in one of 5,040 orders
+    for name in ("first", "second"):
+        write_tensors(tmp_path / name, {"b": torch.arange(3.0), "a": torch.ones(2, dtype=torch.int8)}, metadata)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert read_tensors(tmp_path / "first").metadata == metadata
+    assert load_file(tmp_path / "first")["b"].tolist() == [0.0, 1.0, 2.0]
