@@ -1,6 +1,7 @@
 """`manyeyes estimate`: what a run will take, with the settings of `manyeyes run`."""
 
 import math
+import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from contextlib import suppress
@@ -185,7 +186,7 @@ def _with_cohorts(
 
 
 def _positive_ints(text: str) -> list[int]:
-    if not all(number.isdecimal() and int(number) for number in text.split(",")):
+    if not all(re.fullmatch(r"0*[1-9]\d{0,8}", number) for number in text.split(",")):
         raise ArgumentTypeError(f"{text!r}: give whole numbers of at least 1, separated by commas")
     return [int(number) for number in text.split(",")]
 

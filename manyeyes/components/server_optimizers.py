@@ -44,7 +44,7 @@ class AdaptiveServer:
     lr: float = option(0.1, LR_HELP, above=0)
     beta1: float = option(0.9, "decay of the mean of updates", minimum=0, below=1)
     beta2: float = option(0.99, "decay of the mean of squared updates", minimum=0, below=1)
-    tau: float = option(1e-3, "added to the root of the squared mean", above=0)
+    tau: float = option(1e-3, "added to the root of the squared mean", above=0, maximum=1e6)
     bias_correction: bool = option(False, "correct for bias as Adam does; Reddi et al. do not")
     schedule: Schedule = option(Schedule, SCHEDULE_HELP)
 

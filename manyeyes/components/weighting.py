@@ -10,7 +10,7 @@ import numpy as np
 from manyeyes.components.client_optimizers import SGD
 from manyeyes.core.algorithm import Algorithm, Doubles
 from manyeyes.core.population import Floats, Ints, Population
-from manyeyes.core.registry import component, option
+from manyeyes.core.registry import component, format_value, option
 
 POPULATION, UNIFORM = "population", "uniform"
 TARGET_CHOICES = (
@@ -99,7 +99,7 @@ class ImportanceReweighting:
             target = read_distribution(Path(target))
         if not isinstance(target, str):
             if not isinstance(target, Sequence) or not all(isinstance(value, Real) for value in target):
-                raise ValueError(f"example_weighting.target is {target!r}: set it to {TARGET_CHOICES}")
+                raise ValueError(f"example_weighting.target is {format_value(target)}: set it to {TARGET_CHOICES}")
             object.__setattr__(self, "target", tuple(map(float, target)))
 
     @property

@@ -62,11 +62,17 @@ def store_groups() -> None:
 def prepare_overrides(overrides: Sequence[str]) -> list[str]:
     """Store the components that overrides choose by import path; return the overrides with names that Hydra can read."""
     store_groups()
+    for override in overrides:
+        if TOO_MANY_DIGITS.search(override):
+            raise ValueError(f"{override.partition('=')[0]} has a number of more than 1000 digits: give a smaller one.")
     return [_store_user_choices(override) for override in overrides]
 
 
 def _store_user_choices(override: str) -> str:
-    group = GROUPS.get(override.partition("=")[0].lstrip("+"))
+    name, _, value = override.partition("=")
+    group = GROUPS.get(name.lstrip("+"))
+    if group and value in ("null", "true", "false"):
+        raise ValueError(f"{override} is not possible: write {name}=NAME.")
 
     def store(import_path: re.Match[str]) -> str:
         assert group is not None, f"{override} chooses from no group"
@@ -83,6 +89,7 @@ def _store_choice(group: Group, name: str, choice: str) -> None:
     ConfigStore.instance().store(group=group.name, name=name, node=DictConfig(node), package=package)
 
 
+TOO_MANY_DIGITS = re.compile(r"\d{1000}")  # Python reads and prints up to 4300
 PATH_SETTINGS = ("folder", "resume", "data.path")
 UNQUOTED = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")  # what Hydra reads without quotes
 

@@ -64,6 +64,8 @@ def _format_setting_error(text: str, known: list[str]) -> str:
             return unknown_setting(name, known)
         if value := re.search(r"Value '([^']*)'.* (?:could not be converted to|is not a valid) (\w+)", text):
             return f"{name} is {value[1]!r}: it must be {TYPE_NAMES.get(value[2], value[2])}."
+        if "resolving interpolation" in text:
+            return f"{name} refers to what does not exist ({text.partition(chr(10))[0]}): give the value itself."
         if "is not Optional" in text:
             return f"{name}=null is not possible: give a value."
     if match := re.search(r"Missing mandatory value: (\S+)(?:\s+full_key: (\S+))?", text):
@@ -115,8 +117,10 @@ def _check_group(name: str, value: Any) -> None:
     group = GROUPS[name]
     items = {f"{name}.{key}": item for key, item in value.items()} if group.is_list else {name: value}
     for prefix, item in items.items():
-        if not isinstance(item, Mapping) or "name" not in item:
-            raise ValueError(unknown_setting(f"{prefix}.{next(iter(item))}" if isinstance(item, Mapping) else prefix))
+        if not isinstance(item, Mapping) or not item:
+            raise ValueError(f"{prefix}={item} cannot be read: write {name}={'[NAME]' if group.is_list else 'NAME'}.")
+        if "name" not in item:
+            raise ValueError(unknown_setting(f"{prefix}.{next(iter(item))}"))
         options = {option: value for option, value in item.items() if option != "name"}
         _check_options(prefix, options, group.options(str(item["name"])))
 

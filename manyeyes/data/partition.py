@@ -119,7 +119,7 @@ def _released_table(name: str, text: str, labels: NDArray[Any]) -> Ints:
             user, image, label = (int(cells[column]) for column in RELEASED_COLUMNS)
         except ValueError:
             raise ValueError(f"{line}: {', '.join(RELEASED_COLUMNS)} must be numbers: download it again") from None
-        if not 0 <= image < len(labels) or user < 0:
+        if not 0 <= image < len(labels) or not 0 <= user < 2**63:
             raise ValueError(f"{line}: no image {image} of user {user} among {len(labels)} images: check the dataset")
         if owners[image] >= 0:
             raise ValueError(f"{line}: image {image} already belongs to user {owners[image]}: download it again")

@@ -44,7 +44,7 @@ def make_splits(population: Population, test: Population | None, algorithm: Algo
     """Split a population: the train split trains and `eval_split` is evaluated, unless `test` is given."""
     train = population
     if test is None and "split" in population.columns:
-        train, test = population.split("train"), population.split(config.eval_split)
+        train, test = population.split("train"), _split(population, "eval_split", config.eval_split)
     by_users = {"train": train, config.eval_split: test}
     if isinstance(algorithm.sampler, Centralized):
         train = train.pooled()
@@ -56,7 +56,14 @@ def make_splits(population: Population, test: Population | None, algorithm: Algo
         if getattr(algorithm, slot) is not None:
             problem = f"select_best_on={name} selects among shared models and {slot} gives clients their own"
             raise ValueError(f"{problem}: leave select_best_on empty.")
-    return Splits(train, test, population.split(name), by_users)
+    return Splits(train, test, _split(population, "select_best_on", name), by_users)
+
+
+def _split(population: Population, setting: str, name: str) -> Population:
+    try:
+        return population.split(name)
+    except ValueError as error:
+        raise ValueError(f"{setting} is {name!r}, and {error}") from None
 
 
 class PlanSource(Protocol):

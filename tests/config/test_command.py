@@ -81,6 +81,7 @@ class EveryThird:
     def __call__(self, labels, seed):
         return (np.arange(len(labels)) + self.offset) % 3
 '''
+ALIASES = ("  l0: &l0 [x, x]\n", *(f"  l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 10)))
 OWN_SETTINGS = (
     *("data=mine:images", "data.users=12", "model=mine:network", "model.hidden=5", "server_optimizer=mine:Server"),
     *("server_optimizer.alpha=0.25", "sampler=mine:FirstUsers", "sampler.count=2", "loss=mine:HalfLoss"),
@@ -271,6 +272,42 @@ def test_a_setting_that_cannot_change_in_a_resumed_run_is_refused(tmp_path: Path
     assert outcome.err.startswith(f"manyeyes: {name} cannot change in a resumed run: only rounds, ")
     assert outcome.err.count("\n") == 1
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "sentence"),
+    [
+        ("max_local_batches: 0\n", "", "run/config.yaml has no `max_local_batches`: restore the file"),
+        (
+            "rounds: 2\n",
+            "rounds: 2\nruonds: 5\n",
+            "run/config.yaml has an unknown setting `ruonds` (did you mean 'rounds'?)",
+        ),
+        ("trackers: []\n", "trackers: 5\n", "run/config.yaml has trackers=5 in place of options"),
+        ("  threads: 1\n", "  threads: 1\n  thread: 2\n", "engine.thread is not an option of"),
+        ("rounds: 2\n", "rounds: 2\nbombs:\n" + "".join(ALIASES), "its aliases repeat too many values"),
+    ],
+)
+def test_settings_of_a_run_that_are_missing_or_unknown_are_named(
+    tmp_path: Path, command: Any, tiny: tuple[str, ...], line: str, changed: str, sentence: str
+) -> None:
+    few = ("data.users=10", "data.images_per_user=2", "data.split=per_user", "rounds=2", "evaluate_every=0")
+    assert command("run", *tiny, *few, "folder=run").code == 0
+    config = tmp_path / "run" / "config.yaml"
+    assert line in config.read_text()
+    config.write_text(config.read_text().replace(line, changed))
+    (tmp_path / "run" / "checksums.json").unlink()
+    outcome = command("run", "resume=run", "rounds=3")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert sentence in outcome.err
+
+
+def test_a_cohort_larger_than_the_population_is_refused_before_data_are_built(
+    command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("manyeyes.config.build.build_population", pytest.fail)
+    outcome = command("run", "data.users=60", "algorithm.cohort_size=5000")
+    assert "cohort_size=5000 is more than the 60 users of the data" in outcome.err
 
 
 @pytest.mark.slow

@@ -227,6 +227,13 @@ def test_a_file_whose_name_is_not_utf8_is_named(tmp_path: Path) -> None:
         folder.read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize("path", ["../secret.png", "a/../../b.png", "/etc/passwd"])
+def test_a_path_that_leaves_the_folder_of_the_table_is_refused(table: Callable[[str], Path], path: str) -> None:
+    written = table(f"path,user,label\n{path},x,cat\n")
+    with pytest.raises(ValueError, match=r"table\.csv, line 2: the path '.*' leaves the folder of the table"):
+        folder.read_manifest(written)
+
+
 def test_a_bad_row_of_a_parquet_is_refused_by_its_number(tmp_path: Path) -> None:
     touch(tmp_path / "a.png")
     for label in ([], None, [None]):

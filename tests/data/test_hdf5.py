@@ -230,6 +230,24 @@ def test_an_inconsistent_pfl_file_is_refused(tmp_path: Path, name: str, value: A
         open_hdf5(path)
 
 
+@pytest.mark.parametrize(
+    "link", [h5py.ExternalLink("nowhere.h5", "/x"), h5py.SoftLink("/nowhere"), h5py.SoftLink("/train/zoe")], ids=str
+)
+def test_a_broken_link_is_refused_with_its_file(tmp_path: Path, link: Any) -> None:
+    path = replace_dataset(write_pfl(tmp_path / "pfl.h5"), "train/zoe/images", link)
+    with pytest.raises(ValueError, match=r"pfl\.h5"):
+        open_hdf5(path)
+
+
+def test_integer_user_ids_in_a_file_grouped_by_image_are_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "central.h5", "w") as file:
+        file["train/img1/image"] = pixels([1])[0]
+        file["train/img1/user_id"] = 7
+        file["metadata/label_counter"] = json.dumps({"plant": 1})
+    with pytest.raises(ValueError, match=r"central\.h5"):
+        open_hdf5(tmp_path / "central.h5")
+
+
 def test_a_label_missing_from_ml_flairs_counter_is_refused(tmp_path: Path) -> None:
     path = replace_dataset(
         write_ml_flair(tmp_path / "ml.h5"), "metadata/label_counter", json.dumps({"food": 2, "plant": 3})

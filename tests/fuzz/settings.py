@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import manyeyes as me
-from manyeyes.cli import main
+from manyeyes.cli import main, one_line
 from manyeyes.config.groups import GROUPS, NO_COMPONENT, PREPROCESS_OPTIONS, RUN_OPTIONS, nested_options
 from manyeyes.core.registry import Option, build, options_of
 from manyeyes.engines.base import EngineOptions
@@ -31,6 +31,7 @@ from manyeyes.training.config import RunConfig
 from tests.fuzz.targets import TINY_RUN
 
 MAX_SENTENCE = 1500  # characters
+EMPTY_PATHS = (". ", "/work")  # what an empty text is as a path
 UNUSED_GROUPS = ("resume", "folder")  # say where a run is: strange texts for these are names of folders
 HUGE = "99999999999999999999999"
 LONG = "x" * 5000
@@ -196,7 +197,7 @@ FLAG_COMMANDS: tuple[tuple[tuple[str, ...], str], ...] = (  # a command that wor
     (("data", "prepare", "folder", "--raw", "raw/folder", "--size", "8", "--processes", "1", "--out", "out/store"), "data prepare folder"),
     (("data", "prepare", "cifar10", "--raw", "raw/cifar10", "--processes", "1", "--out", "out/store", "--users", "4"), "data prepare cifar10"),
     (("data", "prepare", "cifar100", "--raw", "raw/cifar100", "--processes", "1", "--out", "out/store", "--users", "4"), "data prepare cifar100"),
-    (("data", "prepare", "flickr_aes", "--raw", "raw/flickr_aes", "--processes", "1", "--out", "out/store", "--size", "8"), "data prepare flickr_aes"),
+    (("data", "prepare", "flickr_aes", "--raw", "raw/flickr_aes", "--raters", "2", "--min-ratings", "2", "--min-per-score", "0", "--processes", "1", "--out", "out/store", "--size", "8"), "data prepare flickr_aes"),
     (("data", "prepare", "inaturalist", "--raw", "raw/inaturalist", "--processes", "1", "--out", "out/store", "--size", "8"), "data prepare inaturalist"),
     (("data", "prepare", "landmarks", "--raw", "raw/landmarks", "--processes", "1", "--out", "out/store", "--size", "8"), "data prepare landmarks"),
     (("data", "prepare", "flair", "--raw", "raw/flair", "--processes", "1", "--out", "out/store", "--size", "8"), "data prepare flair"),
@@ -433,7 +434,8 @@ def _sentence_problem(attempt: Attempt, code: int, err: str, new: list[str]) -> 
         return "refused", ""  # after training with a strange but possible value
     if new:
         return f"refused, and wrote {new[0].split('/')[0]}", err[-2000:]
-    if not any(name and name[:50] in lines[-1] for name in attempt.names):
+    quoted = [one_line(name)[:50] or "''" for name in attempt.names]
+    if not any(name in lines[-1] for name in (*quoted, *(EMPTY_PATHS if "" in attempt.names else ()))):
         return "a sentence without the setting", lines[-1][:600]
     return "refused", ""
 

@@ -346,6 +346,7 @@ def write_run(folder: Path) -> None:
     os.rename(folder.parent / "new" / "run", folder / "run")
     os.rename(folder.parent / "new" / "personal", folder / "personal")
     path = folder / "run"
+    (path / "checksums.json").unlink()  # so that a changed file is read, as of older versions
     (path / "privacy.json").write_text(
         json.dumps({"epsilon": 1.0, "delta": 1e-5, "noise_multiplier": 1.0, "accountant": "pld"})
     )
@@ -545,8 +546,10 @@ def targets() -> Iterator[Target]:
     """Yield every target."""
     yield Target("image", write_images, read_image, memory_bytes=4096 * MIB)
     yield Target("folder", dataset(folders.write_synthetic), lambda raw: read_some(folders.read_manifest(raw)))
-    yield Target("csv", write_table_csv, lambda raw: read_some(folders.read_manifest(raw)), "*.csv")
-    yield Target("parquet", write_table_parquet, lambda raw: read_some(folders.read_manifest(raw)), "*.parquet")
+    yield Target("csv", write_table_csv, lambda raw: read_some(folders.read_manifest(raw)), "*.csv", ("split",))
+    yield Target(
+        "parquet", write_table_parquet, lambda raw: read_some(folders.read_manifest(raw)), "*.parquet", ("split",)
+    )
     yield Target("flair", dataset(flair.write_synthetic), lambda raw: read_some(flair.read_manifest(raw)), "label*")
     shards = flair_huggingface.read_manifest
     yield Target("flair_huggingface", write_shards, lambda raw: read_some(shards(raw)), "*.parquet")

@@ -157,12 +157,15 @@ def _parse_pickle(raw: RawCifar, name: str) -> tuple[NDArray[np.uint8], Ints]:
 
 def _class_names(raw: RawCifar, task: str) -> tuple[str, ...]:
     file, key = raw.edition.class_files[task], _pickle_key(task, "label_names")
-    if raw.edition.binary:
-        return tuple(line for line in raw[file].decode().splitlines() if line)
-    names = _unpickle(raw, file).get(key)
-    if not isinstance(names, list):
-        raise raw.damaged(file, f"has no {key}")
-    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    try:
+        if raw.edition.binary:
+            return tuple(line for line in raw[file].decode().splitlines() if line)
+        names = _unpickle(raw, file).get(key)
+        if not isinstance(names, list):
+            raise raw.damaged(file, f"has no {key}")
+        return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    except UnicodeDecodeError:
+        raise raw.damaged(file, "is not text") from None
 
 
 def _unpickle(raw: RawCifar, name: str) -> dict[str, Any]:

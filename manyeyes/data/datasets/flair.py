@@ -123,7 +123,7 @@ def _read_labels(path: Path) -> tuple[pa.Table, NDArray[np.str_]]:
 
     try:
         with path.open(encoding="utf-8") as file:
-            document = json.load(file, object_hook=add)
+            document = json.load(file, object_hook=add, parse_int=str)  # ids, of any length
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not complete JSON ({first_line(error)}): download it again") from None
     if not splits or not isinstance(document, list) or len(document) != len(splits):

@@ -126,7 +126,7 @@ def _read_shard(path: Path) -> pa.Table:
         file = pq.ParquetFile(path)
         check_columns(path, file.schema_arrow.names, ("image", *flair.SCHEMA.names))
         table = file.read(columns=flair.SCHEMA.names).select(flair.SCHEMA.names)
-    except (pa.ArrowException, OSError, KeyError):
+    except (pa.ArrowException, OSError, KeyError, UnicodeDecodeError):
         size = path.stat().st_size
         raise ValueError(f"{path} ({size} bytes) is not a complete parquet file: download it again") from None
     try:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -147,6 +147,8 @@ def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bo
     for name, is_empty in (("path", not path), ("user", not user), ("label", not labels or "" in labels)):
         if is_empty:
             raise ValueError(f"{origin}: the {name} is empty")
+    if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+        raise ValueError(f"{origin}: the path {path!r} leaves the folder of the table: give a path below it")
     if split not in ("", "train", "val", "test"):
         raise ValueError(f"{origin}: the split is {split!r}: give train, val or test")
     lat, lon = (_degrees(origin, name, cells.get(name)) for name in ("lat", "lon"))
