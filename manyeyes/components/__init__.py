@@ -4,6 +4,7 @@
 
 from manyeyes.components.aggregators import *
 from manyeyes.components.batching import *
+from manyeyes.components.bounded_mean import *
 from manyeyes.components.client_optimizers import *
 from manyeyes.components.compressors import *
 from manyeyes.components.corrections import *

@@ -4,23 +4,17 @@ An aggregator needs each client's update [K, W]: its memory grows with the cohor
 Coordinates are processed in blocks, so that no other array has that size.
 """
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from manyeyes.components.weighting import WeightUniformly
-from manyeyes.core.algorithm import Algorithm, Doubles, Tensors
+from manyeyes.core.algorithm import Algorithm, Tensors
 from manyeyes.core.numerics import l2_norms
 from manyeyes.core.population import Population
 from manyeyes.core.registry import component, describe, option, register
 
 MAX_SORTED_ELEMENTS = 2**22  # values that are sorted or compared at once
 EPS = 1e-12
-MIN_CLIENTS_FOR_MEDIAN = 3  # of two norms the median is one client's own
-CLIP_HELP = "an update longer than this many times the median norm of its round is clipped to that"
-REJECT_HELP = "an update longer than this many times the median norm is left out"
-WEIGHT_HELP = "the most that a client's weight may be, in equal shares of a round"
 Aggregate = tuple[Tensor, Tensors]  # the update [W] and the new state
 
 
@@ -101,7 +95,7 @@ class Krum:
         """Return the score of each update [K]; where clients were rejected, over the neighbors that remain."""
         num_clients = len(updates_KW)
         squared_KK = updates_KW.new_zeros(num_clients, num_clients, dtype=torch.float64)
-        for block in _blocks(updates_KW):
+        for block in blocks(updates_KW):
             squared_KK += torch.cdist(block, block, compute_mode="donot_use_mm_for_euclid_dist").double() ** 2
         num_neighbors = max(num_clients - self.num_malicious - 2, 1)
         return squared_KK.sort(1).values[:, 1 : 1 + num_neighbors].sum(1)  # the nearest is the update itself
@@ -152,68 +146,12 @@ class GeometricMedian:
         return median, state
 
 
-@component("aggregator", "bounded_mean")
-class BoundedMean:
-    """The weighted mean of updates whose norms and weights are bounded by those of the other clients.
-
-    What a federation does by default (`manyeyes.flower.protection`), to try it in a simulation.
-    """
-
-    max_norm_ratio: float = option(2.0, CLIP_HELP, above=0)
-    reject_norm_ratio: float = option(8.0, REJECT_HELP, above=0)
-    max_weight_ratio: float = option(1.5, WEIGHT_HELP, minimum=1)
-
-    init, incompatibility = no_state, replaces_the_sum
-
-    def aggregate(self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors) -> Aggregate:
-        scale_K = norm_scales(l2_norms(updates_KW).double().cpu().numpy(), self.max_norm_ratio, self.reject_norm_ratio)
-        bounded_K = bound_shares(weights_K.double().cpu().numpy() * (scale_K > 0), self.max_weight_ratio)
-        factors_K = torch.from_numpy(bounded_K * scale_K / bounded_K.sum())
-        return factors_K.to(updates_KW) @ updates_KW, state
-
-
-def norm_scales(norm_K: Doubles, max_norm_ratio: float, reject_norm_ratio: float) -> Doubles:
-    """Return by how much each update is scaled: to `max_norm_ratio` times the median norm at most, and 0 to leave it out.
-
-    Updates longer than `reject_norm_ratio` times the median norm are left out. With fewer than three updates, or if the
-    median is 0, nothing is scaled.
-    """
-    median = lower_median(norm_K) if len(norm_K) >= MIN_CLIENTS_FOR_MEDIAN else 0.0
-    if median == 0:
-        return np.ones(len(norm_K))
-    ratio_K = norm_K / median
-    return np.where(ratio_K > reject_norm_ratio, 0.0, np.minimum(1.0, max_norm_ratio / np.maximum(ratio_K, EPS)))
-
-
-def lower_median(norm_K: ArrayLike) -> float:
-    """Return the lower of the two middle norms: at most an honest one while fewer than half of the clients lie."""
-    ascending_K = np.sort(norm_K)
-    return float(ascending_K[(len(ascending_K) - 1) // 2])
-
-
-def bound_shares(weight_K: Doubles, max_weight_ratio: float) -> Doubles:
-    """Return the weights, lowered so that none is more than `max_weight_ratio` times an equal share of their sum.
-
-    The limit is the largest value B with B <= max_weight_ratio / K * sum(min(weight, B)).
-    """
-    max_share = max_weight_ratio / max(int(np.count_nonzero(weight_K)), 1)
-    ascending_K = np.sort(weight_K)
-    sums_K = np.concatenate([[0.0], np.cumsum(ascending_K)])
-    for num_bounded in range(len(weight_K)):
-        rest = len(weight_K) - num_bounded
-        if num_bounded * max_share >= 1:
-            break
-        limit = max_share * sums_K[rest] / (1 - num_bounded * max_share)  # B = share * (the rest + num_bounded * B)
-        if limit >= ascending_K[rest - 1]:
-            return np.minimum(weight_K, limit)
-    return weight_K
-
-
 def _trimmed_mean(updates_KW: Tensor, num_cut: int) -> Tensor:
     """Return the mean of each coordinate without its `num_cut` lowest and highest values."""
     middle = slice(num_cut, len(updates_KW) - num_cut)
-    return torch.cat([block.sort(0).values[middle].mean(0) for block in _blocks(updates_KW)])
+    return torch.cat([block.sort(0).values[middle].mean(0) for block in blocks(updates_KW)])
 
 
-def _blocks(updates_KW: Tensor) -> tuple[Tensor, ...]:
+def blocks(updates_KW: Tensor) -> tuple[Tensor, ...]:
+    """Return the updates in blocks of coordinates."""
     return updates_KW.split(max(1, MAX_SORTED_ELEMENTS // len(updates_KW)), 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from manyeyes.components.aggregators import CLIP_HELP, REJECT_HELP, WEIGHT_HELP
+from manyeyes.components.bounded_mean import CLIP_HELP, OPPOSED_HELP, REJECT_HELP, WEIGHT_HELP
 from manyeyes.core.registry import check_options, option, suggestion
 from manyeyes.io.files import write_text
 
@@ -59,6 +59,7 @@ class FederationConfig:
     max_update_norm: float = option(1e6, "an update of a larger norm is rejected", above=0)
     max_norm_ratio: float = option(2.0, f"{CLIP_HELP}; 0: none is", minimum=0)
     reject_norm_ratio: float = option(8.0, f"{REJECT_HELP}; 0: none is", minimum=0)
+    opposed_norm_ratio: float = option(0.5, f"{OPPOSED_HELP}; 0: directions do not count", minimum=0)
     max_weight_ratio: float = option(1.5, f"{WEIGHT_HELP}; 0: no limit", minimum=0)
     test_store: str = option("", "a store on the server to evaluate on; empty: clients evaluate on their test images")
     stores: str = option("", "a folder of one-user stores for nodes without store=... in their node config")

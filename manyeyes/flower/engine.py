@@ -22,7 +22,7 @@ from manyeyes.engines.base import EngineBase, EngineSetup
 from manyeyes.engines.client_step import decompress
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.flower.messages import CONFIG, InvalidReply, TensorSpecs, from_record, parse_config, send_tasks, to_record
-from manyeyes.flower.protection import Bounds, bound_norms, shorten
+from manyeyes.flower.protection import Bounds, bound_norms, bound_updates, join_reasons, max_counted_loss, shorten
 from manyeyes.flower.registry import ClientRegistry
 
 REPLY_TYPES = {"round": int, "client_id": int, "num_examples": int, "loss": float, "norm": float}
@@ -49,7 +49,7 @@ class GridEngine(EngineBase):
     ) -> CohortResult:
         """Return the sum of the valid updates; if too few arrive, the missing clients are asked again."""
         start = time.monotonic()
-        accumulator = UpdateAccumulator(weights, plan, context, self.registry)
+        accumulator = UpdateAccumulator(weights, plan, context, self.registry, self.num_trainable)
         tensors = {"weights": weights}
         if context.correction_state is not None:
             tensors["correction"] = context.correction_state
@@ -161,8 +161,11 @@ class UpdateAccumulator:
     Sums are in float64, so that the result does not depend on the order in which updates arrive.
     """
 
-    def __init__(self, weights: Tensor, plan: RoundPlan, context: RoundContext, registry: ClientRegistry) -> None:
+    def __init__(
+        self, weights: Tensor, plan: RoundPlan, context: RoundContext, registry: ClientRegistry, num_trainable: int
+    ) -> None:
         self.weights, self.plan, self.context, self.config = weights, plan, context, registry.config
+        self.num_trainable = num_trainable
         self.names = {client_id: member.name for client_id, member in registry.members.by_id.items()}
         num_clients = len(plan.clients)
         self._indices = {client.client_id: index for index, client in enumerate(plan.clients)}
@@ -189,43 +192,60 @@ class UpdateAccumulator:
     def result(self, rejections: Mapping[int, str]) -> CohortResult:
         """Return the result of the round; the server stores of each client only which round it used last."""
         bounds = Bounds({}, {}, {}) if self._updates_KW is None else self._bound_updates(self._updates_KW)
+        uploads_P, clipped_uploads = self._bound_uploads()
+        clipped_losses = {} if self._updates_KW is None else self._bound_losses()
         left_out = {id: f"{self.names[id]} is left out: {reason}" for id, reason in bounds.left_out.items()}
         client_states: dict[int, ClientState] = {}
         if _clients_keep_state(self.context):
-            accepted = filter(self.has, self._indices)
-            client_states = {client_id: {LAST_ROUND: torch.tensor(self.plan.round)} for client_id in accepted}
+            client_states = {client_id: {LAST_ROUND: torch.tensor(self.plan.round)} for client_id in self._accepted}
         return CohortResult(
             update_W=self._update_W.float(),
-            uploads_P=self._bounded_uploads(),
+            uploads_P=uploads_P,
             accepted_K=self._accepted_K,
             loss_K=self._loss_K,
             norm_K=self._norm_K,
             client_states=client_states,
             updates_KW=self._updates_KW if self.context.keep_client_updates else None,
             rejection_reasons={**rejections, **left_out},
-            clipping_reasons=bounds.clipped,
+            clipping_reasons=join_reasons(bounds.clipped, clipped_uploads, clipped_losses),
         )
 
+    @property
+    def _accepted(self) -> dict[int, int]:
+        """The place in the plan of each accepted client, by client id."""
+        return {client_id: k for client_id, k in self._indices.items() if self._accepted_K[k]}
+
     def _bound_updates(self, updates_KW: Tensor) -> Bounds:
-        """Add the updates up, scaled in place to what their norms allow, and return how they were bounded."""
-        accepted = {client_id: k for client_id, k in self._indices.items() if self._accepted_K[k]}
-        bounds = bound_norms({client_id: float(self._norm_K[k]) for client_id, k in accepted.items()}, self.config)
-        for client_id, k in accepted.items():
+        """Add the updates up, scaled in place to what the others allow, and return how they were bounded."""
+        ids, rows = [*self._accepted], updates_KW[[*self._accepted.values()]]
+        bounds = bound_updates(rows[:, : self.num_trainable], ids, self.config)
+        statistics = bound_norms(rows[:, self.num_trainable :], ids, self.config, "change of BatchNorm statistics")
+        for client_id, k in self._accepted.items():
             scale = bounds.scales.get(client_id, 1.0)
             self._accepted_K[k] = scale > 0
-            updates_KW[k] *= scale
+            self._norm_K[k] *= scale
+            updates_KW[k, : self.num_trainable] *= scale
+            updates_KW[k, self.num_trainable :] *= statistics.scales.get(client_id, 1.0) if scale else 0.0
             self._update_W += self.plan.clients[k].weight * updates_KW[k].double()
-        return bounds
+        clipped_statistics = {id: reason for id, reason in statistics.clipped.items() if self.has(id)}
+        return replace(bounds, clipped=join_reasons(bounds.clipped, clipped_statistics))
 
-    def _bounded_uploads(self) -> Tensor | None:
-        """Return the sum of what the accepted clients uploaded for a correction, clipped like updates."""
-        uploads = {client_id: upload for client_id, upload in self._uploads.items() if self.has(client_id)}
-        if not uploads:
-            return None
-        norms = {client_id: float(l2_norms(upload)) for client_id, upload in uploads.items()}
-        scales = bound_norms(norms, replace(self.config, reject_norm_ratio=0)).scales
-        terms = (upload.double() * scales.get(client_id, 1.0) for client_id, upload in uploads.items())
-        return reduce(torch.add, terms).float()
+    def _bound_uploads(self) -> tuple[Tensor | None, Mapping[int, str]]:
+        """Return the sum of what the accepted clients uploaded for a correction, and why uploads were clipped."""
+        ids = [client_id for client_id in self._accepted if client_id in self._uploads]
+        if not ids:
+            return None, {}
+        bounds = bound_norms(torch.stack([self._uploads[id] for id in ids]), ids, self.config, "upload")
+        terms = (self._uploads[id].double() * bounds.scales.get(id, 1.0) for id in ids)
+        return reduce(torch.add, terms).float(), bounds.clipped
+
+    def _bound_losses(self) -> dict[int, str]:
+        """Lower losses that are far above those of the others, which would spoil the reported mean; return why."""
+        accepted = self._accepted
+        limit = max_counted_loss(self._loss_K[[*accepted.values()]].tolist())
+        outsized = {id: self._loss_K[k] for id, k in accepted.items() if self._loss_K[k] > limit}
+        self._loss_K = np.minimum(self._loss_K, limit)
+        return {id: f"its loss is {loss:.3g}, and counts as {limit:.3g}" for id, loss in outsized.items()}
 
 
 def _variances(setup: EngineSetup) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -17,7 +18,7 @@ from manyeyes.engines.evaluation import Score
 from manyeyes.flower.engine import MAX_LOSS, GridEngine
 from manyeyes.flower.members import Member
 from manyeyes.flower.messages import InvalidReply, from_record, parse_config, send_tasks, to_record
-from manyeyes.flower.protection import max_counted
+from manyeyes.flower.protection import max_counted, max_counted_loss
 from manyeyes.metrics import Accuracy
 
 REPLY_TYPES = {"client_id": int, "loss": float}
@@ -45,15 +46,17 @@ class GridEvaluator:
         asked = {nodes[id]: members[id] for id in self.population.user_ids.tolist() if id in nodes}
         tasks = {node: self.engine.make_task(record, NO_ROUND, m.client_id, clients) for node, m in asked.items()}
         limit = max_counted([member.num_test_examples for member in asked.values()] or [1], registry.config)
-        score, timeout = Accuracy.empty(len(self.population.classes)), registry.config.reply_timeout
+        scores, timeout = list[Accuracy](), registry.config.reply_timeout
         for node, message in send_tasks(registry.grid, tasks, MessageType.EVALUATE, timeout, "evaluation"):
             try:
                 if isinstance(message, str):
                     raise InvalidReply(message)
-                score += self._read_reply(message, asked[node], limit)
+                scores.append(self._read_reply(message, asked[node], limit))
             except InvalidReply as reason:
                 print(f"evaluation: {asked[node].name} is rejected: {reason}", file=sys.stderr, flush=True)
-        return score
+        max_loss = max_counted_loss([score.mean_loss for score in scores])
+        bounded = (replace(score, loss_sum=min(score.loss_sum, max_loss * score.num_examples)) for score in scores)
+        return sum(bounded, Accuracy.empty(len(self.population.classes)))
 
     def evaluate_personal_models(self, models: Iterable[tuple[int, Tensor]]) -> NoReturn:
         raise NotImplementedError("the server of a federation sends no client a model of its own")

@@ -1,4 +1,4 @@
-"""What bounds the influence of one client on a federated run: the norm of its update, and its number of images.
+"""What bounds the influence of one client on a federated run: norm and direction of its update, and its images.
 
 Clients cannot be trusted, so this is on by default. With privacy it is off: each update is then clipped to a norm that
 does not depend on other clients' data, as the guarantee requires, and all clients have the same weight.
@@ -8,16 +8,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
 
-from manyeyes.components.aggregators import MIN_CLIENTS_FOR_MEDIAN, bound_shares, lower_median, norm_scales
+from manyeyes.components.bounded_mean import (
+    MIN_CLIENTS_FOR_MEDIAN,
+    TINY_NORM,
+    bound_shares,
+    is_opposed,
+    lower_median,
+    norm_scales,
+)
 from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population
 from manyeyes.flower.app import FederationConfig
 from manyeyes.training.scoring import FixedCohort
 
 MAX_NAMES = 5  # in one line of output
+MAX_LOSS_RATIO = 10.0
 ROBUST_AGGREGATORS = "aggregator=median client_weighting=uniform"
 
 
@@ -30,17 +41,43 @@ class Bounds:
     left_out: Mapping[int, str]
 
 
-def bound_norms(norms: Mapping[int, float], config: FederationConfig) -> Bounds:
-    """Return how updates are bounded by the median of their norms, which are given by client id."""
-    max_ratio, reject_ratio = config.max_norm_ratio or np.inf, config.reject_norm_ratio or np.inf
-    scale_K = norm_scales(np.array([*norms.values()]), max_ratio, reject_ratio)
-    scales = {id: scale for id, scale in zip(norms, scale_K.tolist(), strict=True) if scale != 1}
-    ratios = {
-        id: f"its update has {norms[id] / lower_median([*norms.values()]):.3g} times the median norm" for id in scales
-    }
-    clipped = {id: f"{ratios[id]}, and counts as {max_ratio:g} times" for id, scale in scales.items() if scale}
-    limit = f"reject_norm_ratio is {reject_ratio:g}"
-    return Bounds(scales, clipped, {id: f"{ratios[id]}, and {limit}" for id in scales if id not in clipped})
+def bound_updates(updates_KP: Tensor, ids: Sequence[int], config: FederationConfig) -> Bounds:
+    """Return how the updates of these clients are bounded by the others: by their norms and directions."""
+    is_opposed_K = is_opposed(updates_KP) if config.opposed_norm_ratio else np.zeros(len(ids), bool)
+    reject_ratio = config.reject_norm_ratio or np.inf
+    return bound_norms(updates_KP, ids, config, "update", reject_ratio, is_opposed_K)
+
+
+def bound_norms(
+    vectors_KP: Tensor,
+    ids: Sequence[int],
+    config: FederationConfig,
+    name: str,
+    reject_ratio: float = np.inf,
+    is_opposed_K: ArrayLike = False,
+) -> Bounds:
+    """Return how what clients sent under a name is bounded by the median of its norms."""
+    norm_K = l2_norms(vectors_KP).double().cpu().numpy()
+    max_ratio_K = np.full(len(ids), config.max_norm_ratio or np.inf)
+    max_ratio_K = np.where(is_opposed_K, np.minimum(max_ratio_K, config.opposed_norm_ratio), max_ratio_K)
+    scale_K = norm_scales(norm_K, max_ratio_K, reject_ratio)
+    scales, clipped, left_out = dict[int, float](), dict[int, str](), dict[int, str]()
+    for k in np.flatnonzero(scale_K != 1).tolist():
+        text = f"its {name} has {norm_K[k] / max(lower_median(norm_K), TINY_NORM):.3g} times the median norm"
+        text += " and points against most others" if np.broadcast_to(is_opposed_K, len(ids))[k] else ""
+        scales[ids[k]] = float(scale_K[k])
+        if scale_K[k]:
+            clipped[ids[k]] = f"{text}: it counts as {max_ratio_K[k]:g} times"
+        else:
+            left_out[ids[k]] = f"{text}, and reject_norm_ratio is {reject_ratio:g}"
+    return Bounds(scales, clipped, left_out)
+
+
+def max_counted_loss(losses: Sequence[float]) -> float:
+    """Return as how much the loss of a client counts at most in what is reported: ten times the median, or 10."""
+    if len(losses) < MIN_CLIENTS_FOR_MEDIAN:
+        return np.inf
+    return MAX_LOSS_RATIO * max(lower_median(losses), 1.0)
 
 
 def max_counted(counts: Sequence[int], config: FederationConfig) -> int:
@@ -77,19 +114,19 @@ def describe_protection(algorithm: Algorithm, config: FederationConfig) -> str:
     """Return in one line what bounds the influence of a client, for the start of a run."""
     if algorithm.privacy is not None:
         return "protection: privacy clips every update to the same norm, and all clients have the same weight"
-    clipped, rejected, weight = config.max_norm_ratio, config.reject_norm_ratio, config.max_weight_ratio
-    parts = []
-    if clipped:
-        parts.append(f"an update is clipped to {clipped:g} times the median norm of its round (max_norm_ratio)")
-    if rejected:
-        parts.append(f"left out above {rejected:g} times (reject_norm_ratio)")
-    if weight:
-        parts.append(f"a client's weight is at most {weight:g} equal shares (max_weight_ratio)")
-    text = ", ".join(parts) or "none: max_norm_ratio, reject_norm_ratio and max_weight_ratio are 0"
-    if (clipped or rejected) and getattr(
-        algorithm.sampler, "cohort_size", MIN_CLIENTS_FOR_MEDIAN
-    ) < MIN_CLIENTS_FOR_MEDIAN:
-        text += f"; a median norm needs cohorts of {MIN_CLIENTS_FOR_MEDIAN} clients"
+    clipped, rejected = config.max_norm_ratio, config.reject_norm_ratio
+    opposed, weight = config.opposed_norm_ratio, config.max_weight_ratio
+    parts = [
+        (clipped, f"an update is clipped to {clipped:g} times the median norm of its round (max_norm_ratio)"),
+        (rejected, f"left out above {rejected:g} times (reject_norm_ratio)"),
+        (opposed, f"clipped to {opposed:g} times if it points against most others (opposed_norm_ratio)"),
+        (weight, f"a client's weight is at most {weight:g} equal shares (max_weight_ratio)"),
+    ]
+    settings = "max_norm_ratio, reject_norm_ratio, opposed_norm_ratio and max_weight_ratio"
+    text = ", ".join(part for value, part in parts if value) or f"none: {settings} are 0"
+    cohort_size = getattr(algorithm.sampler, "cohort_size", MIN_CLIENTS_FOR_MEDIAN)
+    if (clipped or rejected or opposed) and cohort_size < MIN_CLIENTS_FOR_MEDIAN:
+        text += f"; comparing updates needs cohorts of {MIN_CLIENTS_FOR_MEDIAN} clients"
     if algorithm.aggregator is not None:
         return f"protection: {text}; then aggregator={type(algorithm.aggregator).__name__}"
     return f"protection: {text}; against more malicious clients set {ROBUST_AGGREGATORS}"
@@ -108,3 +145,9 @@ def shorten(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     rest = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def join_reasons(*parts: Mapping[int, str]) -> dict[int, str]:
+    """Return all reasons by client id, those of one client as one text."""
+    ids = dict.fromkeys(id for reasons in parts for id in reasons)
+    return {id: "; ".join(reasons[id] for reasons in parts if id in reasons) for id in ids}

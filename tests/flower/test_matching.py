@@ -75,7 +75,12 @@ def weights(result: Result) -> torch.Tensor:
 
 
 FAST_CASES = ("fedavg", "central privacy")
-UNPROTECTED: dict[str, Any] = {"max_norm_ratio": 0, "reject_norm_ratio": 0, "max_weight_ratio": 0}
+UNPROTECTED: dict[str, Any] = {
+    "max_norm_ratio": 0,
+    "reject_norm_ratio": 0,
+    "opposed_norm_ratio": 0,
+    "max_weight_ratio": 0,
+}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.training.result import Result
 from tests.flower.fake_grid import Change
 from tests.flower.hostile import SETTINGS as HOSTILE_REPLIES
-from tests.flower.hostile import failing, one_each_round, when_training, with_config
+from tests.flower.hostile import change_array, failing, one_each_round, when_training, with_config
 
 SETTINGS = "model=linear rounds=2 algorithm.cohort_size=4 algorithm.batch_size=3 algorithm.lr=0.05 evaluate_every=0 engine.device=cpu"
 BAD_NODE = 12  # its user is called 2
@@ -130,6 +130,74 @@ def test_a_reply_that_cannot_be_read_does_not_block_the_others(
     assert torch.equal(weights(result), weights_without_it)
     reason = "2 is rejected: its reply could not be read: these bytes are not a message"
     assert result.events[1]["rejection_reasons"] == {"2": reason}
+
+
+def serve_with(make_grid: Callable[..., Any], config: FederationConfig, change: Change | None) -> Result:
+    """Serve a run in which the bad node's replies are changed, in a folder of its own."""
+    config = replace(config, folder=f"{config.folder}-{'honest' if change is None else 'hostile'}")
+    grid = make_grid(config)
+    if change is not None:
+        grid.nodes[BAD_NODE].change = change
+    return serve(grid, config)
+
+
+def test_a_false_loss_changes_no_weights_and_hardly_the_reported_loss(
+    make_grid: Callable[..., Any], config: FederationConfig
+) -> None:
+    honest = serve_with(make_grid, config, None)
+    hostile = serve_with(make_grid, config, when_training(lambda reply: with_config(reply, loss=9e5)))
+    assert torch.equal(weights(hostile), weights(honest))
+    assert hostile.events[1]["clipped_clients"]["2"].endswith("its loss is 9e+05, and counts as 10.9")
+    assert hostile.events[1]["train_loss"] < 10  # three losses near 1, and 10
+
+
+def test_a_false_loss_of_an_evaluation_hardly_changes_the_reported_loss(
+    make_grid: Callable[..., Any], config: FederationConfig
+) -> None:
+    def change(task: Message, reply: Message) -> Message:
+        return with_config(reply, loss=2e5) if task.metadata.message_type == "evaluate" else reply
+
+    honest, hostile = serve_with(make_grid, config, None), serve_with(make_grid, config, change)
+    assert hostile.final["accuracy"] == honest.final["accuracy"]
+    assert hostile.final["loss"] < honest.final["loss"] + 10 / 4  # one of four clients, each with two test images
+
+
+@pytest.mark.parametrize("settings", ["algorithm=scaffold", pytest.param("algorithm=mimelite", marks=pytest.mark.slow)])
+def test_what_a_correction_uploads_is_clipped_and_named(
+    make_grid: Callable[..., Any], config: FederationConfig, settings: str
+) -> None:
+    config = replace(config, settings=f"{config.settings} {settings}")
+    change = change_array(lambda values: -100 * values, "upload", "upload")
+    hostile = serve_with(make_grid, config, when_training(change))
+    reason = hostile.events[1]["clipped_clients"]["2"]
+    assert re.search("its upload has .* times the median norm: it counts as 2 times", reason)
+    assert (weights(hostile) - weights(serve_with(make_grid, config, None))).norm() < 1
+
+
+def test_statistics_of_batch_norm_are_bounded_apart_from_the_weights(
+    make_grid: Callable[..., Any], config: FederationConfig
+) -> None:
+    settings = f"{config.settings} model=tests.flower.own_components:normalized_net"
+    config = replace(config, settings=settings)
+
+    def lie(values: Any) -> Any:
+        values[-8:] = -1e4  # four means and four variances
+        return values
+
+    hostile = serve_with(make_grid, config, when_training(change_array(lie)))
+    reason = hostile.events[1]["clipped_clients"]["2"]
+    assert re.search("change of BatchNorm statistics has .* times the median norm: it counts as 2 times", reason)
+    honest = serve_with(make_grid, config, None)
+    variances = [result.model.state_dict()["1.running_var"] for result in (hostile, honest)]
+    assert bool((variances[0] >= 0).all())
+    torch.testing.assert_close(*variances, rtol=0.5, atol=0.5)
+
+
+def test_a_component_of_the_user_works_on_both_sides(make_grid: Callable[..., Any], config: FederationConfig) -> None:
+    own = "model=tests.flower.own_components:normalized_net aggregator=tests.flower.own_components:HalfMean"
+    result = serve_with(make_grid, replace(config, settings=f"{config.settings} {own}"), None)
+    assert any(isinstance(layer, torch.nn.BatchNorm2d) for layer in result.model.modules())
+    assert "rejected_clients" not in result.events[-1]
 
 
 @pytest.mark.parametrize(

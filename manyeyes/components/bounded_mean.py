@@ -1,0 +1,103 @@
+"""The mean of updates that the other clients bound: what a federation does by default (`manyeyes.flower.protection`)."""
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from manyeyes.components.aggregators import Aggregate, blocks, no_state, replaces_the_sum
+from manyeyes.core.algorithm import Doubles, Tensors
+from manyeyes.core.numerics import l2_norms
+from manyeyes.core.registry import component, option
+
+MIN_CLIENTS_FOR_MEDIAN = 3  # of two norms the median is one client's own
+MIN_CLIENTS_FOR_DIRECTIONS = 4  # two that agree do not outvote a third, whose data may differ
+CLIP_HELP = "an update longer than this many times the median norm of its round is clipped to that"
+REJECT_HELP = "an update longer than this many times the median norm is left out"
+OPPOSED_HELP = "an update that points against most others is clipped to this many times the median norm"
+WEIGHT_HELP = "the most that a client's weight may be, in equal shares of a round"
+MIN_AGREEMENT = 0.2  # cosine above which updates agree, and below minus which they are opposed
+TINY_NORM = 1e-30  # instead of a median of 0, above which every norm is then too large
+
+
+@component("aggregator", "bounded_mean")
+class BoundedMean:
+    """The weighted mean of updates whose norms, directions and weights are bounded by those of the other clients.
+
+    What a federation does by default, to try it in a simulation.
+    """
+
+    max_norm_ratio: float = option(2.0, CLIP_HELP, above=0)
+    reject_norm_ratio: float = option(8.0, REJECT_HELP, above=0)
+    opposed_norm_ratio: float = option(0.5, OPPOSED_HELP, above=0)
+    max_weight_ratio: float = option(1.5, WEIGHT_HELP, minimum=1)
+
+    init, incompatibility = no_state, replaces_the_sum
+
+    def aggregate(self, updates_KW: Tensor, weights_K: Tensor, server_weights: Tensor, state: Tensors) -> Aggregate:
+        limit_K = np.where(is_opposed(updates_KW), self.opposed_norm_ratio, self.max_norm_ratio)
+        scale_K = norm_scales(l2_norms(updates_KW).double().cpu().numpy(), limit_K, self.reject_norm_ratio)
+        bounded_K = bound_shares(weights_K.double().cpu().numpy(), self.max_weight_ratio) * (scale_K > 0)
+        factors_K = torch.from_numpy(bounded_K * scale_K / bounded_K.sum())
+        return factors_K.to(updates_KW) @ updates_KW, state
+
+
+def norm_scales(norm_K: Doubles, max_ratio_K: Doubles, reject_ratio: float) -> Doubles:
+    """Return by how much each update is scaled: to its `max_ratio` times the median norm at most, and 0 to leave it out.
+
+    Updates longer than `reject_ratio` times the median norm are left out. With fewer than three updates, nothing is
+    scaled.
+    """
+    if len(norm_K) < MIN_CLIENTS_FOR_MEDIAN:
+        return np.ones(len(norm_K))
+    ratio_K = norm_K / max(lower_median(norm_K), TINY_NORM)
+    return np.where(ratio_K > reject_ratio, 0.0, np.minimum(1.0, max_ratio_K / np.maximum(ratio_K, TINY_NORM)))
+
+
+def is_opposed(updates_KW: Tensor) -> NDArray[np.bool_]:
+    """Return which updates point against most others.
+
+    An update agrees with the others by the median of its cosines to them. It is opposed if that is below
+    `-MIN_AGREEMENT` while most updates agree by more than `MIN_AGREEMENT`: where all clients differ, none is opposed.
+    """
+    num_clients = len(updates_KW)
+    if num_clients < MIN_CLIENTS_FOR_DIRECTIONS:
+        return np.zeros(num_clients, bool)
+    cosine_KK = cosines(updates_KW)
+    np.fill_diagonal(cosine_KK, np.inf)  # sorted behind the cosines to the others
+    agreement_K = np.sort(cosine_KK, axis=1)[:, (num_clients - 1) // 2]
+    return (agreement_K < -MIN_AGREEMENT) & (lower_median(agreement_K) > MIN_AGREEMENT)
+
+
+def cosines(updates_KW: Tensor) -> Doubles:
+    """Return the cosine between each two updates [K, K]."""
+    norm_K = l2_norms(updates_KW).clamp_min(TINY_NORM)
+    cosine_KK = updates_KW.new_zeros(len(updates_KW), len(updates_KW), dtype=torch.float64)
+    for block in blocks(updates_KW):
+        directions = block / norm_K[:, None]
+        cosine_KK += (directions @ directions.T).double()
+    return cosine_KK.cpu().numpy()
+
+
+def lower_median(norm_K: ArrayLike) -> float:
+    """Return the lower of the two middle values: at most an honest one while fewer than half of the clients lie."""
+    ascending_K = np.sort(norm_K)
+    return float(ascending_K[(len(ascending_K) - 1) // 2])
+
+
+def bound_shares(weight_K: Doubles, max_weight_ratio: float) -> Doubles:
+    """Return the weights, lowered so that none is more than `max_weight_ratio` times an equal share of their sum.
+
+    The limit is the largest value B with B <= max_weight_ratio / K * sum(min(weight, B)).
+    """
+    max_share = max_weight_ratio / max(int(np.count_nonzero(weight_K)), 1)
+    ascending_K = np.sort(weight_K)
+    sums_K = np.concatenate([[0.0], np.cumsum(ascending_K)])
+    for num_bounded in range(len(weight_K)):
+        rest = len(weight_K) - num_bounded
+        if num_bounded * max_share >= 1:
+            break
+        limit = max_share * sums_K[rest] / (1 - num_bounded * max_share)  # B = share * (the rest + num_bounded * B)
+        if limit >= ascending_K[rest - 1]:
+            return np.minimum(weight_K, limit)
+    return weight_K
