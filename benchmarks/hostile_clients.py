@@ -51,8 +51,8 @@ NUM_CLAIMED = 100_000
 UNPROTECTED = {"max_norm_ratio": 0.0, "reject_norm_ratio": 0.0, "opposed_norm_ratio": 0.0, "max_weight_ratio": 0.0}
 FIRST_NODE = 10
 SIZES = ((4, 1), (10, 2))  # clients, and how many of them are hostile
-PARTITIONS = ("alike", "unequal", "dirichlet 1", "dirichlet 0.1")
-SHOWN_WITHOUT_PROTECTION = ("update times -10", "update of length 9e5", "labels flipped")
+PARTITIONS = ("alike", "unequal", "dirichlet 1", "dirichlet 0.3")
+SHOWN_WITHOUT_PROTECTION = ("update times -10", "labels flipped")
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,9 @@ def _node(store: Path, config: FederationConfig, change: Change | None) -> Node:
 
 def federations(seeds: int, settings: str) -> list[Federation]:
     """Return the runs of the table: all attacks, and what protection costs without an attack; seed after seed."""
-    runs = [Federation(*size, attack) for size in SIZES for attack in ATTACKS]
-    runs += [Federation(*size, attack, is_protected=False) for size in SIZES for attack in SHOWN_WITHOUT_PROTECTION]
+    runs = [Federation(*size, attack) for attack in ATTACKS for size in SIZES]
     runs += [Federation(10, 0, HONEST, kind, is_protected=p) for kind in PARTITIONS for p in (True, False)]
+    runs += [Federation(*size, attack, is_protected=False) for size in SIZES for attack in SHOWN_WITHOUT_PROTECTION]
     return [replace(run, seed=seed, settings=settings) for seed in range(seeds) for run in runs]
 
 

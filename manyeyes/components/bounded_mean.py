@@ -27,7 +27,7 @@ class BoundedMean:
     What a federation does by default, to try it in a simulation.
     """
 
-    max_norm_ratio: float = option(2.0, CLIP_HELP, above=0)
+    max_norm_ratio: float = option(1.25, CLIP_HELP, above=0)
     reject_norm_ratio: float = option(8.0, REJECT_HELP, above=0)
     opposed_norm_ratio: float = option(0.5, OPPOSED_HELP, above=0)
     max_weight_ratio: float = option(1.5, WEIGHT_HELP, minimum=1)

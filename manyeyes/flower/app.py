@@ -57,7 +57,7 @@ class FederationConfig:
     retry_delay: float = option(5.0, "seconds before it asks them again", minimum=0)
     max_examples: int = option(100_000, "a client that reports more images is rejected", minimum=1)
     max_update_norm: float = option(1e6, "an update of a larger norm is rejected", above=0)
-    max_norm_ratio: float = option(2.0, f"{CLIP_HELP}; 0: none is", minimum=0)
+    max_norm_ratio: float = option(1.25, f"{CLIP_HELP}; 0: none is", minimum=0)
     reject_norm_ratio: float = option(8.0, f"{REJECT_HELP}; 0: none is", minimum=0)
     opposed_norm_ratio: float = option(0.5, f"{OPPOSED_HELP}; 0: directions do not count", minimum=0)
     max_weight_ratio: float = option(1.5, f"{WEIGHT_HELP}; 0: no limit", minimum=0)
