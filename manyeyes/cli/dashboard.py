@@ -17,12 +17,13 @@ from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.server import application
 
 TOKEN = re.compile(r"[A-Za-z0-9_-]{8,}")
+DEFAULT_FOLDER = "runs"
 NUM_PORTS = 2**16
 
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
-    if not args.folder.is_dir():
+    if not args.folder.is_dir() and args.folder != Path(DEFAULT_FOLDER):  # which the first run creates
         raise ValueError(f"No folder {args.folder}: give the folder that has your runs.")
     if args.token is not None and not TOKEN.fullmatch(args.token):
         raise ValueError("--token needs at least 8 letters, digits, - or _: omit it for a random one.")
@@ -47,7 +48,9 @@ def main(argv: list[str]) -> int:
 def _parser() -> Parser:
     description = "A live page that follows runs below a folder. It only reads."
     parser = Parser("manyeyes dashboard", description=description, example="manyeyes dashboard runs --open")
-    parser.add_argument("folder", metavar="DIR", type=Path, nargs="?", default="runs", help="of the runs (%(default)s)")
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, nargs="?", default=DEFAULT_FOLDER, help="of the runs (%(default)s)"
+    )
     parser.add_argument("--port", type=int, default=8765, help="0: any free port (%(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="to listen on; for others with a token (%(default)s)")
     parser.add_argument("--token", help="token that the URL must contain, instead of a random one")

@@ -5,6 +5,7 @@ import {byId, isFraction, make, scores, title} from "./format.js";
 const AXES = {round: "rounds", seconds: "time", num_images: "images", max_client_batches: "local batches", epsilon: "epsilon"};
 const SCORE = "(score)"; // stands for the metric that is shown first, which is not the same for all runs
 const LABELS = {round: "round", seconds: "seconds of training", num_images: "images trained on", max_client_batches: "local batches of the largest client", epsilon: "epsilon spent"};
+const SMOOTHING = {none: 0, light: 0.6, medium: 0.9, strong: 0.97}; // the weight of the past in the moving average of a curve
 const charts = new Map(), responses = new Map(); // by the name of a metric; by the id of a run, with the requested names
 let numRequests = 0, changed = () => {};
 
@@ -13,6 +14,11 @@ export function start(whenChanged) {
   byId("axis").append(...Object.entries(AXES).map(([key, name]) => make("option", {value: key}, name)));
   byId("axis").value = view.axis = view.axis in AXES ? view.axis : "round";
   byId("axis").addEventListener("change", (event) => { view.axis = event.target.value; responses.clear(); changed(); });
+  byId("smoothing").append(...Object.keys(SMOOTHING).map((name) => make("option", {value: name}, name)));
+  byId("smoothing").value = view.smoothing = view.smoothing in SMOOTHING ? view.smoothing : "none";
+  byId("smoothing").addEventListener("change", (event) => { view.smoothing = event.target.value; changed(); });
+  byId("logx").checked = view.logX;
+  byId("logx").addEventListener("change", (event) => { view.logX = event.target.checked; changed(); });
   byId("log").checked = view.log;
   byId("log").addEventListener("change", (event) => { view.log = event.target.checked; changed(); });
   byId("clear").addEventListener("click", () => { view.selected.clear(); changed(); byId("text").focus(); });
@@ -64,10 +70,10 @@ export async function refresh(changedIds) {
 
 function show() {
   const ids = selectedIds();
-  byId("hint").hidden = ids.length > 0;
+  byId("hint").hidden = ids.length > 0 || !view.runs.size;
   for (const part of ["charts", "differences"]) byId(part).hidden = !ids.length;
   byId("compare").classList.toggle("empty", !ids.length);
-  byId("report").href = "report?" + new URLSearchParams(ids.map((id) => ["run", id]));
+  byId("report").href = "report?" + new URLSearchParams(ids.flatMap((id) => [["run", id], ["color", view.selected.get(id)]]));
   byId("report").textContent = ids.length > 1 ? `Report of ${ids.length} runs` : "Report";
   byId("jump").hidden = !ids.length;
   byId("jump").textContent = `Curves of ${ids.length} ${ids.length === 1 ? "run" : "runs"} ↓`;
@@ -91,7 +97,8 @@ function draw(ids) {
       return {name: labelOf.get(id) + (name === SCORE && view.runs.get(id).shared ? ", personalized" : ""), x, y, color: view.selected.get(id)};
     });
     const percent = shown.every((id) => isFraction(curveName(id, name)));
-    const spec = {title: heading(ids, name), height: 280, x: {label: LABELS[view.axis]}, y: {log: view.log && !percent, percent}, series};
+    const weight = SMOOTHING[view.smoothing], note = weight ? " (smoothed)" : "";
+    const spec = {title: heading(ids, name) + note, height: 280, smoothing: weight, x: {label: LABELS[view.axis], log: view.logX}, y: {log: view.log && !percent, percent}, series};
     if (charts.has(name)) charts.get(name).chart.update(spec);
     else {
       const box = make("div", {class: "chart", "data-metric": name});
@@ -123,7 +130,7 @@ let tableKey = "";
 function table(ids) {
   const names = differing(ids), labelOf = labels(ids);
   const rows = ids.map((id) => [id, view.selected.get(id), scores(view.runs.get(id)), ...names.map((name) => setting(id, name) ?? "–")]);
-  const key = JSON.stringify([names, rows]);
+  const key = JSON.stringify([names, rows, ids.map((id) => view.runs.get(id).pid)]);
   if (key === tableKey) return;
   tableKey = key;
   const open = new Set([...byId("differences").querySelectorAll("details[open]")].map((element) => element.dataset.run));
@@ -137,7 +144,15 @@ function table(ids) {
   byId("differences").replaceChildren(
     make("div", {class: "wide", role: "region", tabindex: "0", "aria-label": caption}, make("table", {}, make("caption", {}, caption),
       make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows.map(line)))),
+    ...ids.filter((id) => view.runs.get(id).pid).map((id) => stopCommand(view.runs.get(id), labelOf.get(id))),
     ...ids.map((id) => details(id, labelOf.get(id), open.has(id))));
+}
+
+/* How to stop a run that trains on this machine: the page only reads. */
+function stopCommand(run, name) {
+  const isInSweep = /\/\d+$/.test(run.name);
+  const effect = "It ends after its round, with a checkpoint, and prints how to go on" + (isInSweep ? "; its sweep ends too." : ".");
+  return make("div", {class: "stop"}, make("p", {}, `Stop ${name} from a terminal of this machine. ${effect}`), make("pre", {tabindex: "0"}, `kill -TERM ${run.pid}`));
 }
 
 /* All settings of a run, its command and versions, which are fetched when they are opened. */

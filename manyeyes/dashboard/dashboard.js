@@ -1,7 +1,7 @@
 /* The dashboard: requests what has changed, and shows it. */
 import * as compare from "./compare.js";
 import * as list from "./list.js";
-import {address, applyChanges, restore, select, sorted, view} from "./store.js";
+import {address, applyChanges, recolor, restore, select, sorted, view} from "./store.js";
 import {byId, write} from "./format.js";
 
 const RUNNING_DELAY = 1000, IDLE_DELAY = 4000, MAX_DELAY = 15000; // milliseconds between requests: while runs train, else, after failures
@@ -35,6 +35,7 @@ async function update() {
     failures = 0;
     if (changes.settings) list.settings();
     if (isFirst && !hasSelection) selectFirst();
+    if (isFirst) recolor();
     list.refresh(ids);
     await compare.refresh(ids);
     const running = [...view.runs.values()].filter((run) => run.status === "running").length;

@@ -1,16 +1,17 @@
 /* The list of runs: filters, order, and a row for each. */
-import {MAX_SELECTED, ORDERS, STATUSES, matching, select, setting, sorted, summary, view} from "./store.js";
+import {FAILED_KEY, groups, isOpen} from "./groups.js";
+import {MAX_SELECTED, ORDERS, STATUSES, matching, select, setting, sorted, summary, sweepOf, view, withCaveats} from "./store.js";
 import {ago, byId, duration, make, number, score, write} from "./format.js";
 
 const PAGE_ROWS = 200; // that are added at a time
 const SYMBOLS = {running: "●", stale: "◌", finished: "✓", stopped: "■", diverged: "▲", failed: "✕", empty: "○"};
 const COLUMNS = [["name", "Run"], ["progress", "Progress"], ["score", "Score"], ["loss", "Loss"], ["speed", "Images/s"], ["epsilon", "Privacy"]];
-const rows = new Map();
+const rows = new Map(), heads = new Map(); // by the id of a run; by the key of a group
 let numShown = PAGE_ROWS, order = [], changed = () => {};
 
 export function start(whenChanged) {
   changed = whenChanged;
-  const redraw = () => { numShown = PAGE_ROWS; draw(); changed(); };
+  const redraw = () => { numShown = PAGE_ROWS; view.folds.delete(FAILED_KEY); draw(); changed(); };
   byId("text").addEventListener("input", (event) => { view.text = event.target.value; redraw(); });
   byId("sort").append(...Object.entries(ORDERS).map(([key, [name]]) => make("option", {value: key}, "Sort: " + name)));
   byId("sort").addEventListener("change", (event) => { view.sort = event.target.value; redraw(); });
@@ -97,22 +98,70 @@ export function draw() {
     : `${number(runs.length, 9)} of ${number(all.length, 9)} runs`) + full);
   byId("more").hidden = runs.length <= numShown;
   write(byId("more"), `Show ${Math.min(PAGE_ROWS, runs.length - numShown)} more of ${number(runs.length - numShown, 9)}`);
+  showFirstCommands();
+  byId("none").hidden = all.length > 0 || !view.version;
+  byId("list").hidden = !byId("none").hidden;
   showRows(runs.slice(0, numShown));
+}
+
+/* Commands that fill an empty folder. */
+function showFirstCommands() {
+  const folder = view.folder, value = (setting, text) => (/^[\w./-]+$/.test(text) ? `${setting}=${text}` : `'${setting}="${text}"'`);
+  const isDefault = folder === "runs", size = "rounds=50 data.users=200";
+  write(byId("first-run"), `manyeyes run ${size}` + (isDefault ? "" : " " + value("folder", folder + "/first")));
+  write(byId("first-sweep"), `manyeyes run --multirun algorithm=fedavg,fedavgm,fedvc seed=0,1,2 ${size}` + (isDefault ? "" : " " + value("hydra.sweep.dir", folder + "/sweep")));
 }
 
 function showRows(runs) {
   for (const id of rows.keys()) if (!view.runs.has(id)) rows.delete(id);
-  const next = runs.map((run) => run.id);
-  for (const run of runs) {
-    if (!rows.has(run.id)) rows.set(run.id, row(run));
-    showSelection(rows.get(run.id), run.id);
+  const next = [];
+  for (const group of groups(runs)) {
+    if (group.key) next.push(head(group));
+    for (const run of isOpen(group) ? group.runs : []) next.push(runRow(run));
   }
-  if (next.length !== order.length || next.some((id, i) => id !== order[i])) {
+  if (next.length !== order.length || next.some((element, i) => element !== order[i])) {
     const focused = document.activeElement;
-    byId("rows").replaceChildren(...next.map((id) => rows.get(id).row));
+    byId("rows").replaceChildren(...next);
     if (byId("rows").contains(focused)) focused.focus({preventScroll: true});
     order = next;
   }
+}
+
+function runRow(run) {
+  if (!rows.has(run.id)) rows.set(run.id, row(run));
+  showSelection(rows.get(run.id), run.id);
+  return rows.get(run.id).row;
+}
+
+/* The heading of a group: its name, how many of its runs have which status, its best score, and a box for all its runs. */
+function head(group) {
+  if (!heads.has(group.key)) heads.set(group.key, makeHead(group.key));
+  const parts = heads.get(group.key), counts = new Map(), scored = group.runs.filter((run) => run.score !== null && run.round > 0);
+  for (const run of group.runs) counts.set(run.status, (counts.get(run.status) || 0) + 1);
+  const best = scored.length > 1 && scored.reduce((a, b) => (b.score > a.score ? b : a));
+  const notes = [...counts].map(([status, count]) => `${count} ${status}`);
+  if (best && group.key !== FAILED_KEY) notes.push(`best ${summary(best.id)} ${score(best.metric, best.score)}`);
+  write(parts.button, group.title);
+  write(parts.notes, notes.join(" · "));
+  parts.button.setAttribute("aria-expanded", String(isOpen(group)));
+  parts.group = group;
+  const numSelected = group.runs.filter((run) => view.selected.has(run.id)).length;
+  parts.box.checked = numSelected === group.runs.length;
+  parts.box.indeterminate = numSelected > 0 && !parts.box.checked;
+  return parts.row;
+}
+
+function makeHead(key) {
+  const parts = {notes: make("small"), box: make("input", {type: "checkbox"})};
+  parts.button = make("button", {type: "button", onclick: () => { view.folds.set(key, !isOpen(parts.group)); draw(); parts.button.focus(); }});
+  parts.box.addEventListener("change", () => {
+    for (const run of parts.group.runs) if (parts.box.checked !== view.selected.has(run.id)) select(run.id, parts.box.checked);
+    draw();
+    changed();
+  });
+  const all = make("label", {}, parts.box, " all");
+  parts.row = make("tr", {role: "row", class: "group"}, make("td", {role: "cell", colspan: "7"}, make("div", {}, parts.button, parts.notes, all)));
+  return parts;
 }
 
 function row(run) {
@@ -144,10 +193,12 @@ function showSelection(parts, id) {
 
 function fill(parts, run) {
   const cut = run.name.search(/[^/]+(\/\d+)?$/);  // a number alone, such as a seed, says little
-  write(parts.folder, run.name.slice(0, cut));
-  write(parts.leaf, run.name.slice(cut));
+  const text = summary(run.id), isInSweep = sweepOf(run.id) && text;
+  write(parts.folder, isInSweep ? "" : run.name.slice(0, cut));
+  write(parts.leaf, isInSweep ? text : run.name.slice(cut));
   write(parts.caveats, run.caveats);
-  write(parts.summary, summary(run.id));
+  write(parts.summary, isInSweep ? "run " + run.name.split("/").pop() : text);
+  parts.box.setAttribute("aria-label", isInSweep ? `${text}, run ${run.name}` : withCaveats(run.name, run));
   const rejected = run.num_rejected ? `${run.num_rejected} updates rejected recently` : "";
   write(parts.note, [run.note, rejected].filter(Boolean).join("; "));
   parts.note.title = parts.note.textContent; // the list shows its beginning

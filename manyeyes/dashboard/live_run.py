@@ -5,11 +5,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
 from manyeyes.dashboard.settings import Settings, read_settings, safe_text
-from manyeyes.io.tail import TailReader
+from manyeyes.io.tail import TailReader, read_small_file
 from manyeyes.training import run_files
 from manyeyes.training.headline import HEADLINE_METRICS, shared_metric, shared_model_name
 from manyeyes.training.run_files import Event, Status
@@ -145,8 +146,17 @@ class LiveRun:
             "epsilon": last.get("epsilon"),
             "epsilon_budget": _number(self.settings.get("privacy.epsilon")),
             "num_rejected": sum(map(_num_rejected, self._recent.events)),
+            "pid": self._pid(),  # of the process that trains it
             "updated": int(updated / run_files.NANOSECONDS),
         }
+
+    def _pid(self) -> int | None:
+        """Return the process of this machine that has the run; None if there is none."""
+        if not self._is_locked:
+            return None
+        with suppress(OSError, ValueError):
+            return int(read_small_file(os.path.join(self.path, run_files.LOCK_FILE)))
+        return None
 
     def _status(self, updated: int, rounds: int | None, seconds_per_round: float) -> tuple[Status, str]:
         events, silent_seconds = self._recent.events, time.time() - updated / run_files.NANOSECONDS

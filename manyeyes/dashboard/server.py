@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from threading import BoundedSemaphore
 from typing import Any
 
@@ -33,7 +34,7 @@ REPORT_POLICY = (
 )
 PACKAGE = "manyeyes.dashboard"
 UNKNOWN_RUN = "Unknown run: it may have been removed.\n"
-SCRIPTS = ("dashboard", "format", "store", "list", "compare")
+SCRIPTS = ("dashboard", "format", "store", "groups", "list", "compare")
 
 
 def application(index: RunIndex, folder: str, port: int, token: str | None = None) -> Starlette:
@@ -95,7 +96,7 @@ class Dashboard:
             return PlainTextResponse(UNKNOWN_RUN, 404)
         try:
             with self.report_slots:
-                page = report_page([run.path for run in runs])
+                page = report_page([run.path for run in runs], request.query_params.getlist("color"))
         except (ValueError, OSError) as error:
             return PlainTextResponse(f"The report cannot be made: {error}\n", 422)
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
@@ -107,8 +108,8 @@ class Dashboard:
         return [run for run in runs if os.path.realpath(run.path) == run.path]
 
 
-def report_page(folders: list[str]) -> str:
-    """Return the page of `manyeyes report`; a link in a folder is an error, as it could lead anywhere."""
+def report_page(folders: list[str], colors: Sequence[str] = ()) -> str:
+    """Return the page of `manyeyes report`, with the colors that runs have on the dashboard; a link in a folder is an error, as it could lead anywhere."""
     from manyeyes.report.report import html, sections  # slow to import
     from manyeyes.training.run_record import find_runs
 
@@ -117,7 +118,8 @@ def report_page(folders: list[str]) -> str:
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False) and not entry.is_file(follow_symlinks=False):
                     raise ValueError(f"{safe_text(entry.name)} is not a regular file: remove it from the run folder.")
-    runs = find_runs(folders)
+    known = [int(color) if color.isdecimal() and len(color) < 4 else None for color in colors]
+    runs = [replace(run, color=color) for run, color in zip_longest(find_runs(folders), known[: len(folders)])]
     return html(runs, "", sections(runs))
 
 

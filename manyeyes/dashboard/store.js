@@ -8,7 +8,7 @@ export const view = {
   runs: new Map(), version: "", folder: "", clockOffset: 0, // seconds that this clock is behind the server's
   settings: NO_SETTINGS, names: [], columns: new Map(),
   selected: new Map(), // id -> color index
-  text: "", statuses: new Set(), filters: [], sort: "newest", isDescending: true, axis: "round", log: false, drawn: null,
+  text: "", statuses: new Set(), filters: [], folds: new Map(), smoothing: "none", sort: "newest", isDescending: true, axis: "round", log: false, drawn: null,
 };
 
 /* Apply a response of the server; returns the ids of the runs that have changed. */
@@ -30,8 +30,10 @@ export function applyChanges(changes) {
     view.names = Object.keys(changes.settings.values);
     view.columns = new Map(view.names.map((name, i) => [name, i]));
     haystacks.clear();
-    summaryNames = null;
+    summaryNames.clear();
+    sweeps.clear();
   }
+  if (changes.runs.length || changes.removed.length) sweeps.clear();
   view.version = changes.version;
   view.folder = changes.folder;
   view.clockOffset = changes.now - Date.now() / 1000;
@@ -47,7 +49,7 @@ export function setting(id, name) {
 
 /* "algorithm.lr" as lr, and "algorithm.name" as algorithm. */
 export const brief = (name) => name.replace(/\.name$/, "").split(".").pop();
-const assignment = (name, value) => (name.endsWith(".name") ? value : `${brief(name)}=${value}`);
+const assignment = (name, value) => (name.endsWith(".name") ? value : `${brief(name)} ${value}`);
 
 /* The settings that distinguish runs: the algorithm, then each time the setting that divides them into the most groups. */
 const MACHINE_SETTINGS = /^(engine|trackers|sources)\b|^checkpoint|^client_state/;
@@ -66,15 +68,32 @@ function distinguishing(ids, names, maxNames) {
     left.delete(best.name);
     [keys, numGroups] = [best.next, best.count];
   }
-  return chosen;
+  const rank = (name) => (name === "algorithm.name" ? 0 : name === "seed" ? 2 : 1);
+  return chosen.sort((a, b) => rank(a) - rank(b) || view.columns.get(a) - view.columns.get(b));
 }
 
-/* The settings that distinguish a run from the others, as text. */
-let summaryNames = null;
+/* The settings that distinguish a run from the others, or from the others of its sweep, as text: `fedavg · seed 0`. */
+const summaryNames = new Map(); // by the folder of a sweep; "" of all runs
+const sweeps = new Map(); // the ids of the runs of each sweep, by its folder
+const folderOf = (id) => view.runs.get(id).name.match(/^(.+)\/\d+$/)?.[1] || ""; // a sweep numbers its runs
 export function summary(id) {
-  summaryNames = summaryNames || distinguishing([...view.runs.keys()], view.names, 4);
-  return summaryNames.filter((name) => setting(id, name)).map((name) => assignment(name, setting(id, name))).join(" · ");
+  const folder = sweepOf(id);
+  if (!summaryNames.has(folder)) {
+    const ids = folder ? sweeps.get(folder) : [...view.runs.keys()], names = distinguishing(ids, differing(ids), 4);
+    summaryNames.set(folder, names.length || !folder ? names : ["algorithm.name"]);
+  }
+  return describe(id, summaryNames.get(folder));
 }
+
+/* The folder of the sweep that a run is of; empty for a run of its own. */
+export function sweepOf(id) {
+  for (const other of sweeps.size ? [] : view.runs.keys()) {
+    if (!sweeps.has(folderOf(other))) sweeps.set(folderOf(other), []);
+    sweeps.get(folderOf(other)).push(other);
+  }
+  return sweeps.get(folderOf(id))?.length > 1 ? folderOf(id) : "";
+}
+const describe = (id, names) => names.filter((name) => setting(id, name)).map((name) => assignment(name, setting(id, name))).join(" · ");
 
 /* The texts that are searched. A term with "=" matches the end of a name and the beginning of a value. */
 const haystacks = new Map();
@@ -122,11 +141,28 @@ export function sorted(runs) {
 export function select(id, isSelected) {
   if (!isSelected) return view.selected.delete(id);
   if (view.selected.size >= MAX_SELECTED) return false;
-  const taken = new Set(view.selected.values());
+  view.selected.set(id, newColor(id));
+  return true;
+}
+
+/* Runs that differ only by their seed have the same color, as in reports. */
+function newColor(id) {
+  const key = withoutSeed(id), taken = new Set(view.selected.values());
+  for (const [other, color] of view.selected) if (key && withoutSeed(other) === key) return color;
   let color = 0;
   while (taken.has(color)) color++;
-  view.selected.set(id, color);
-  return true;
+  return color;
+}
+function withoutSeed(id) {
+  const row = view.settings.rows[id];
+  return row && JSON.stringify(row.filter((_, i) => view.names[i] !== "seed"));
+}
+
+/* Choose the colors again, once the settings of runs that the address names are known. */
+export function recolor() {
+  const ids = [...view.selected.keys()];
+  view.selected.clear();
+  for (const id of ids) select(id, true);
 }
 
 /* The settings in which the selected runs differ; an option of the algorithm is also one of a component: shown once. */
@@ -140,17 +176,17 @@ export function differing(ids) {
 }
 
 /* A name, and what has to be said of the data of its run. */
-const withCaveats = (name, run) => run.caveats ? `${name} (${run.caveats})` : name;
+export const withCaveats = (name, run) => run.caveats ? `${name} (${run.caveats})` : name;
 
 /* The names of the selected runs without the folders that they share; to a mere number, what distinguishes the run is added. */
 export function labels(ids) {
   const paths = ids.map((id) => view.runs.get(id).name.split("/"));
   let shared = 0;
   while (ids.length > 1 && paths.every((path) => path.length > shared + 1 && path[shared] === paths[0][shared])) shared++;
-  const names = distinguishing(ids, differing(ids), 3);
+  const names = distinguishing(ids, differing(ids), 4);
   return new Map(ids.map((id, i) => {
-    const name = paths[i].slice(shared).join("/"), defined = names.filter((each) => setting(id, each) !== undefined);
-    const label = /(^|\/)\d+$/.test(name) && defined.length ? `${name}: ${defined.map((each) => assignment(each, setting(id, each))).join(", ")}` : name;
+    const name = paths[i].slice(shared).join("/"), text = describe(id, names) || summary(id);
+    const label = /^\d+$/.test(name) && text ? text : /\/\d+$/.test(name) && text ? `${name}: ${text}` : name;
     return [id, withCaveats(label, view.runs.get(id))];
   }));
 }
@@ -166,6 +202,8 @@ export function address() {
   if (!view.isDescending) query.set("up", "1");
   if (view.axis !== "round") query.set("over", view.axis);
   if (view.log) query.set("log", "1");
+  if (view.logX) query.set("logx", "1");
+  if (view.smoothing !== "none") query.set("smooth", view.smoothing);
   if (view.drawn) for (const name of view.drawn) query.append("draw", name);
   return query.toString();
 }
@@ -181,6 +219,8 @@ export function restore(text) {
   view.isDescending = !query.has("up");
   view.axis = query.get("over") || "round";
   view.log = query.has("log");
+  view.logX = query.has("logx");
+  view.smoothing = query.get("smooth") || "none";
   if (query.has("draw")) view.drawn = new Set(query.getAll("draw"));
   return query.has("run");
 }

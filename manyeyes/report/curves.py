@@ -83,8 +83,12 @@ def group_runs(runs: list[RunRecord]) -> list[Group]:
         repeats[seed] += 1
     names = [_shared_name(group) for group in members.values()]
     return [
-        Group(name if names.count(name) == 1 else group[0].name, group, color)
-        for color, (name, group) in enumerate(zip(names, members.values(), strict=True))
+        Group(
+            name if names.count(name) == 1 else group[0].name,
+            group,
+            index if group[0].color is None else group[0].color,
+        )
+        for index, (name, group) in enumerate(zip(names, members.values(), strict=True))
     ]
 
 

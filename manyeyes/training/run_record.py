@@ -61,6 +61,7 @@ class RunRecord:
     class_rows: list[dict[str, str]] = field(default_factory=list)  # of per_class.csv
     user_rows: list[dict[str, str]] = field(default_factory=list)  # of per_user.csv
     example_images: list[dict[str, Any]] = field(default_factory=list)
+    color: int | None = None  # in charts, where a page has given it one
     status: Status = "empty"
     status_note: str = ""  # such as why the run diverged or failed
     problems: tuple[str, ...] = ()
@@ -296,7 +297,7 @@ def naming_settings(runs: list[RunRecord]) -> list[str]:
         if not best or len(_values(runs, [*chosen, best])) == len(keys):
             break
         chosen.append(best)
-    return sorted(chosen, key=lambda name: (name != "algorithm.name", name == "seed"))
+    return sorted(chosen, key=lambda name: (name != "algorithm.name", name == "seed", differing.index(name)))
 
 
 def describe_run(run: RunRecord, settings: Sequence[str]) -> str:

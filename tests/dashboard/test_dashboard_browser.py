@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -40,7 +41,9 @@ def errors(page: Any) -> list[str]:
 
 
 def names(page: Any) -> list[str]:
-    return [name.replace("\n", "") for name in page.locator("#rows label").all_inner_texts()]
+    """Return the folders of the runs that are shown."""
+    boxes = page.locator("#rows td.c-box input").all()
+    return [box.get_attribute("aria-label").rpartition(", run ")[2] for box in boxes]
 
 
 def curves(page: Any, metric: str) -> Any:
@@ -50,6 +53,9 @@ def curves(page: Any, metric: str) -> Any:
 def test_runs_are_listed_and_the_running_one_is_drawn(page: Any) -> None:
     assert len(names(page)) == 6
     assert names(page)[0] == "live"
+    assert page.locator("#rows tr:not(.group) b").all_inner_texts()[1:5] == [
+        "fedavg · lr 0.1", "fedavg · lr 0.3", "fedvc · lr 0.1", "fedvc · lr 0.3"
+    ]  # fmt: skip
     assert page.locator("#live").inner_text() == "Live: 1 running"
     assert page.locator("#rows tr").first.locator(".badge").inner_text().endswith("running")
     assert "4 / 10" in page.locator("#rows tr").first.inner_text()
@@ -62,7 +68,7 @@ def test_the_last_folder_of_a_name_is_bold(browser_page: Any, serve: Any, write:
         write(name)
     browser_page.goto(serve())
     browser_page.wait_for_selector("body[data-ready]")
-    assert sorted(browser_page.locator("#rows label b").all_inner_texts()) == ["alone", "fedavg-K10/0", "first"]
+    assert sorted(browser_page.locator("#rows td label b").all_inner_texts()) == ["alone", "fedavg-K10/0", "first"]
     assert sorted(names(browser_page)) == ["alone", "paper/scaled/fedavg-K10/0", "sweep/first"]
 
 
@@ -88,6 +94,63 @@ def test_text_statuses_and_settings_filter(page: Any) -> None:
     assert sorted(names(page)) == ["sweep/2", "sweep/3"]
 
 
+def test_a_sweep_is_a_group_that_folds_and_is_selected_as_a_whole(page: Any) -> None:
+    head = page.locator("#rows tr.group").first
+    assert "4 finished" in head.inner_text() and "best" in head.inner_text()
+    head.locator("input").check()
+    assert page.locator("#rows .c-box input:checked").count() == 5, "and the running one"
+    head.locator("button").click()
+    assert head.locator("button").get_attribute("aria-expanded") == "false"
+    assert sorted(names(page)) == ["live", "wild"]
+
+
+def test_runs_that_failed_before_round_1_are_folded_until_they_are_searched_for(page: Any, write: Write) -> None:
+    (write("typo", 0) / "failed.txt").write_text("algorithm.lr is negative\n")
+    fold = page.locator("#rows .group button", has_text="Failed before round 1")
+    fold.wait_for()
+    assert "typo" not in names(page)
+    fold.press("Enter")
+    assert names(page)[-1] == "typo"
+    fold.press("Enter")
+    page.fill("#text", "typ")
+    assert names(page) == ["typo"]
+
+
+def test_an_empty_folder_shows_the_command_that_fills_it(browser_page: Any, serve: Callable[..., str]) -> None:
+    browser_page.goto(serve())
+    browser_page.wait_for_selector("body[data-ready]")
+    assert browser_page.locator("#first-run").inner_text() == "manyeyes run rounds=50 data.users=200"
+    assert not browser_page.locator("#list").is_visible()
+
+
+def test_a_running_run_shows_how_to_stop_it(page: Any) -> None:
+    assert page.locator(".stop pre").all_inner_texts() == [f"kill -TERM {os.getpid()}"]
+
+
+def test_runs_that_differ_only_by_seed_have_one_color_here_and_in_their_report(
+    browser_page: Any, serve: Callable[..., str], write: Write
+) -> None:
+    for number, (algorithm, seed) in enumerate([("fedavg", 0), ("fedvc", 0), ("fedvc", 1)]):
+        write(f"sweep/{number}", algorithm=algorithm, seed=seed)
+    browser_page.goto(serve())
+    browser_page.wait_for_selector("body[data-ready]")
+    browser_page.click("#clear")
+    for number in (2, 1, 0):
+        browser_page.get_by_label(f"run sweep/{number}").check()
+    curves(browser_page, "accuracy").nth(2).wait_for()
+    colors = [line.get_attribute("stroke") for line in curves(browser_page, "accuracy").all()]
+    assert colors == ["var(--color-0)", "var(--color-0)", "var(--color-1)"]
+    with browser_page.expect_popup() as opened:
+        browser_page.click("#report")
+    entries = opened.value.locator("#explorer .me-legend button")
+    entries.first.wait_for()
+    classes = {entry.inner_text(): entry.locator("i").get_attribute("class") for entry in entries.all()}
+    assert {name: text.split()[0] for name, text in classes.items()} == {
+        "fedvc (2 seeds)": "me-c0",
+        "fedavg · seed 0": "me-c1",
+    }
+
+
 def test_runs_are_sorted_by_a_column_and_back(page: Any) -> None:
     head = page.locator("th[data-key=score] button")
     head.click()
@@ -100,8 +163,8 @@ def test_runs_are_sorted_by_a_column_and_back(page: Any) -> None:
 def test_selected_runs_are_drawn_together_and_compared(page: Any) -> None:
     page.click("#clear")
     assert page.locator("#hint").is_visible()
-    page.get_by_label("sweep/1").check()
-    page.get_by_label("sweep/2").check()
+    page.get_by_label("run sweep/1").check()
+    page.get_by_label("run sweep/2").check()
     curves(page, "accuracy").nth(1).wait_for()
     table = page.locator("#differences table").first
     assert table.locator("thead th").all_inner_texts() == ["Run", "Score", "algorithm", "lr"]
@@ -119,9 +182,8 @@ def test_the_number_of_selected_runs_is_limited(page: Any, write: Write) -> None
         write(f"grid/{number}", 2)
     page.fill("#text", "grid")
     page.locator("#rows tr").nth(24).wait_for()
-    for row in page.locator("#rows input").all():
-        row.click()
-    assert page.locator("#rows input:checked").count() == 23  # and the running one
+    page.locator("#rows .group input").first.click()
+    assert page.locator("#rows .c-box input:checked").count() == 23  # and the running one
     assert page.locator("#count").inner_text() == "25 of 31 runs; 24 are selected, which is the maximum"
 
 

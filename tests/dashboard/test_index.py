@@ -49,6 +49,7 @@ def test_the_row_of_a_run_that_trains(root: Path, write: Write, append: Append) 
     append(folder, {"round": 5, "train_loss": 0.25, **costs, "rejected_clients": ["x", "y"]})
     with acquire_lock(folder, folder / ".lock"):
         row = rows(RunIndex(root, refresh_seconds=0))["one"]
+    assert row.pop("pid") == os.getpid()
     assert row.pop("id") and abs(row.pop("updated") - time.time()) < 60
     assert row == {
         **{"name": "one", "status": "running", "note": "", "round": 5, "rounds": 10, "metric": "accuracy"},

@@ -126,7 +126,7 @@ def test_three_swept_settings_are_parallel_coordinates(sweep: Sweep) -> None:
     assert section is not None
     markup = section.html(0)
     assert markup.count("<title>") == 8
-    assert "<title>lr 0.2 · momentum 0.1 · alpha 0.2: 50.0 %</title>" in markup
+    assert "<title>alpha 0.2 · lr 0.2 · momentum 0.1: 50.0 %</title>" in markup
 
 
 def test_one_swept_number_is_a_curve_of_scores(sweep: Sweep) -> None:
