@@ -77,6 +77,8 @@ def read(
     rows = arrays.pop("row").to_numpy()
     if rows.dtype.kind not in "iu":
         raise ValueError(f"its rows are {rows.dtype} and not whole numbers")
+    if "split" in arrays and not pa.types.is_string(arrays["split"].type):
+        raise ValueError(f"its splits are {arrays['split'].type} and not text")
     columns = {k: _to_labels(array, tasks[k]) if k in tasks else _to_numpy(array) for k, array in arrays.items()}
     for task, classes in tasks.items():
         _, ids = columns[task].nonzero()

@@ -116,7 +116,8 @@ def _read_classes(file: h5py.File, name: str) -> tuple[tuple[str, ...], bool]:
     if mapping is None and counter is None:
         content = f"{', '.join(file) or 'nothing'} and no label mapping"
         raise ValueError(f"{file.filename} contains {content}: give a file of pfl-research or ml-flair")
-    if any("image" in next(iter(file[split].values()), ()) for split in SPLITS if split in file):
+    first = [next(iter(file[split].values()), None) for split in SPLITS if split in file]
+    if any(isinstance(member, h5py.Group) and "image" in member for member in first):
         raise ValueError(f"{file.filename} is grouped by image: make it again without --not_group_data_by_user")
     if mapping is None:
         return tuple(sorted(parse_json(counter[()]))), False

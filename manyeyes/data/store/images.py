@@ -33,7 +33,7 @@ class MemoryMappedImages:
     def __init__(self, path: Path, checksums: ImageChecksums | None = None) -> None:
         self._path, self._file, self._checksums = path, path.open("rb", buffering=0), checksums
         array: Any = np.load(path, mmap_mode="r")
-        if array.dtype != np.uint8 or array.ndim != 4 or not array.flags.c_contiguous:
+        if array.dtype != np.uint8 or array.ndim != 4 or 0 in array.shape[1:] or not array.flags.c_contiguous:
             raise ValueError(f"{path} has {array.dtype} of shape {array.shape}, and no images: {FIX}")
         self.shape, self._start = array.shape, array.offset
 
