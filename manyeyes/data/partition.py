@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,21 @@ FRACTION = Bounds(minimum=0, below=1)
 RELEASED_COLUMNS = ("user_id", "image_id", "class")
 
 
-def dirichlet(labels: ArrayLike, users: int, alpha: float, seed: int, per_user: int | None = None) -> Ints:
+def dirichlet(
+    labels: ArrayLike, users: int, alpha: float, seed: int, per_user: int | None = None, size_spread: float = 0.0
+) -> Ints:
     """Return the user of each example, or -1: users of equal size with q_k ~ Dir(alpha p) (Hsu et al. 2020, B.1).
 
-    p is the frequency of each class in `labels`. Examples are drawn without replacement; when classes are exhausted,
+    With a spread, sizes are log-normal: it is the standard deviation of their logarithm. p is the frequency of each class in `labels`. Examples are drawn without replacement; when classes are exhausted,
     a user draws from the others as in Eq. 5. With alpha = 0 a user has one class until that is exhausted.
     """
     classes, ids = np.unique(np.asarray(labels), return_inverse=True)
     sizes = _sizes(len(ids), users, per_user)
+    if size_spread:
+        sizes = np.diff(
+            np.round(np.cumsum(lognormal_weights(users, size_spread, seed)) * (len(ids) - users)), prepend=0
+        )
+        sizes = 1 + sizes.astype(np.int64)
     check_value("alpha", alpha, float, Bounds(minimum=0))
     g = make_rng(seed, "dirichlet")
     remaining_C = np.bincount(ids, minlength=len(classes))
@@ -200,6 +208,14 @@ def _sizes(count: int, users: int, per_user: int | None) -> Ints:
     return np.full(users, per_user)
 
 
+def lognormal_weights(users: int, spread: float, seed: int) -> NDArray[np.float64]:
+    """Return the share of each user in all examples, whose logarithm has this standard deviation over users."""
+    normal = NormalDist()
+    quantiles = np.array([normal.inv_cdf((rank + 0.5) / users) for rank in range(users)])
+    weights = np.exp(spread * make_rng(seed, "log-normal sizes").permutation(quantiles))
+    return weights / weights.sum()
+
+
 def _released_csv(path: Path, name: str) -> tuple[str, str]:
     """Return the name and text of a CSV: the one at `path`, or the one called `name` in the archive or folder."""
     if path.suffix == ".csv":
@@ -216,13 +232,14 @@ def _released_csv(path: Path, name: str) -> tuple[str, str]:
 
 @component("partitioner", "dirichlet")
 class DirichletPartitioner:
-    """Clients of equal size, whose class mix is drawn from a Dirichlet distribution (Hsu et al. 2020)."""
+    """Clients of equal or log-normal size, whose class mix is drawn from a Dirichlet distribution (Hsu et al. 2020)."""
 
     num_clients: int = option(100, "new clients", minimum=1)
     alpha: float = option(0.1, "concentration of the class mix: small is more skewed", minimum=0)
+    size_spread: float = option(0.0, "0: equal sizes; else the standard deviation of their logarithm", minimum=0)
 
     def __call__(self, labels: Ints, seed: int) -> Ints:
-        return dirichlet(labels, self.num_clients, self.alpha, seed)
+        return dirichlet(labels, self.num_clients, self.alpha, seed, size_spread=self.size_spread)
 
 
 @component("partitioner", "classes")

@@ -8,6 +8,7 @@ from manyeyes.papers.exhibit import DatasetRecipe, ExhibitRow, Expected, RunReci
 from manyeyes.papers.hsu2020_runs import IMAGENET, LANDMARKS, cifar, inaturalist
 from manyeyes.papers.metric import AfterRounds, ClassMetric, Frequency, UserQuantile
 from manyeyes.papers.printed import dataset_rows, make_exhibits, percentages, printed_table
+from manyeyes.papers.statistics import Statistic
 
 COARSE = DatasetRecipe("data/flair", ("flair", "--raw", "raw/flair", "--size", "256"), "coarse")
 FINE = replace(COARSE, task="fine")
@@ -102,7 +103,7 @@ EXHIBITS = make_exhibits(
     "flair",
     {
         "table1": _table1(),
-        "figure2": dataset_rows("flair", "figure2", SKEWED),
+        "figure2": dataset_rows("flair", "figure2", SKEWED, [Statistic("users with half of the images")]),
         "figure3": dataset_rows("flair", "figure3", {"coarse": COARSE, "fine": FINE}),
         "figure4": _class_scores(),
         "figure5": _user_scores(),

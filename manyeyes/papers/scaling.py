@@ -51,7 +51,7 @@ def scale(run: RunRecipe, factor: float) -> RunRecipe:
 def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     """Return the run on synthetic images with the same kind of labels, users, images per user, image size and split.
 
-    Clients that a Dirichlet distribution made are made so here too, from the same images for every alpha. Pretrained
+    Where the paper divides the same images in several ways, these are too, by Dirichlet distributions. Pretrained
     weights are left out, and with them frozen batch statistics, which mean nothing without them.
     """
     settings = dict(override.split("=", 1) for override in run.settings)
@@ -62,8 +62,9 @@ def on_synthetic_data(run: RunRecipe) -> RunRecipe:
     kind = settings.get("partitioner", options.get("split", "-"))
     data |= _synthetic_options(name, kind)
     if "alpha" in options:
-        data |= {"partitioner": "dirichlet", "partitioner.num_clients": data["data.users"]}
         data["partitioner.alpha"] = options["alpha"]
+    if "partitioner.alpha" in data:
+        data = {"partitioner": "dirichlet", **data}
     sentence = SYNTHETIC_SENTENCE
     if settings.pop("model.pretrained", ""):
         settings["model.norm"] = "group"
@@ -101,4 +102,4 @@ def _synthetic_options(name: str, kind: str) -> dict[str, str]:
     header, *rows = printed_table("synthetic", "datasets")
     values = {(row[0], row[1]): row[2:] for row in rows}
     sizes = zip(header[2:], values.get((name, kind)) or values[name, "-"], strict=True)
-    return {f"data.{option}": value for option, value in sizes if value != "-"}
+    return {name if "." in name else f"data.{name}": value for name, value in sizes if value != "-"}

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from manyeyes.core.population import Ints, Population
 from manyeyes.metrics import mean_emd
 from manyeyes.report.population import users_with_half
@@ -31,6 +33,7 @@ COUNTS: dict[str, Callable[[Population], float]] = {
     "users with half of the images": lambda population: users_with_half(population.num_examples),
     RARE_CLASSES: lambda p: (users_with_class(p) < RARE_FRACTION * len(p.user_ids)).sum(),
     "classes with 10 test images": lambda population: (population.split("test").class_counts == FULL_TEST_IMAGES).sum(),
+    "median classes per user": lambda population: np.median((population.split("train").histograms() > 0).sum(axis=1)),
     "mean EMD": lambda population: mean_emd(population.split("train").histograms()),
 }
 LABEL_COUNTS: dict[str, Callable[[Population, int], float]] = {

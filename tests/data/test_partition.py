@@ -270,3 +270,11 @@ def test_half_downloaded_splits_are_refused(tmp_path: Path, kind: str) -> None:
 def test_impossible_partitions_are_refused(call: Callable[[], Ints], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_dirichlet_gives_log_normal_sizes_that_add_up() -> None:
+    labels = np.repeat(np.arange(10), 1000)
+    sizes = np.bincount(dirichlet(labels, 101, 1.0, seed=0, size_spread=0.9), minlength=101)
+    assert (sizes.sum(), sizes.min() >= 1) == (10_000, True)
+    assert np.log(sizes).std() == pytest.approx(0.9, rel=0.05)
+    assert np.median(sizes) == pytest.approx(10_000 / 101 * np.exp(-(0.9**2) / 2), rel=0.05)  # of a log-normal mean

@@ -9,7 +9,7 @@ from manyeyes.papers.exhibit import ExhibitRow, RunRecipe, make_run
 from manyeyes.papers.fedper import cifar_run as fedper_run
 from manyeyes.papers.fedper import flickr_run
 from manyeyes.papers.flair import run as flair_run
-from manyeyes.papers.hsu2020_runs import cifar_baseline, cifar_run, inaturalist_run, landmarks_run
+from manyeyes.papers.hsu2020_runs import cifar_baseline, cifar_run, inaturalist_baseline, inaturalist_run, landmarks_run
 from manyeyes.papers.metric import AfterRounds, scale_budget
 from manyeyes.papers.printed import printed_table
 from manyeyes.papers.scaling import cut, on_synthetic_data, scale
@@ -113,7 +113,7 @@ def test_learning_rates_batches_and_epochs_are_not_scaled() -> None:
             cifar_run(100, 0, 10, 1, -2, -1),
             {"data.coarse": "100", "partitioner": "dirichlet", "partitioner.alpha": "0"},
         ),
-        (inaturalist_run("geo_3k", "FedAvg", 10, False), {"data.task": "single", "data.users": "135"}),
+        (inaturalist_run("geo_3k", "FedAvg", 10, False), {"data.task": "single", "partitioner.num_clients": "135"}),
         (
             fedper_run("ResNet34", 4, 2),
             {"data.users": "10", "partitioner": "classes", "partitioner.classes_per_client": "4"},
@@ -139,6 +139,18 @@ def test_every_alpha_divides_the_same_synthetic_images() -> None:
     runs = [cifar_baseline(10), *(cifar_run(10, alpha, 10, 1, -2, -1) for alpha in (100, 0.5, 0))]
     settings = [[s for s in on_synthetic_data(run).settings if s.startswith("data")] for run in runs]
     assert settings == [settings[0]] * 4
+
+
+def test_every_partition_of_inaturalist_divides_the_same_synthetic_images_into_the_papers_clients() -> None:
+    """A relative accuracy refers to centralized training on them; the sizes of clients vary, or FedVC changes nothing."""
+    splits = {"user_120k": "9275", "geo_100": "3606", "geo_1k": "368", "geo_3k": "135", "geo_30k": "11"}
+    runs = [on_synthetic_data(inaturalist_run(split, "FedAvg", 10, vc=True)) for split in splits]
+    settings = [
+        [s for s in run.settings if s.startswith("data")] for run in (*runs, on_synthetic_data(inaturalist_baseline()))
+    ]
+    assert settings == [settings[0]] * 6
+    assert [run.setting("partitioner.num_clients") for run in runs] == list(splits.values())
+    assert all(float(run.setting("partitioner.size_spread") or 0) > 0 for run in runs)
 
 
 @pytest.mark.parametrize("row", EXHIBITS["flair.figure3"].rows, ids=lambda row: row.name)

@@ -3,13 +3,13 @@
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints
 from manyeyes.core.rng import make_rng
+from manyeyes.data.partition import lognormal_weights
 from manyeyes.data.synthetic.shapes import Array, Doubles, appearances
 
 _FLAIR = tomllib.loads(files("manyeyes.data.synthetic").joinpath("flair.toml").read_text())
@@ -64,10 +64,7 @@ def lognormal_sizes(users: int, mean: int, spread: float, seed: int) -> Ints:
     """Return the number of images of each user: of about this mean, with this standard deviation of the logarithm."""
     if not spread:
         return np.full(users, mean)
-    normal = NormalDist()
-    quantiles = np.array([normal.inv_cdf((rank + 0.5) / users) for rank in range(users)])
-    weights = np.exp(spread * make_rng(seed, "log-normal sizes").permutation(quantiles))
-    return np.maximum(1, np.round(mean * weights / weights.mean())).astype(np.int64)
+    return np.maximum(1, np.round(mean * users * lognormal_weights(users, spread, seed))).astype(np.int64)
 
 
 def taxonomy(num_coarse: int, num_fine: int, class_imbalance: float) -> Taxonomy:
