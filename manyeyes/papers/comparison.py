@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 
 from manyeyes.core.population import CAVEAT_SEPARATOR, SYNTHETIC, caveats_of
 from manyeyes.papers.exhibit import ExhibitRow, PrintedValue, RunRecipe, is_within
-from manyeyes.papers.metric import AfterRounds, Metric, is_relative
+from manyeyes.papers.metric import AfterRounds, ClassMetric, Metric, UserQuantile, is_relative
 from manyeyes.papers.notes import caveat_notes, choice_notes, row_notes
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.statistics import Statistic
@@ -26,6 +26,13 @@ def format_digits(value: float, digits: int, sign: str = "") -> str:
     """Return a number with this many significant digits, or with all digits before its point, and no exponent."""
     decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
     return f"{round(value, min(9, max(0, decimals))):{sign},.12g}"
+
+
+def is_share(metric: Metric | Statistic) -> bool:
+    """Return whether a metric is a fraction that papers print in percent."""
+    if isinstance(metric, Statistic):
+        return metric.name.startswith("users with")
+    return isinstance(metric, ClassMetric | UserQuantile) or (isinstance(metric, AfterRounds) and not metric.relative)
 
 
 @dataclass(frozen=True)
@@ -55,9 +62,14 @@ class ComparedNumber:
         )
 
     @property
+    def unit(self) -> str:
+        """The paper's unit; of a share without a printed number percent."""
+        return self.printed.unit if self.printed else "%" * is_share(self.metric)
+
+    @property
     def values(self) -> list[float]:
-        """The measured values in the paper's unit."""
-        return [100 * value if self.printed and self.printed.unit == "%" else value for value in self.measured]
+        """The measured values in that unit."""
+        return [100 * value if self.unit == "%" else value for value in self.measured]
 
     @property
     def difference(self) -> float | None:
@@ -83,7 +95,8 @@ class ComparedNumber:
             num_seeds = len(self.measured)
             return "never" if num_never == num_seeds else f"never with {num_never} of {num_seeds} seeds"
         deviation = f" ± {format_digits(stdev(self.values), 2)}" if len(self.values) > 1 else ""
-        return format_digits(fmean(self.values), 4) + deviation
+        unit = f" {self.unit}" if self.printed is None and self.unit else ""
+        return format_digits(fmean(self.values), 4) + deviation + unit
 
     def cells(self) -> list[str]:
         """Return the text of each column of `comparison_table`."""
@@ -109,7 +122,7 @@ class ComparedNumber:
             "row": self.row,
             "metric": self.metric,
             "here": self.scaled_budget or "",
-            "unit": self.printed.unit if self.printed else "",
+            "unit": self.unit,
             "paper": f"{bound}{self.printed.value:.12g}" if self.printed else "",
             "measured": f"{fmean(values):.12g}" if is_finite else self.describe(),
             "deviation": f"{stdev(values):.12g}" if is_finite and len(values) > 1 else "",
