@@ -30,10 +30,12 @@ def figures(results: ExhibitResults) -> list[Chart]:
     """Return the charts of an exhibit in which something was measured; they say if the runs are not the paper's."""
     exhibit = results.exhibit
     measured_rows = tuple(row for row in exhibit.rows if not row.same_as)
-    charts: list[Chart] = []
+    charts, titles = list[Chart](), set[str]()
     for chart in _draw(replace(results, exhibit=replace(exhibit, rows=measured_rows))):
         if any(y is not None for series in chart.series if "paper" not in series.name for y in series.y):
             title = ", ".join(filter(None, [exhibit.key, chart.title]))
+            title += f", {chart.y.label}" if title in titles else ""
+            titles.add(title)
             caption = " ".join(filter(None, [exhibit.claim, results.disclaimer, chart.caption]))
             chart = replace(chart, name=f"chart-{len(charts) + 1}", title=title, caption=caption)
             charts.append(chart.with_caveat(results.tag))
