@@ -31,16 +31,15 @@ def dirichlet(
 ) -> Ints:
     """Return the user of each example, or -1: users of equal size with q_k ~ Dir(alpha p) (Hsu et al. 2020, B.1).
 
-    With a spread, sizes are log-normal: it is the standard deviation of their logarithm. p is the frequency of each class in `labels`. Examples are drawn without replacement; when classes are exhausted,
-    a user draws from the others as in Eq. 5. With alpha = 0 a user has one class until that is exhausted.
+    p is the frequency of each class in `labels`. Examples are drawn without replacement; when classes are exhausted,
+    a user draws from the others as in Eq. 5. With alpha = 0 a user has one class until that is exhausted. With a
+    spread, sizes are log-normal, and it is the standard deviation of their logarithm.
     """
     classes, ids = np.unique(np.asarray(labels), return_inverse=True)
     sizes = _sizes(len(ids), users, per_user)
     if size_spread:
-        sizes = np.diff(
-            np.round(np.cumsum(lognormal_weights(users, size_spread, seed)) * (len(ids) - users)), prepend=0
-        )
-        sizes = 1 + sizes.astype(np.int64)
+        ends = np.round(np.cumsum(lognormal_weights(users, size_spread, seed)) * (len(ids) - users)).astype(np.int64)
+        sizes = 1 + np.diff(ends, prepend=0)
     check_value("alpha", alpha, float, Bounds(minimum=0))
     g = make_rng(seed, "dirichlet")
     remaining_C = np.bincount(ids, minlength=len(classes))

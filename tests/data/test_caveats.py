@@ -43,10 +43,12 @@ def test_every_reader_marks_synthetic_images_and_names_their_own_source_and_lice
 def test_parquet_shards_in_a_marked_folder_are_synthetic(tmp_path: Path) -> None:
     rows = {"image": [{"bytes": b""}], "image_id": ["a"], "user_id": ["u"], "labels": [["x"]]}
     table = pa.table(rows | {"fine_grained_labels": [["y"]]})
+    (tmp_path / "label_relationship.txt").write_text("y,x\n")
     pq.write_table(table, tmp_path / "train-00000-of-00003.parquet")
-    assert DATASETS["flair"].read_manifest(tmp_path).caveats == ("2 shards missing",)
+    missing = "4 shards missing"  # two of train, and all of val and test
+    assert DATASETS["flair"].read_manifest(tmp_path).caveats == (missing,)
     (tmp_path / SYNTHETIC_MARKER).touch()
-    assert DATASETS["flair"].read_manifest(tmp_path).caveats == (SYNTHETIC, "2 shards missing")
+    assert DATASETS["flair"].read_manifest(tmp_path).caveats == (SYNTHETIC, missing)
 
 
 def test_a_folder_inside_a_marked_one_is_synthetic(tmp_path: Path) -> None:
