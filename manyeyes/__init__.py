@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from manyeyes.data.synthetic.dataset import SyntheticImages as SyntheticImages
     from manyeyes.data.synthetic.dataset import make_synthetic as make_synthetic
     from manyeyes.models import build_model as build_model
+    from manyeyes.report.plotting import plot as plot
+    from manyeyes.training.loading import load_run as load_run
+    from manyeyes.training.loading import load_runs as load_runs
     from manyeyes.training.result import Result as Result
     from manyeyes.training.train import train as train
     from manyeyes.training.trained_model import TrainedModel as TrainedModel
@@ -35,7 +38,10 @@ _MODULES = {  # of the public names; every other public name is a named algorith
     "TrainedModel": "training.trained_model",
     "build_model": "models",
     "load_model": "training.trained_model",
+    "load_run": "training.loading",
+    "load_runs": "training.loading",
     "make_synthetic": "data.synthetic.dataset",
+    "plot": "report.plotting",
     "train": "training.train",
 }
 

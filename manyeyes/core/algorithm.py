@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyeyes.core.guarantee import check_private
+from manyeyes.core.notebook import html_table, short_repr
 from manyeyes.core.population import Floats, Ints, Population
+from manyeyes.core.registry import checks_keywords
 
 if TYPE_CHECKING:
     from manyeyes.core.plan import RoundPlan
@@ -263,6 +265,7 @@ class Engine(Protocol):
         """Release processes and device memory."""
 
 
+@checks_keywords
 @dataclass(frozen=True)
 class Algorithm:
     """The components of an algorithm; each may refuse a combination by a method `incompatibility`."""
@@ -281,6 +284,16 @@ class Algorithm:
     compressor: Compressor | None = None  # None: updates travel as float32
     aggregator: Aggregator | None = None  # None: the weighted mean
     loss: Loss | None = None  # None: cross-entropy, or binary cross-entropy with several labels per image
+
+    def __repr__(self) -> str:
+        return f"Algorithm({', '.join(f'{slot}={component}' for slot, component in self._components().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Algorithm", self._components())
+
+    def _components(self) -> dict[str, str]:
+        """Return the filled slots, each as its component would be typed."""
+        return {slot: short_repr(part) for slot in SLOTS if (part := getattr(self, slot)) is not None}
 
     def validate(self, population: Population) -> None:
         """Raise ValueError for a combination that a component refuses, before round 1."""

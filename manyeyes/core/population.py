@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from manyeyes.core.notebook import html_table
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -175,6 +177,25 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.image_indices)
+
+    def __repr__(self) -> str:
+        return f"Population({', '.join(f'{name}: {value}' for name, value in self._summary().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Population", self._summary())
+
+    def _summary(self) -> dict[str, str]:
+        height, width, _ = self.image_shape
+        low, middle, high = np.quantile(self.num_examples, (0.25, 0.5, 0.75)) if len(self.user_ids) else (0, 0, 0)
+        names, counts = np.unique(np.asarray(self.columns.get("split", ())), return_counts=True)
+        summary = {
+            "images": f"{len(self):,} of {height} x {width}",
+            "users": f"{len(self.user_ids):,} with {middle:g} images each (quartiles {low:g} and {high:g})",
+            "classes": f"{len(self.classes):,}" + (", several per image" if self.labels.multi else ""),
+            "splits": ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True)),
+            "note": CAVEAT_SEPARATOR.join(self.caveats),
+        }
+        return {name: text for name, text in summary.items() if text}
 
     @property
     def classes(self) -> tuple[str, ...]:

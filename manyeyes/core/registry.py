@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
@@ -203,6 +203,41 @@ def _declared_in(source: OptionSource, name: str) -> Option:
     return next(option for option in options_of(factory) if option.name == declared_name)
 
 
+def check_keywords(name: str, keywords: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for a keyword that a function or class does not have, with the nearest one that it has."""
+    known = [*known]
+    for keyword in keywords:
+        if keyword not in known:
+            hint = suggestion(keyword, known)
+            raise TypeError(f"{name}() has no option {keyword!r}{hint}: it has {', '.join(known) or 'none'}")
+
+
+def show_options(function: Callable[..., Any], signature_of: Callable[..., Any], options: Iterable[Option]) -> None:
+    """Let `inspect.signature` of a function show the options behind its `**keywords`."""
+    signature, kind = inspect.signature(signature_of), inspect.Parameter.KEYWORD_ONLY
+    shown = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    names = {parameter.name for parameter in shown}
+    shown += [
+        inspect.Parameter(option.name, kind, default=option.default, annotation=option.type)
+        for option in options
+        if option.name not in names
+    ]
+    vars(function)["__signature__"] = signature.replace(parameters=shown)
+
+
+def checks_keywords(kind: type[T]) -> type[T]:
+    """Make a class name the nearest keyword if it is created with an unknown one."""
+    init, known = kind.__init__, [*inspect.signature(kind).parameters]
+
+    @wraps(init)
+    def checked(self: T, *args: Any, **keywords: Any) -> None:
+        check_keywords(kind.__name__, keywords, known)
+        init(self, *args, **keywords)
+
+    kind.__init__ = checked  # type: ignore[assignment]
+    return kind
+
+
 def register(slot: str, name: str, **preset: Any) -> Callable[[T], T]:
     """Register a class or function under a name of a slot; `preset` are options that the name sets differently."""
 
@@ -221,7 +256,7 @@ def component(slot: str, name: str) -> Callable[[type[C]], type[C]]:
     def decorate(kind: type[C]) -> type[C]:
         if "__post_init__" not in vars(kind):
             kind.__post_init__ = check_options  # type: ignore[attr-defined]
-        made = dataclass(frozen=True)(kind)
+        made = checks_keywords(dataclass(frozen=True)(kind))
         _REGISTRY.setdefault(slot, {})[name] = Registration(slot, name, made)
         return made
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manyeyes.core.registry import check_options, option
+from manyeyes.core.registry import check_options, checks_keywords, option
 
 MAX_SIDE = 16_384  # pixels
 NUM_WINDOWS = 10  # that are drawn for an image until one fits: torchvision's number
 
 
+@checks_keywords
 @dataclass(frozen=True)
 class Preprocess:
     """Preprocessing of images; each example has its own random numbers, so that all engines see the same images."""

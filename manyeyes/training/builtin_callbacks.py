@@ -1,19 +1,16 @@
 """The callbacks of a run: those that every run has, and the user's."""
 
-import csv
-import io
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from manyeyes.core.population import Population
 from manyeyes.core.registry import check_options, describe, option, register, suggestion
-from manyeyes.engines.evaluation import Evaluator, Score
-from manyeyes.metrics import PERSONALIZED, MultiLabelScores, result_info
+from manyeyes.engines.evaluation import Evaluator
+from manyeyes.metrics import PERSONALIZED, result_info
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.example_images import example_images, sampled_examples
 from manyeyes.training.headline import headline_metric, shared_metric
@@ -27,6 +24,7 @@ from manyeyes.training.run_files import (
     Event,
 )
 from manyeyes.training.run_folder import RunFolder
+from manyeyes.training.score_tables import per_class_table, per_user_table
 from manyeyes.training.withholding import are_training_users, withholds_statistics
 
 AUTO = "auto"
@@ -140,43 +138,6 @@ def _write_example_images(folder: RunFolder, evaluator: Evaluator, weights: torc
     if outputs_NC is not None:
         content = example_images(evaluator.population, examples, outputs_NC.cpu().numpy())
         folder.write_json(EXAMPLE_IMAGES_FILE, content)
-
-
-def per_class_table(score: Score, population: Population, personalized: Score | None = None) -> str:
-    """Return the scores of each class as CSV, with that of personalized models in the first column of scores."""
-    if isinstance(score, MultiLabelScores):
-        classes = score.per_class()
-        header = ["class", "examples", "ap", "precision", "recall", "f1", "ap_200"]
-        scores = [classes.ap_C, classes.precision_C, classes.recall_C, classes.f1_C, classes.ap_200_C]
-        columns = [classes.support_C, *scores]
-    else:
-        header, columns = ["class", "examples", "accuracy"], [score.count_C, score.per_class()]
-    if personalized is not None:
-        columns.insert(
-            1, personalized.per_class().ap_C if isinstance(personalized, MultiLabelScores) else personalized.per_class()
-        )
-        header.insert(2, PERSONALIZED + header[2])
-    return _csv(header, zip(population.classes, *(column.tolist() for column in columns), strict=True))
-
-
-def per_user_table(score: Score, population: Population, personalized: Score | None = None) -> str:
-    """Return the score of each user as CSV, with that of its personalized model before that of the shared one."""
-    users, metric = score.per_user(), "ap" if isinstance(score, MultiLabelScores) else "accuracy"
-    user_names = map(population.user_name, range(len(population.user_ids)))
-    names = dict(zip(population.user_ids.tolist(), user_names, strict=True))
-    header, columns = ["user", "examples", metric], [users.values_U.tolist()]
-    if personalized is not None:
-        header.insert(2, PERSONALIZED + metric)
-        columns.insert(0, personalized.per_user().values_U.tolist())
-    return _csv(header, zip(map(names.get, users.users_U.tolist()), users.counts_U.tolist(), *columns, strict=True))
-
-
-def _csv(header: list[str], rows: Iterable[Any]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 class RejectionMessages(Callback):

@@ -1,10 +1,11 @@
 """The settings of a run, apart from what it trains and how fast: the one place that declares them."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypedDict
 
-from manyeyes.core.registry import check_options, option, suggestion
+from manyeyes.core.registry import check_options, option, options_of, suggestion
 from manyeyes.engines.base import EngineOptions
 
 
@@ -40,7 +41,35 @@ class RunConfig:
         return round % interval == 0
 
 
-def split_options(options: dict[str, Any]) -> tuple[RunConfig, EngineOptions]:
+class TrainOptions(TypedDict, total=False):
+    """The types of the options of `train`, those of `RunConfig` and of `EngineOptions`, for editors and type checkers."""
+
+    rounds: int
+    seed: int
+    evaluate_every: int
+    evaluate_every_fraction: float
+    eval_split: str
+    select_best_on: str
+    max_local_batches: int
+    checkpoint_seconds: float
+    client_state_cache_mib: int
+    unprotected_statistics: bool
+    example_images: bool
+    engine: str
+    device: str
+    precision: str
+    compile: bool
+    workers: int
+    num_streams: int
+    threads: int
+    image_storage: str
+    prefetch_mib: int
+
+
+TRAIN_OPTIONS = (*options_of(RunConfig), *options_of(EngineOptions))
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[RunConfig, EngineOptions]:
     """Return the keyword arguments of `train` as settings of the run and of the engine."""
     names = {kind: [declared.name for declared in fields(kind)] for kind in (RunConfig, EngineOptions)}
     known = [*names[RunConfig], *names[EngineOptions]]

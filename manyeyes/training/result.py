@@ -1,15 +1,28 @@
 """The result of a run: its curves, its final scores and the trained model."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
+from manyeyes.core.population import CAVEAT_SEPARATOR, Population, with_caveats
 from manyeyes.engines.evaluation import Score
 from manyeyes.metrics import PERSONALIZED, Curve, MultiLabelScores
-from manyeyes.training.run_files import Event
+from manyeyes.training.run_files import CAVEATS_KEY, Event
+from manyeyes.training.run_record import RunRecord
+from manyeyes.training.score_tables import per_class_table, per_user_table
 from manyeyes.training.trained_model import ImageInput, ModelInfo, Prediction, TrainedModel
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from manyeyes.report.plotting import Figure
 
 PRINTED_METRICS = ("accuracy", "macro_accuracy", "user_mean", "macro_ap", "micro_ap", "macro_f1", "micro_f1", "loss")
 
@@ -39,6 +52,23 @@ class Result:
     caveats: tuple[str, ...] = ()  # what has to be said of the result because of its data, such as "synthetic images"
     shared_model: str = "shared model"  # what the models of `score` are called next to personalized ones
     info: ModelInfo | None = None  # how the model is used
+    evaluated: Population | None = None  # what the scores are of
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The run as `load_run` returns it."""
+        name = "training" if self.folder is None else self.folder.resolve().name
+        settings = {CAVEATS_KEY: CAVEAT_SEPARATOR.join(self.caveats)}
+        rows = [self._rows(table) for table in (per_class_table, per_user_table)]
+        return RunRecord(
+            name, self.folder or Path(), self.events, settings, class_rows=rows[0], user_rows=rows[1], status="finished"
+        )
+
+    def _rows(self, table: Callable[[Score, Population, Score | None], str]) -> list[dict[str, str]]:
+        """Return the rows of a table of the final scores; none without an evaluation."""
+        if self.score is None or self.evaluated is None:
+            return []
+        return [*csv.DictReader(table(self.score, self.evaluated, self.personalized).splitlines())]
 
     @property
     def metric(self) -> str:
@@ -66,6 +96,30 @@ class Result:
         if self.info is None:
             raise ValueError("This result does not say how its model is used: load the run with load_model.")
         return TrainedModel(self.model.eval(), self.info).predict(images)
+
+    def to_pandas(self) -> DataFrame:
+        """Return the events as a data frame: a row for each round, a column for each number."""
+        return self.record.to_pandas()
+
+    def per_class(self) -> DataFrame:
+        """Return the final scores of each class as a data frame."""
+        return self.record.per_class()
+
+    def per_user(self) -> DataFrame:
+        """Return the final scores of each user as a data frame."""
+        return self.record.per_user()
+
+    def plot(self, metric: str = "") -> Figure:
+        """Return a chart of a metric over rounds, by default of the one that is shown first."""
+        return self.record.plot(metric)
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({with_caveats(self.describe() or 'not evaluated', self.caveats)}; {self.record.rounds:,} rounds)"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.record._repr_html_()
 
     def curve(self, name: str | None = None) -> Curve:
         """Return a metric over rounds, with the local batches that they cost."""

@@ -1,5 +1,7 @@
 """Read run folders: settings, events, scores and status. A damaged file is named as a problem and never an error."""
 
+from __future__ import annotations
+
 import base64
 import csv
 import json
@@ -12,16 +14,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from manyeyes.core.notebook import html_table
 from manyeyes.core.population import CAVEAT_SEPARATOR, with_caveats
 from manyeyes.io.parsing import parse_json, parse_yaml
 from manyeyes.metrics import PerUser
 from manyeyes.training import run_files
 from manyeyes.training.dataset_stats import is_valid
 from manyeyes.training.event_columns import CUMULATIVE, Floats, Ints, LongEvents
+from manyeyes.training.frames import events_frame, scores_frame
 from manyeyes.training.headline import headline_metric, shared_model_name
 from manyeyes.training.run_checksums import check_text
 from manyeyes.training.run_files import (
@@ -32,6 +36,11 @@ from manyeyes.training.run_files import (
     read_metrics_checksum,
     read_status,
 )
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from manyeyes.report.plotting import Figure
 
 MIN_LONG_BYTES = 2**24  # of a metrics file whose events are not all kept in memory as objects
 RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
@@ -156,6 +165,38 @@ class RunRecord:
 
     def last(self, name: str) -> float | None:
         return float(self.columns[name][1][-1]) if name in self.columns else None
+
+    def describe(self) -> str:
+        """Return the status, the rounds and the last value of the metric that is shown first."""
+        value = None if self.metric is None else self.last(self.metric)
+        score = "" if value is None else f", {self.metric} {value:.4f}"
+        return with_caveats(f"{self.status} after {self.rounds:,} rounds{score}", self.caveats)
+
+    def to_pandas(self) -> DataFrame:
+        """Return the events as a data frame: a row for each round, a column for each number."""
+        return events_frame(self.events)
+
+    def per_class(self) -> DataFrame:
+        """Return the final scores of each class as a data frame."""
+        return scores_frame(self.class_rows, "classes")
+
+    def per_user(self) -> DataFrame:
+        """Return the final scores of each user as a data frame."""
+        return scores_frame(self.user_rows, "users")
+
+    def plot(self, metric: str = "") -> Figure:
+        """Return a chart of a metric over rounds, by default of the one that is shown first."""
+        import manyeyes  # whose charts are above this package
+
+        return manyeyes.plot(self, metric=metric)
+
+    def __repr__(self) -> str:
+        return f"RunRecord({self.name!r}, {self.describe()})"
+
+    def _repr_html_(self) -> str:
+        last = {name: f"{value:.4f}" for name in self.columns if (value := self.last(name)) is not None}
+        chart = self.plot()._repr_html_() if self.metric and len(self.columns[self.metric][0]) > 1 else ""
+        return html_table(f"{self.name}: {self.describe()}", last) + chart
 
     def user_scores(self) -> dict[str, PerUser]:
         """Return the score of each user by column of per_user.csv, such as "personalized_accuracy" and "accuracy"."""

@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import CAVEAT_SEPARATOR, Population
-from manyeyes.core.registry import import_path
+from manyeyes.core.registry import import_path, show_options
 from manyeyes.core.state import DivergenceError
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed.process_group import PeerLostError
@@ -22,7 +22,7 @@ from manyeyes.training.builtin_callbacks import FinalReports, RejectionMessages
 from manyeyes.training.callbacks import build_all
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.config import split_options
+from manyeyes.training.config import TRAIN_OPTIONS, TrainOptions, split_options
 from manyeyes.training.dataset_stats import dataset_stats
 from manyeyes.training.description import describe_training, fingerprint, warn_of_changed_sources
 from manyeyes.training.headline import shared_model_name
@@ -53,7 +53,7 @@ def train(
     metadata: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     title: str = "training",
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> Result:
     """Train a model on the data of many users.
 
@@ -106,6 +106,9 @@ def train(
         observers = trackers if display is None else (*trackers, RoundProgress(display))
         with setup.engine, retained_memory(setup.device):
             return run_training(setup, folder, description, resume, callbacks, observers)
+
+
+show_options(train, train, TRAIN_OPTIONS)
 
 
 def run_training(
@@ -187,6 +190,7 @@ def finish(loop: TrainingLoop, description: Mapping[str, Any]) -> Result:
         caveats=setup.caveats,
         shared_model=shared_model_name(setup.algorithm.personal_layers is not None),
         info=info,
+        evaluated=None if setup.evaluator is None else setup.evaluator.population,
     )
     loop.callbacks.call("on_train_end", result)
     return result

@@ -75,7 +75,7 @@ def test_centralized_adam_equals_torch_adam() -> None:
         {"momentum": 0.5, "weight_decay": 0.1, "max_grad_norm": 1.5},
     ],
 )
-def test_local_sgd_options(options: dict[str, float]) -> None:
+def test_local_sgd_options(options: dict[str, Any]) -> None:
     run = AlgorithmRun(fedavg(cohort_size=3, epochs=2, batch_size=2, lr=LR, **options))
     theta = THETA
     for _ in range(2):

@@ -11,8 +11,8 @@ from torch import nn
 
 from manyeyes.core.population import MultiLabels, Population, SingleLabels
 from manyeyes.metrics import Accuracy, MultiLabelScores
-from manyeyes.training.builtin_callbacks import per_class_table, per_user_table
 from manyeyes.training.result import Result, curve
+from manyeyes.training.score_tables import per_class_table, per_user_table
 
 CLASSES = ("red", "green", "blue")
 EVENTS: list[dict[str, Any]] = [

@@ -18,6 +18,7 @@ from manyeyes.core.registry import (
     Option,
     check_options,
     check_value,
+    checks_keywords,
     option,
     options_of,
     register,
@@ -30,6 +31,7 @@ from manyeyes.data.synthetic.shapes import MAX_COARSE_CLASSES
 from manyeyes.data.synthetic.users import UserImages, geography, lognormal_sizes, sizes, taxonomy, user_images
 
 
+@checks_keywords
 @dataclass(frozen=True)
 class SyntheticImages:
     """The description of a synthetic population; equal descriptions give equal pixels."""
