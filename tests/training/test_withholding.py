@@ -178,8 +178,10 @@ def test_unprotected_statistics_are_recorded_if_that_is_set(tmp_path: Path) -> N
     run(population, algorithm, tmp_path / "private", rounds=1)
     run(population, algorithm, tmp_path / "open", rounds=1, unprotected_statistics=True)
     assert not (tmp_path / "private" / "per_user.csv").exists()
+    assert not (tmp_path / "private" / "per_class.csv").exists(), "a class may be that of one user"
     assert not (tmp_path / "private" / "dataset_stats.json").exists()
     assert (tmp_path / "open" / "per_user.csv").exists()
+    assert (tmp_path / "open" / "per_class.csv").exists()
     assert list(json.loads((tmp_path / "open" / "dataset_stats.json").read_text())["splits"]) == ["train", "test"]
     private, unprotected = (read_events(tmp_path / name / "metrics.jsonl")[1] for name in ("private", "open"))
     of_rounds = {
