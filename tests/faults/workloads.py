@@ -33,6 +33,7 @@ SETTINGS = (
     *("data=store", "model=linear", "algorithm=scaffold", "algorithm.cohort_size=2", "algorithm.batch_size=3"),
     *("engine=reference", "engine.threads=1", "client_state_cache_mib=0", "checkpoint_seconds=0", "evaluate_every=2"),
 )
+PROGRESS = re.compile(r"\[\d\d:\d\d:\d\d\] ")  # a line of progress, where there is no terminal
 RUN_FILES = ("model.safetensors", "per_class.csv", "per_user.csv")
 
 
@@ -70,7 +71,8 @@ def start(args: Sequence[str]) -> Outcome:
         except BaseException:
             code = None
             traceback.print_exc()
-    return Outcome(code, err.getvalue())
+    lines = err.getvalue().splitlines(keepends=True)
+    return Outcome(code, "".join(line for line in lines if not PROGRESS.match(line)))
 
 
 def succeed(args: Sequence[str]) -> None:
