@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from argparse import BooleanOptionalAction, Namespace, RawDescriptionHelpFormatter
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -156,7 +156,6 @@ def make_parser() -> Parser:
         f"  {PROGRAM} flair --engines auto,reference --record benchmarks/records/flair.json\n"
         f"  {PROGRAM} small --python pfl=/envs/pfl/bin/python --python flower=/envs/flower/bin/python\n"
         f"  {PROGRAM} --scaling --peers ''           100 to 1,000,000 users, 50 to 5,000 clients\n",
-        formatter_class=RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("workloads", nargs="*", metavar="WORKLOAD", help="what to time (see below)")

@@ -19,14 +19,14 @@ HELP = {
 
 def main(argv: list[str]) -> int:
     """Write the formats that were asked for into one folder, each checked against the model."""
-    parser = Parser("manyeyes export", description="Files of a trained model for other programs, and its model card.")
+    description = "Files of a trained model for other programs, and its model card."
+    parser = Parser("manyeyes export", description=description, example="manyeyes export runs/first --onnx")
     parser.add_argument("run", type=Path, help="run folder")
     for name in FORMATS:
         parser.add_argument(f"--{name}", action="store_true", help=HELP[name])
     parser.add_argument("--user", help="export the personal model of this user of the run")
     parser.add_argument("--out", type=Path, help="folder for the files (RUN/export)")
     parser.add_argument("--push", metavar="REPO", help="upload the folder to the Hugging Face hub, as a private model")
-    parser.epilog = "example:\n  manyeyes export runs/first --onnx"
     args = parser.parse_args(argv)
     if not args.run.is_dir():
         raise ValueError(f"{args.run} is not a folder: give the folder of a finished run.")

@@ -10,13 +10,14 @@ from manyeyes.training.trained_model import load_model
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("manyeyes predict", description="The most probable classes of photos, by a trained model.")
+    example = "manyeyes predict runs/first photo1.jpg photo2.png --top 3"
+    description = "The most probable classes of photos, by a trained model."
+    parser = Parser("manyeyes predict", description=description, example=example)
     parser.add_argument("run", type=Path, help="run folder, or a model.safetensors")
     parser.add_argument("photos", type=Path, nargs="+", help="image files")
     parser.add_argument("--user", help="use the personal model of this user of the run")
     parser.add_argument("--top", type=int, default=5, help="classes that are printed (5)")
     parser.add_argument("--json", action="store_true", help="print JSON: the labels and probabilities of each photo")
-    parser.epilog = "example:\n  manyeyes predict runs/first photo1.jpg photo2.png --top 3"
     args = parser.parse_args(argv)
     if args.top < 1:
         raise ValueError(f"--top is {args.top}: give at least 1")

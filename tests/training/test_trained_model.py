@@ -108,6 +108,6 @@ def test_the_command_prints_the_labels_as_json(tmp_path: Path, capsys: pytest.Ca
 def test_a_photo_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "run")
     (tmp_path / "photo.jpg").write_text("not a photo")
-    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "photo.jpg")]) == 1
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "photo.jpg")]) == 2
     message = "photo.jpg is no image that can be read (not an image): give a photo."
     assert capsys.readouterr().err == f"manyeyes: {tmp_path}/{message}\n"
