@@ -32,7 +32,7 @@ COMMANDS = {  # modules of this package, and one line of help for each
     "completion": "tab completion for bash, zsh or fish",
 }
 FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130  # exit codes, as docs/runs.md has them
-LOADS_PYTORCH = ("run", "reproduce", "flair", "fedper", "demo", "estimate", "flower", "privacy", "predict", "export")
+QUICK_COMMANDS = ("dashboard", "completion")  # which do not load PyTorch
 MAX_CHARACTERS = 1200  # of an error that is printed
 USAGE = """usage: manyeyes COMMAND ...
 
@@ -105,7 +105,7 @@ def command(name: str) -> Callable[[list[str]], int]:
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
     """Say at once that a command loads PyTorch, which takes seconds; on a terminal, until it is loaded."""
-    if name not in LOADS_PYTORCH or "torch" in sys.modules or not shows_progress():
+    if name in QUICK_COMMANDS or "torch" in sys.modules or not shows_progress():
         yield
         return
     is_terminal = sys.stderr.isatty()

@@ -2,6 +2,7 @@
 
 import inspect
 import shlex
+import sys
 import tomllib
 from argparse import BooleanOptionalAction, Namespace
 from importlib.resources import files
@@ -16,8 +17,9 @@ from manyeyes.data.store.reader import open_population
 from manyeyes.data.store.verify import add_checksums, find_damage
 from manyeyes.data.store.writer import write_store
 from manyeyes.data.synthetic.dataset import SyntheticImages
+from manyeyes.io.steps import shows_progress
 from manyeyes.report.population import show
-from manyeyes.training.progress import counter
+from manyeyes.training.progress import counter, show_progress
 
 # Keyword arguments of `read_manifest` that can be set, with their help.
 DATASET_OPTIONS = tomllib.loads(files("manyeyes.cli").joinpath("dataset_options.toml").read_text("utf-8"))
@@ -97,7 +99,10 @@ def _prepare(args: Namespace) -> int:
     if getattr(args, "download", False):
         if is_marked_synthetic(args.raw):
             raise ValueError(f"--raw={args.raw} has synthetic images: choose another folder for the download")
-        source.download(args.raw)
+        with show_progress(
+            f"preparing {args.name}", shows_progress() and not sys.stderr.isatty()
+        ):  # it has its own bar
+            source.download(args.raw)
     if not args.raw.is_dir():
         raise ValueError(f"{args.raw} does not exist: give the folder of the raw files")
     manifest = source.read_manifest(args.raw, **{name: getattr(args, name) for name in options(source)})

@@ -1,10 +1,13 @@
 """`manyeyes report`: runs on one page."""
 
+from argparse import Namespace
 from pathlib import Path
 
 from manyeyes.cli.parser import Parser
 from manyeyes.core.registry import import_object
+from manyeyes.io.steps import announce, shows_progress
 from manyeyes.report.report import write
+from manyeyes.training.progress import show_progress
 from manyeyes.training.run_files import check_version
 from manyeyes.training.run_record import find_runs
 
@@ -24,6 +27,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--paper", metavar="PAPER.NAME", help="show a paper's numbers too: see reproduce --list")
     parser.add_argument("--section", action="append", default=[], metavar="MODULE:FUNCTION", help="add one of your own")
     args = parser.parse_args(argv)
+    with show_progress("report", shows_progress()):
+        announce("reading the runs")
+        return _write_report(args)
+
+
+def _write_report(args: Namespace) -> int:
     runs = find_runs(args.runs)
     for run in runs:
         check_version(run.folder)

@@ -45,10 +45,10 @@ class Dataset:
     def download(self, raw: Path) -> None:
         """Download and extract what is missing; each step resumes where it stopped."""
         for remote in self.remote_files:
-            with download_progress(remote.name) as progress:
+            with download_progress(f"downloading {remote.name}") as progress:
                 fetch(remote, raw, progress)
         archives = [raw / remote.name for remote in self.remote_files if remote.name.endswith(SUFFIXES)]
-        with download_progress("extracting") as progress:
+        with download_progress("extracting the archives") as progress:
             extract_all(archives, raw, progress=progress)
 
 

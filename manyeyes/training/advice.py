@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from manyeyes.components.batching import EpochBatching
 from manyeyes.components.samplers import Centralized
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
@@ -9,10 +10,14 @@ from manyeyes.core.rng import make_rng
 
 
 def batch_size_advice(algorithm: Algorithm, population: Population) -> str:
-    """Return what to set if half of the clients train one step on a batch that is at least half empty; else nothing."""
+    """Return what to set if half of the clients train one step on a batch that is at least half empty; else nothing.
+
+    Advice is about the default of the batch size: another one was chosen.
+    """
     num_images, batching = int(np.median(population.num_examples)), algorithm.batching
+    is_default = batching.batch_size == EpochBatching().batch_size and not isinstance(algorithm.sampler, Centralized)
     num_steps = len(batching.batches(num_images, make_rng(0, "draw")))
-    if isinstance(algorithm.sampler, Centralized) or num_steps != 1 or 2 * num_images > batching.batch_size:
+    if not is_default or num_steps != 1 or 2 * num_images > batching.batch_size:
         return ""
     smaller = f"batch_size to {2 ** (num_images.bit_length() - 2)} or less, or " if num_images > 3 else ""
     return (

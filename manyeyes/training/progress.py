@@ -43,7 +43,8 @@ class TerminalLine:
     def __init__(self, title: str) -> None:
         name, text = (TextColumn(f"{{task.{name}}}") for name in ("description", "fields[text]"))
         columns = (name, BarColumn(bar_width=None), MofNCompleteColumn(), text, TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(file=sys.stderr))
+        redirects = sys.stdout.isatty()  # what is printed goes above the line, but never from a file to the terminal
+        self._progress = Progress(*columns, console=Console(file=sys.stderr), redirect_stdout=redirects)
         self._task = self._progress.add_task(title, total=None, text="")
         self._progress.start()
 

@@ -28,6 +28,7 @@ def users_of(num_images: int) -> Population:
         (33, fedavg(), ""),  # more than half a batch
         (8, fedavg(batch_size=4), ""),
         (8, fedavg(epochs=2), ""),
+        (8, fedavg(batch_size=32), ""),  # which was chosen
         (8, fedvc(), ""),  # virtual clients have 256 images
         (8, centralized(), ""),
     ],

@@ -105,6 +105,21 @@ def test_the_headline_is_the_first_metric_of_an_event() -> None:
 
 
 @pytest.mark.slow
+def test_a_notebook_shows_a_bar_below_the_cell() -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    lines = (
+        "import manyeyes as me",
+        "population = me.make_synthetic(me.SyntheticImages(users=20, size=32), processes=1)",
+        "result = me.train(population, 'linear', me.fedavg(cohort_size=2), rounds=3, title='mine')",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("\n".join(lines))])
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    (output,) = notebook.cells[0].outputs  # which every update replaces
+    assert '<div>mine <progress value="3" max="3"></progress> 3/3 loss ' in output.data["text/html"]
+
+
+@pytest.mark.slow
 def test_a_terminal_shows_speed_and_time_left(
     spawn: Callable[..., subprocess.Popen[str]], tiny: tuple[str, ...]
 ) -> None:

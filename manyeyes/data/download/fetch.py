@@ -25,6 +25,7 @@ from manyeyes.io.files import (
     write_text,
 )
 from manyeyes.io.parsing import parse_json
+from manyeyes.io.steps import announce
 
 Progress = Callable[[int, int | None], None]  # called with the bytes done and the total, if that is known
 
@@ -81,8 +82,9 @@ def fetch(remote: RemoteFile, folder: Path, progress: Progress = no_progress) ->
 
 @contextmanager
 def download_progress(title: str) -> Iterator[Progress]:
-    """Show a progress bar with bytes, rate and time left; nothing if stderr is not a terminal."""
+    """Show a progress bar with bytes, rate and time left; without a terminal, announce what is downloaded."""
     if not sys.stderr.isatty():
+        announce(title)
         yield no_progress
         return
     from rich.console import Console
