@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from manyeyes.algorithms import fedavg, scaffold
+from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import SingleLabels
 from manyeyes.data.manifest import Manifest, Pixels
 from manyeyes.data.store.reader import open_population
@@ -91,7 +92,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temp_folder:
         store = Path(temp_folder, "store")
         write_images(store, args.size)
-        cases = product(SETTINGS.items(), ("lenet", "resnet18"), (fedavg, scaffold))
+        algorithms: tuple[Callable[..., Algorithm], ...] = (fedavg, scaffold)
+        cases = product(SETTINGS.items(), ("lenet", "resnet18"), algorithms)
         for number, ((title, settings), model, make) in enumerate(cases):
             folder, algorithm = Path(temp_folder, str(number)), make(**options)
             seconds, in_crc = measure(store, folder, model, algorithm, settings | {"rounds": args.rounds})

@@ -12,8 +12,17 @@ import pytest
 from manyeyes.cli import COMMANDS
 from manyeyes.cli.live_help import live_help
 from manyeyes.cli.packaged_help import all_help
+from manyeyes.config.groups import GROUPS
+from manyeyes.config.help import run_help
 
 COMMANDS_OF_DATA = [f"data {name}" for name in ("prepare", "inspect", "synthesize")]
+
+
+def test_the_packaged_help_has_the_settings_of_every_choice() -> None:
+    choices = [f"{group.name}={choice}" for group in GROUPS.values() for choice in group.choices()]
+    live = {f"run {choice}": run_help([choice]).strip("\n") for choice in choices} | {"run": run_help().strip("\n")}
+    packaged = {name: text for name, text in all_help().items() if name.partition(" ")[0] == "run"}
+    assert packaged == live, "manyeyes/cli/help.txt is outdated: run make reference"
 
 
 @pytest.mark.slow
