@@ -95,7 +95,7 @@ class Campaign:
             return f"the next start raised: {outcome.err}"
         if outcome.code == 0:
             is_same = self.workload.result(self.root) == self.expected
-            return SAME if is_same and not outcome.err else f"differs after the next start: {outcome.err or 'silently'}"
+            return SAME if is_same else f"differs after the next start: {outcome.err or 'silently'}"
         if not self._is_sentence(outcome):
             return f"the next start failed without a sentence: {outcome.err}"
         return SAME if self._is_complete() else SAID
