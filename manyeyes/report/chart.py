@@ -88,14 +88,16 @@ class Chart:
     caption: str = ""
     reference_lines: Sequence[ReferenceLine] = ()
     height: int = 300  # pixels, without title and legend
+    metric: str = ""  # whose curves the page has anyway, for the reader to choose from
     caveat: str = ""  # what has to be said of the data: in the title, and in a column of the CSV file
 
     def with_caveat(self, text: str) -> Chart:
         """Return the chart that says something of its data, wherever it is shown; an empty text changes nothing."""
         return replace(self, title=f"{self.title} ({text})", caveat=text) if text else self
 
-    def downsample(self) -> Chart:
-        max_points = max(MIN_LINE_POINTS, MAX_POINTS // max(1, len(self.series)))
+    def downsample(self, max_chart_points: int = MAX_POINTS) -> Chart:
+        min_points = MIN_LINE_POINTS * max_chart_points // MAX_POINTS
+        max_points = max(min_points, max_chart_points // max(1, len(self.series)))
         return replace(self, series=[series.downsample(max_points, self.x.log) for series in self.series])
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,9 +107,16 @@ class Chart:
             "height": self.height,
             "x": _plain(self.x),
             "y": _plain(self.y),
-            "series": [_plain(series) for series in self.downsample().series],
+            "series": [_plain(series) for series in self._page_series()],
+            **({"metric": self.metric} if self.metric else {}),
             "reference_lines": [_plain(reference) for reference in self.reference_lines],
         }
+
+    def _page_series(self) -> Sequence[Series]:
+        """Return the series that the script of a page draws; curves that the page has anyway are only named."""
+        if not self.metric:
+            return self.downsample().series
+        return [replace(series, x=(), y=(), low=(), high=()) for series in self.series]
 
     def csv(self) -> str:
         text = io.StringIO()
@@ -154,10 +163,10 @@ def make_series(
     ]
 
 
-def short_numbers(values: Iterable[float | None]) -> Numbers:
-    """Return numbers for JSON: with six digits, nine of large ones, and None for what is not finite."""
+def short_numbers(values: Iterable[float | None], digits: int = 6) -> Numbers:
+    """Return numbers for JSON: with some digits, nine of large ones, and None for what is not finite."""
     known = (value if value is not None and math.isfinite(value) else None for value in values)
-    short = [None if value is None else float(f"{value:.{6 if abs(value) < 1e6 else 9}g}") for value in known]
+    short = [None if value is None else float(f"{value:.{digits if abs(value) < 1e6 else 9}g}") for value in known]
     return [int(value) if value is not None and value.is_integer() and abs(value) < 1e15 else value for value in short]
 
 

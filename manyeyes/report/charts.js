@@ -289,7 +289,7 @@
       const middle = points.indexOf(closest(points, (one) => Math.abs(plot.y(one.y) - pointerY)));
       const first = Math.max(0, Math.min(middle - MAX_READ / 2, points.length - MAX_READ)), listed = points.slice(first, first + MAX_READ);
       const position = [spec.x.label, shown(spec.x, x, 6)].filter(Boolean).join(" "), head = point?.series.labels[point.i] ?? position;
-      const spread = ({series, i}, joint) => spec.smoothing ? `${joint} ${shown(spec.y, series.y[i])} unsmoothed`.replace("–", "").trim() : (canShow(spec.y, series.low[i]) ? `${shown(spec.y, series.low[i], 3)} ${joint} ${shown(spec.y, series.high[i], 3)}` : "");
+      const spread = ({series, i}, joint) => spec.smoothing ? `${shown(spec.y, series.y[i])} unsmoothed` : (canShow(spec.y, series.low[i]) ? `${shown(spec.y, series.low[i], 3)} ${joint} ${shown(spec.y, series.high[i], 3)}` : "");
       tip.replaceChildren(html("b", {}, head), ...listed.map((one) => html("span", {}, key(one.series), html("em", {}, one.series.name),
         html("strong", {}, shown(spec.y, one.y)), ...(spread(one, "–") ? [html("small", {}, spread(one, "–"))] : []))));
       if (head !== position) tip.append(html("small", {}, position));

@@ -41,8 +41,9 @@ TRAINING_METRICS = {  # what events have in addition to the results of evaluatio
 }
 MAIN_METRICS = ("macro_accuracy", "micro_ap", "macro_f1", "loss", "train_loss", "update_norm", "epsilon")
 NOISY_METRICS = ("train_loss", "update_norm", "images_per_second")  # whose extremes are drawn
-MAX_PAGE_POINTS = 20_000  # rounds of all runs together
-MIN_RUN_POINTS = 300
+MAX_PAGE_POINTS = 2000  # rounds of all runs together, so that a page of ten long runs has less than 400 kB
+MIN_RUN_POINTS = 100
+PAGE_DIGITS = 5  # of a value
 SCORE = "(score)"  # stands for the metric that is shown first, where it is not the same for all runs
 
 
@@ -186,7 +187,8 @@ def metric_chart(
             low, high = band or ([], [])
             series.append(Series(series_name(group, metric), x, y, low, high, color=group.color))
     y = Axis(metric_label(runs, metric), percent=is_fraction(runs, metric), **axis)
-    return Chart(name or metric, title, Axis("rounds"), y, series, caption, centralized_lines(runs, metric), height)
+    lines = centralized_lines(runs, metric)
+    return Chart(name or metric, title, Axis("rounds"), y, series, caption, lines, height, metric=metric)
 
 
 def series_name(group: Group, metric: str) -> str:
@@ -224,7 +226,7 @@ def _max_points(runs: list[RunRecord]) -> int:
 
 
 def _explorer_curves(group: Group, names: list[str], max_points: int) -> dict[str, Any]:
-    """Return x for each axis, and each metric as its indices into x and its values."""
+    """Return x for each axis, and each metric as the number of its positions in x and its values."""
     runs = group.started
     rounds = reduce(np.intersect1d, (run.event_rounds for run in runs))
     rounds = rounds[np.isin(rounds, _drawn_rounds(runs[0], max_points))]
@@ -232,15 +234,20 @@ def _explorer_curves(group: Group, names: list[str], max_points: int) -> dict[st
     for axis in runs[0].cumulative:
         values_SE = [run.cumulative[axis][np.searchsorted(run.event_rounds, rounds)] for run in runs]
         axes[axis] = short_numbers(np.mean(values_SE, axis=0))
-    curves = {}
+    curves: dict[str, list[Any]] = {}
+    all_positions: list[list[int]] = []  # in the rounds, of the values of one or more metrics
     for name in names:
         curve = mean_curve(runs, name)
         if curve is not None:
             is_drawn = np.isin(curve[0], rounds)
             indices, *columns = (column[is_drawn] for column in curve)
-            curves[name] = [np.searchsorted(rounds, indices).tolist(), *map(short_numbers, columns)]
+            positions = np.searchsorted(rounds, indices).tolist()
+            shared = next((i for i, other in enumerate(all_positions) if other == positions), len(all_positions))
+            all_positions += [positions] if shared == len(all_positions) else []
+            curves[name] = [shared, *(short_numbers(column, PAGE_DIGITS) for column in columns)]
     score_name = series_name(group, SCORE)
-    return {"name": group.label, "score_name": score_name, "color": group.color, "axes": axes, "metrics": curves}
+    texts = {"name": group.label, "score_name": score_name, "color": group.color}
+    return {**texts, "axes": axes, "positions": all_positions, "metrics": curves}
 
 
 def _drawn_rounds(run: RunRecord, max_points: int) -> Ints:

@@ -16,6 +16,7 @@ from manyeyes.report.theme import DARK, LIGHT, PAGE
 # The page has no references to other files, and in addition forbids the browser to follow any or to run other scripts.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 ESCAPED_LESS_THAN = chr(92) + "u003c"  # in JSON, so that no markup can begin in it
+MAX_STILL_POINTS = 800  # of the picture of a chart, which a script replaces
 PIXELATED_BELOW = 96  # pixels; a smaller image is enlarged without smoothing
 
 
@@ -119,7 +120,7 @@ def chart_html(chart: Chart) -> str:
     """Return a chart as a figure: a still picture until a script replaces it, the caption, and a table of numbers."""
     caption = f"<figcaption>{escape(chart.caption)}</figcaption>" if chart.caption else ""
     table = f"<details><summary>Numbers</summary>{chart.table().html()}</details>"
-    picture = f"<div>{render_svg(chart, PAGE)}</div>"
+    picture = f"<div>{render_svg(chart.downsample(MAX_STILL_POINTS), PAGE)}</div>"
     return f'<figure class="chart" data-chart="{escape(chart.name)}">{picture}{caption}{table}</figure>'
 
 

@@ -6,7 +6,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
     const start = figure.closest("#explorer") ? explore : manyeyes.chart;
-    start(figure.firstElementChild, data.charts[figure.dataset.chart]);
+    start(figure.firstElementChild, withCurves(data.charts[figure.dataset.chart]));
   }
 
   for (const block of document.querySelectorAll("figure.code")) {
@@ -28,6 +28,19 @@
     setTimeout(() => { button.textContent = "Copy"; }, 2000);
   }
 
+  /* A chart of a metric, with the curves of its series. */
+  function withCurves(chart) {
+    if (!chart.metric) return chart;
+    const find = ({name}) => data.explorer.groups.find((group) => group.name === name || group.score_name === name);
+    return {...chart, series: chart.series.map((series) => ({...series, ...curve(find(series), chart.metric, "round")}))};
+  }
+
+  /* The values of a metric of a run or a group, over an axis. */
+  function curve(run, metric, axis) {
+    const [number, y, low, high] = run.metrics[metric] || [0, []], positions = y.length ? run.positions[number] : [];
+    return {x: positions.map((i) => run.axes[axis][i]), y, low: low || [], high: high || []};
+  }
+
   function explore(element, spec) {
     const {metrics, axes, runs, groups, reference_lines, has_seeds, caveat} = data.explorer;
     const metric = choice("metric", "Metric", metrics), axis = choice("axis", "over", axes);
@@ -41,10 +54,8 @@
 
     function selected() {
       const {name, label, percent} = metrics[metric.select.value], over = axes[axis.select.value];
-      const series = (seeds.box.checked ? runs : groups).map((curve) => {
-        const [indices, y, low, high] = curve.metrics[name] || [[], []];
-        return {name: name === "(score)" ? curve.score_name : curve.name, color: curve.color, x: indices.map((i) => curve.axes[over.name][i]), y, low: low || [], high: high || []};
-      });
+      const series = (seeds.box.checked ? runs : groups).map((run) =>
+        ({name: name === "(score)" ? run.score_name : run.name, color: run.color, ...curve(run, name, over.name)}));
       const notes = [caveat, SMOOTHING[smoothing.select.value].weight ? "smoothed" : ""].filter(Boolean).join(", ");
       return {
         title: label[0].toUpperCase() + label.slice(1) + (notes ? ` (${notes})` : ""), height: 380, smoothing: SMOOTHING[smoothing.select.value].weight,

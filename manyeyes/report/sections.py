@@ -1,7 +1,7 @@
 """The sections on privacy, on speed, and on how to reproduce runs."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -13,7 +13,7 @@ from manyeyes.report.page import ChartGrid, Folded, Html, Section
 from manyeyes.report.table import table_of
 from manyeyes.report.text import escape, format_duration
 from manyeyes.training.run_files import CONFIG_FILE
-from manyeyes.training.run_record import NOT_COMPARED, RunRecord, format_setting
+from manyeyes.training.run_record import NOT_COMPARED, RunRecord, differing_settings, format_setting
 
 WITHHELD = (
     "The losses, update norms, counts and times of single rounds, and statistics of the training users, are not recorded: "
@@ -104,7 +104,12 @@ def reproduction_section(runs: list[RunRecord]) -> Section:
         content.append(table_of("Versions", [("all runs", runs[0])], columns))
     else:
         content.append(replace(rows, caption="Versions"))
-    content += [Folded(f"All settings of {run.name}", [_settings_block(run)]) for run in runs]
+    shared = {name: value for name, value in runs[0].settings.items() if name not in differing_settings(runs)}
+    if len(runs) > 1:
+        content.append(Folded("Settings that all runs share", [_settings_block(shared)]))
+    for run in runs:
+        own = {name: value for name, value in run.settings.items() if len(runs) == 1 or name not in shared}
+        content.append(Folded(f"{'Other' if len(runs) > 1 else 'All'} settings of {run.name}", [_settings_block(own)]))
     return Section("Repeat", content)
 
 
@@ -115,9 +120,9 @@ def code_block(text: str, label: str = "") -> Html:
     return Html(f'<figure class="code">{heading}<pre tabindex="0">{lines}</pre></figure>')
 
 
-def _settings_block(run: RunRecord) -> Html:
-    lines = "\n".join(f"{name}={format_setting(value)}" for name, value in run.settings.items())
-    return code_block(lines or f"{CONFIG_FILE} is missing")
+def _settings_block(settings: Mapping[str, Any]) -> Html:
+    lines = "\n".join(f"{name}={format_setting(value)}" for name, value in settings.items())
+    return code_block(lines or f"none, or {CONFIG_FILE} is missing")
 
 
 def _more(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,3 +260,55 @@ def test_names_on_the_axis_do_not_overlap_and_bars_have_whiskers(page: Any, name
     }"""
     names = [name.format(number) for number in range(6)]
     assert page.evaluate(script, names) == [6, True, True, 6]
+
+
+def test_a_curve_can_be_smoothed_and_drawn_on_logarithmic_axes(page: Any) -> None:
+    """The third run has an accuracy of round / 100, which its moving average with weight 0.6 follows 0.6 / 0.4 rounds late."""
+    page.locator("#smoothing").select_option(label="light")
+    assert page.locator(f"{FIRST} .me-title").text_content() == "Accuracy (smoothed)"
+    assert page.locator(f"{FIRST} path.me-raw").count() == 2
+    plot, live = page.locator(f"{FIRST} .me-plot"), page.locator(f"{FIRST} [aria-live]")
+    plot.focus()
+    plot.press("End")
+    assert live.text_content() == "rounds 50; other 48.5 % (50.0 % unsmoothed)"
+    page.get_by_label("log x").check()
+    page.get_by_label("log y").check()
+    assert page.locator(SERIES).count() == 2
+
+
+def test_many_series_have_a_short_legend_and_a_search(
+    browser_page: Any, make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    runs = [str(make_run(f"run{number:02}", {"lr": number}, [0.1, number / 20])) for number in range(15)]
+    write(find_runs(runs), tmp_path / "page.html")
+    browser_page.goto((tmp_path / "page.html").as_uri())
+    legend, search = browser_page.locator(f"{FIRST} .me-legend"), browser_page.locator(f"{FIRST} .me-search")
+    assert legend.locator("button").count() == 12
+    assert "and 3 more" in legend.inner_text()
+    search.fill("run14")
+    assert legend.locator("button").all_inner_texts() == ["run14"]
+    assert browser_page.locator(f"{FIRST} g[opacity='1'] path.me-line").count() == 1
+
+
+def test_a_command_is_copied_with_a_click(page: Any) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    block = page.locator("figure.code").first
+    block.locator("button").click()
+    assert block.locator("button").inner_text() == "Copied"
+    assert page.evaluate("navigator.clipboard.readText()") == "manyeyes run rounds=2"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Any, report: Path, scheme: str) -> None:
+    """Set AXE to the file axe.min.js of the npm package axe-core to run it."""
+    source = os.environ.get("AXE")
+    if source is None:
+        pytest.skip("AXE is not set")
+    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach((element) => { element.open = true; })")
+    page.evaluate(Path(source).read_text(encoding="utf-8"))
+    result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    context.close()
+    assert [violation["id"] for violation in result["violations"]] == []
