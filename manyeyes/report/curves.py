@@ -235,19 +235,15 @@ def _explorer_curves(group: Group, names: list[str], max_points: int) -> dict[st
         values_SE = [run.cumulative[axis][np.searchsorted(run.event_rounds, rounds)] for run in runs]
         axes[axis] = short_numbers(np.mean(values_SE, axis=0))
     curves: dict[str, list[Any]] = {}
-    all_positions: list[list[int]] = []  # in the rounds, of the values of one or more metrics
-    for name in names:
-        curve = mean_curve(runs, name)
+    numbers: dict[tuple[int, ...], int] = {}  # of the positions of the values of one or more metrics
+    for name, curve in ((name, mean_curve(runs, name)) for name in names):
         if curve is not None:
             is_drawn = np.isin(curve[0], rounds)
-            indices, *columns = (column[is_drawn] for column in curve)
-            positions = np.searchsorted(rounds, indices).tolist()
-            shared = next((i for i, other in enumerate(all_positions) if other == positions), len(all_positions))
-            all_positions += [positions] if shared == len(all_positions) else []
-            curves[name] = [shared, *(short_numbers(column, PAGE_DIGITS) for column in columns)]
-    score_name = series_name(group, SCORE)
-    texts = {"name": group.label, "score_name": score_name, "color": group.color}
-    return {**texts, "axes": axes, "positions": all_positions, "metrics": curves}
+            drawn, *columns = (column[is_drawn] for column in curve)
+            number = numbers.setdefault(tuple(np.searchsorted(rounds, drawn).tolist()), len(numbers))
+            curves[name] = [number, *(short_numbers(column, PAGE_DIGITS) for column in columns)]
+    texts = {"name": group.label, "score_name": series_name(group, SCORE), "color": group.color}
+    return {**texts, "axes": axes, "positions": list(map(list, numbers)), "metrics": curves}
 
 
 def _drawn_rounds(run: RunRecord, max_points: int) -> Ints:

@@ -47,6 +47,20 @@ def population_stats(population: Population) -> list[SplitStats]:
     return [split_stats("all", population), *splits]
 
 
+def without_pooled(population: Population) -> tuple[Population, int]:
+    """Return the examples of users, and how many others there are: a split with one user of its own name is pooled."""
+    split_N = np.asarray(population.columns.get("split", ()))
+    names = [name for name in np.unique(split_N) if _is_pooled(population.split(name), str(name))]
+    if not names or len(names) == len(np.unique(split_N)):
+        return population, 0
+    is_pooled_N = np.isin(split_N, names)
+    return population.filter(~is_pooled_N), int(is_pooled_N.sum())
+
+
+def _is_pooled(split: Population, name: str) -> bool:
+    return len(split.user_ids) == 1 and split.user_name(0) == name
+
+
 def users_with_half(sizes_U: Ints) -> float:
     """Return the smallest fraction of users who together have half of all images."""
     return float(np.searchsorted(cumulative_share(sizes_U), 0.5) / len(sizes_U))
@@ -103,6 +117,7 @@ def _cumulative_histograms(population: Population, examples: Ints) -> NDArray[np
 
 def show(population: Population, name: str, out: Path) -> str:
     """Write the page and its charts into the folder `out`, and return a summary for a terminal."""
+    population, num_pooled = without_pooled(population)
     name, splits = with_caveats(printable(name), population.caveats), population_stats(population)
     pixels = pixel_skew(population)
     height, width, _ = population.image_shape
@@ -110,6 +125,9 @@ def show(population: Population, name: str, out: Path) -> str:
     lead = (
         f"{len(population.user_ids):,} users, {len(population):,} images of {width} x {height} pixels, "
         f"{len(population.classes):,} classes, {labels}."
+    )
+    lead += f" {num_pooled:,} more images, such as a pooled test set, belong to no user and are left out." * (
+        num_pooled > 0
     )
     overview, caveat = _overview(splits), CAVEAT_SEPARATOR.join(population.caveats)
     sections = [section.with_caveat(caveat) for section in _sections(population, splits, pixels, overview)]

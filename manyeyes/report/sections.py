@@ -2,15 +2,14 @@
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 from manyeyes.report.curves import Group, metric_chart, select
 from manyeyes.report.overview import Columns, run_table, speed, training_time
-from manyeyes.report.page import ChartGrid, Folded, Html, Section
-from manyeyes.report.table import table_of
+from manyeyes.report.page import Block, ChartGrid, Folded, Html, Section
+from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import escape, format_duration
 from manyeyes.training.run_files import CONFIG_FILE
 from manyeyes.training.run_record import NOT_COMPARED, RunRecord, differing_settings, format_setting
@@ -86,31 +85,45 @@ def _machine(run: RunRecord) -> str:
 
 def reproduction_section(runs: list[RunRecord]) -> Section:
     """Return the command of each run, the versions, and all settings."""
-    commands = [(run, command) for run in runs if (command := _command(run))]
-    content: list[Any] = [code_block(command, run.name if len(runs) > 1 else "") for run, command in commands]
-    if len(content) > MAX_COMMANDS:
-        content = [*content[:MAX_COMMANDS], Folded(f"{len(content) - MAX_COMMANDS} more", content[MAX_COMMANDS:])]
-    content.append(
-        f"Folders: {', '.join(str(run.folder) for run in runs[:MAX_COMMANDS])}" + _more(len(runs) - MAX_COMMANDS)
-    )
+    return Section("Repeat", [*_commands(runs), *_versions(runs), *_all_settings(runs)])
+
+
+def _commands(runs: list[RunRecord]) -> list[str | Block]:
+    """Return the command of each run, and the folders; of many runs the first ones, and the others folded."""
+    commands = [(run.name, command) for run in runs if (command := _command(run))]
+    blocks = [code_block(command, name if len(runs) > 1 else "") for name, command in commands]
+    shown, folded = blocks[:MAX_COMMANDS], blocks[MAX_COMMANDS:]
+    folders = [str(run.folder) for run in runs[:MAX_COMMANDS]]
+    more = f" and {len(runs) - MAX_COMMANDS} more" if len(runs) > MAX_COMMANDS else ""
+    return [
+        *shown,
+        *([Folded(f"{len(folded)} more", folded)] if folded else []),
+        f"Folders: {', '.join(folders)}{more}",
+    ]
+
+
+def _versions(runs: list[RunRecord]) -> list[Table]:
+    """Return a table with a row for each run, or with one row if all runs are the same."""
     columns: Columns = {
         "git revision": lambda run: run.environment.get("revision") or "not from a checkout",
         "Python": lambda run: run.environment.get("python"),
         **{name: partial(_package_version, name=name) for name in PACKAGES},
         "platform": lambda run: run.environment.get("platform"),
     }
-    rows = table_of("", [(run.name, run) for run in runs], columns)
-    if len({tuple(cells) for _, *cells in rows.rows}) == 1 and len(runs) > 1:
-        content.append(table_of("Versions", [("all runs", runs[0])], columns))
-    else:
-        content.append(replace(rows, caption="Versions"))
-    shared = {name: value for name, value in runs[0].settings.items() if name not in differing_settings(runs)}
-    if len(runs) > 1:
-        content.append(Folded("Settings that all runs share", [_settings_block(shared)]))
-    for run in runs:
-        own = {name: value for name, value in run.settings.items() if len(runs) == 1 or name not in shared}
-        content.append(Folded(f"{'Other' if len(runs) > 1 else 'All'} settings of {run.name}", [_settings_block(own)]))
-    return Section("Repeat", content)
+    table = run_table("Versions", runs, columns)
+    has_one_row = len(runs) > 1 and len({tuple(cells) for _, *cells in table.rows}) == 1
+    return [table_of("Versions", [("all runs", runs[0])], columns) if has_one_row else table]
+
+
+def _all_settings(runs: list[RunRecord]) -> list[Folded]:
+    """Return the settings of each run; those that several runs share are written once."""
+    if len(runs) == 1:
+        return [Folded(f"All settings of {runs[0].name}", [_settings_block(runs[0].settings)])]
+    differing = differing_settings(runs)
+    shared = {name: value for name, value in runs[0].settings.items() if name not in differing}
+    own = [{name: value for name, value in run.settings.items() if name not in shared} for run in runs]
+    blocks = [Folded(f"Other settings of {run.name}", [_settings_block(own[i])]) for i, run in enumerate(runs)]
+    return [Folded("Settings that all runs share", [_settings_block(shared)]), *blocks]
 
 
 def code_block(text: str, label: str = "") -> Html:
@@ -123,10 +136,6 @@ def code_block(text: str, label: str = "") -> Html:
 def _settings_block(settings: Mapping[str, Any]) -> Html:
     lines = "\n".join(f"{name}={format_setting(value)}" for name, value in settings.items())
     return code_block(lines or f"none, or {CONFIG_FILE} is missing")
-
-
-def _more(count: int) -> str:
-    return f" and {count} more" if count > 0 else ""
 
 
 def _option(run: RunRecord, name: str) -> float | None:

@@ -20,7 +20,7 @@ from manyeyes.data.synthetic.users import sizes
 from manyeyes.metrics import emd, mean_emd
 from manyeyes.report import export, population
 from manyeyes.report.page import ImageStrip
-from manyeyes.report.population import pixel_skew, show, users_with_half
+from manyeyes.report.population import pixel_skew, show, users_with_half, without_pooled
 from manyeyes.report.population_charts import cumulative_share, example_images, share_of_largest
 from manyeyes.training.dataset_stats import split_stats
 
@@ -289,3 +289,16 @@ def test_a_chart_that_cannot_be_drawn_leaves_no_page(tmp_path: Path, monkeypatch
     with pytest.raises(OSError, match="no space left"):
         show(make_population([0, 1], [0, 1]), "x", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pooled_test_set_is_not_a_user() -> None:
+    """CIFAR's test images are in one split with one user, which has the name of the split."""
+    split = ["train", "train", "train", "test", "test"]
+    cifar = make_population([0, 1, 1, 0, 1], ["u", "u", "v", "test", "test"], split=split)
+    users, num_pooled = without_pooled(cifar)
+    assert ([users.user_name(user) for user in range(len(users.user_ids))], num_pooled) == (["u", "v"], 2)
+
+
+def test_users_in_both_splits_are_kept() -> None:
+    split = ["train", "test", "train", "test"]
+    assert without_pooled(make_population([0, 1, 1, 0], ["u", "u", "v", "v"], split=split))[1] == 0
