@@ -18,6 +18,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -128,6 +129,28 @@ def measure(server: subprocess.Popen[str], url: str, root: Path, rounds: int) ->
         runs = "&".join(f"run={run['id']}" for run in everything["runs"][first : first + 60])
         request(f"{url}api/curves?y=accuracy&{runs}")
     report("memory after the curves of all runs", f"{memory(server):.0f} MB")
+    measure_reports(server, url, [run["id"] for run in everything["runs"][:2]])
+
+
+def measure_reports(server: subprocess.Popen[str], url: str, ids: list[str]) -> None:
+    """Request the reports of two runs, one after the other and at the same time, and the list while they are made."""
+    query, before = f"{url}report?run=", cpu_seconds(server)
+    for name in ("report of a run, first time", "report of a run, again"):
+        start, seconds = cpu_seconds(server), open_page(query + ids[0])
+        report(name, f"{seconds:.2f} s ({cpu_seconds(server) - start:.1f} s of CPU time)")
+    with ThreadPoolExecutor(2) as pool:
+        pages = pool.map(open_page, [query + run_id for run_id in (ids[0], ids[-1])])
+        list_seconds = request(url + "api/runs")[0]
+        report("two reports at the same time", f"{max(pages):.2f} s, the list of runs meanwhile {list_seconds:.2f} s")
+    report("all of these reports", f"{cpu_seconds(server) - before:.1f} s of CPU time, {memory(server):.0f} MB")
+
+
+def open_page(url: str) -> float:
+    """Return the seconds that a page takes."""
+    start = time.perf_counter()
+    with urllib.request.urlopen(url) as response:
+        response.read()
+    return time.perf_counter() - start
 
 
 def browse(url: str, root: Path, rounds: int) -> None:

@@ -489,6 +489,7 @@ def read_uploads(folder: Path) -> None:
     import math
 
     from flwr.app import ArrayRecord, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
 
     from manyeyes.core.state import RoundContext
     from manyeyes.flower.engine import GridEngine
@@ -507,10 +508,11 @@ def read_uploads(folder: Path) -> None:
             arrays = {key: torch.tensor(values).to(kinds[key]) for key, values in content.items()}
         except Exception:
             continue
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # which a message has
         message = Message(RecordDict({"update": to_record(arrays)}), 1, "train")
         engine = GridEngine.__new__(GridEngine)
         setup: Any = type("Setup", (), {"device": CPU, "model": type("Model", (), {"num_shared": 51})})
-        engine.setup = setup
+        engine.setup, engine._is_variance_W = setup, torch.zeros(51, dtype=torch.bool)
         context = RoundContext(None, 0.1, None, None, None, math.inf, compressor=compressor)  # type: ignore[arg-type]
         assert isinstance(message.content["update"], ArrayRecord)
         engine._read_tensors(message, context, specs, torch.zeros(51))
