@@ -31,7 +31,7 @@ DESCRIPTION_ATTRIBUTE = "__manyeyes_description__"  # of a component that is not
 SETTINGS = {"dataset": "data", "callback": "callbacks", "metric": "metrics", "tracker": "trackers"}  # of other slots
 MAX_QUOTED_CHARACTERS, MAX_DIGITS = 200, 50  # of a value in a message
 MAX_INTEGER = 2**63 - 1  # what arrays hold
-MAX_FLOAT = sys.float_info.max
+MAX_FLOAT = 3e38  # what float32 holds
 SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool, np.bool_), "true or false"),
     int: ((Integral,), "a whole number"),

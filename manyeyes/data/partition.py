@@ -111,9 +111,9 @@ def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
         if key not in arrays:
             raise ValueError(f"{path.name} has no {key}: set alpha to one of {', '.join(sorted(arrays))}")
         owners = np.asarray(arrays[key])
-    if owners.shape != labels.shape:
+    if owners.shape != labels.shape or owners.dtype.kind not in "iu":
         raise ValueError(
-            f"{key} in {path.name} has shape {owners.shape}, not one user for each of {len(labels)} images"
+            f"{key} in {path.name} has {owners.dtype} of shape {owners.shape}, not one user for each of {len(labels)} images"
         )
     return owners.astype(np.int64)
 
