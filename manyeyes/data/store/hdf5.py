@@ -120,12 +120,18 @@ def _read_classes(file: h5py.File, name: str) -> tuple[tuple[str, ...], bool]:
     if any(isinstance(member, h5py.Group) and "image" in member for member in first):
         raise ValueError(f"{file.filename} is grouped by image: make it again without --not_group_data_by_user")
     if mapping is None:
-        return tuple(sorted(parse_json(counter[()]))), False
-    index = parse_json(mapping[()])
+        return tuple(sorted(_read_json(counter))), False
+    index = _read_json(mapping)
     classes = tuple(sorted(index, key=index.__getitem__))
     if [index[label] for label in classes] != list(range(len(classes))):
         raise ValueError(f"The label mapping of {file.filename} does not count from 0: make the file again")
     return classes, True
+
+
+def _read_json(member: h5py.Dataset) -> Any:
+    if not isinstance(member, h5py.Dataset) or member.shape != ():  # one of many values may be too large to read
+        raise ValueError(f"{member.name} in {member.file.filename} is not one text: make the file again")
+    return parse_json(member[()])
 
 
 def _read_users(file: h5py.File, groups: Sequence[str], names: Sequence[str]) -> tuple[Hdf5Images, list[Values]]:
