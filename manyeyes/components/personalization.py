@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from torch import nn
 
@@ -13,6 +12,7 @@ from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.core.registry import component, option
+from manyeyes.core.structure import head_blocks, is_norm, listed_head
 
 
 @component("personal_layers", "matching")
@@ -46,29 +46,26 @@ class MatchingLayers:
 class HeadLayers:
     """The last layers, counted as in the FedPer baseline: the classifier is 1, each block before it one more.
 
-    A model lists its layers in its attribute `head`, from the classifier backwards.
+    A model may list its layers in its attribute `head`, from the classifier backwards. Those of any other model follow
+    from its structure.
     """
 
     num_layers: int = option(1, "layers of the head, the classifier first", minimum=1)
 
     def parameter_names(self, module: nn.Module) -> set[str]:
         name = type(module).__name__
-        head: Any = getattr(module, "head", ())
-        is_list = isinstance(head, tuple | list) and all(isinstance(layer, str) for layer in head)
-        if not is_list or not head:  # in other libraries' models, `head` is a layer
+        blocks = head_blocks(module)
+        if self.num_layers > len(blocks):
+            names = ", ".join(block[0] for block in blocks)
             raise ValueError(
-                f"personal_layers=head: {name} does not list its head: use personal_layers=matching with patterns"
-            )
-        if self.num_layers > len(head):
-            raise ValueError(
-                f"personal_layers.num_layers={self.num_layers}, and the head of {name} has {len(head)} layers "
-                f"({', '.join(head)}): choose at most {len(head)}"
+                f"personal_layers.num_layers={self.num_layers}, and the head of {name} has {len(blocks)} layers "
+                f"({names}): choose at most {len(blocks)}"
             )
         known = {layer for layer, _ in module.named_modules()} | set(_tensor_names(module))
-        for layer in head[: self.num_layers]:
+        for layer in listed_head(module)[: self.num_layers]:
             if layer not in known:
                 raise ValueError(f"{name}.head lists {layer!r}, and the model has no layer of that name: correct it")
-        return _tensors_below(module, head[: self.num_layers])
+        return _tensors_below(module, [layer for block in blocks[: self.num_layers] for layer in block])
 
 
 @component("personal_layers", "norms")
@@ -76,14 +73,10 @@ class NormLayers:
     """Every norm with its statistics: FedBN (Li et al. 2021)."""
 
     def parameter_names(self, module: nn.Module) -> set[str]:
-        names = _tensors_below(module, [name for name, layer in module.named_modules() if _is_norm(layer)])
+        names = _tensors_below(module, [name for name, layer in module.named_modules() if is_norm(layer)])
         if not names:
             raise ValueError(f"personal_layers=norms: {type(module).__name__} has no norms: choose another model")
         return names
-
-
-def _is_norm(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.GroupNorm | nn.LayerNorm | nn.RMSNorm) or hasattr(layer, "running_mean")
 
 
 def _tensors_below(module: nn.Module, layers: Iterable[str]) -> set[str]:

@@ -21,6 +21,7 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.data.store.meta import read_meta
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models import build_model as build_named_model
+from manyeyes.models import weights_input
 from manyeyes.training.config import RunConfig
 
 Config = DictConfig | Mapping[str, Any]  # composed settings, or those of a run folder
@@ -107,10 +108,10 @@ def check_cohort(config: Config, algorithm: Algorithm) -> None:
 
 
 def build_preprocess(config: Config) -> Preprocess:
-    preprocess: Preprocess = instantiate(
-        Registration("preprocess", "Preprocess", Preprocess), plain(config)["preprocess"]
-    )
-    return preprocess
+    """Return the preprocessing; what is not set is that of the model's pretrained weights."""
+    settings = plain(config)
+    preprocess: Preprocess = instantiate(Registration("preprocess", "Preprocess", Preprocess), settings["preprocess"])
+    return preprocess.for_weights(weights_input(settings["model"]))
 
 
 def build_model(config: Config, population: Population) -> nn.Module:

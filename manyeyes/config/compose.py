@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, StringNode
 
 from manyeyes.config.errors import check_settings, format_error, is_config_error
-from manyeyes.config.groups import GROUPS, IMPORT_PATH, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, dict_node
+from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, dict_node, user_choices
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -70,6 +70,8 @@ def prepare_overrides(overrides: Sequence[str]) -> list[str]:
 
 def _store_user_choices(override: str) -> str:
     name, _, value = override.partition("=")
+    if name == "model.adapter":  # which the adapter's options have too, as the groups
+        return f"{name}.name={value}"
     group = GROUPS.get(name.lstrip("+"))
     if group and value in ("null", "true", "false"):
         raise ValueError(f"{override} is not possible: write {name}=NAME.")
@@ -80,7 +82,7 @@ def _store_user_choices(override: str) -> str:
         _store_choice(group, name, import_path[0])
         return name
 
-    return IMPORT_PATH.sub(store, override) if group else override
+    return user_choices(group).sub(store, override) if group else override
 
 
 def _store_choice(group: Group, name: str, choice: str) -> None:

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, is_plain, nested_options, setting_names
-from manyeyes.core.registry import Option, suggestion
+from manyeyes.core.registry import Option, libraries, suggestion
 
 TYPE_NAMES = {"Float": "a number", "Integer": "a whole number", "bool": "true or false"}
 REFERENCE = re.compile(r"\$\{(?![\w.]+:)")  # to another setting
@@ -52,7 +52,8 @@ def _format_missing_choice(error: MissingConfigException) -> str:
     if group is None and error.options is None:
         return unknown_setting(name)
     known = list(group.choices() if group else error.options or ())
-    own = ", or package.module:Name" if group else ""
+    own = "".join(f", {prefix}:NAME" for prefix in libraries(group.slot)) if group else ""
+    own += ", or package.module:Name" if group else ""
     return f"Unknown {name} {choice!r}{suggestion(choice, known)}: choose {', '.join(known)}{own}."
 
 

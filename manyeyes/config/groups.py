@@ -20,7 +20,7 @@ import manyeyes.privacy.mechanisms
 import manyeyes.training.builtin_callbacks
 import manyeyes.training.trackers  # noqa: F401  # which register themselves
 from manyeyes.core.algorithm import SLOTS, Algorithm
-from manyeyes.core.registry import Option, lookup, names, options_of
+from manyeyes.core.registry import Option, libraries, lookup, names, options_of
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models import model_options
@@ -88,6 +88,12 @@ GROUPS: dict[str, Group] = {
 }
 
 
+def user_choices(group: Group) -> re.Pattern[str]:
+    """Return the pattern of what can be chosen besides a group's own names: import paths, and names in libraries."""
+    in_library = "|".join(f"{prefix}:[^\\s,\\[\\]'\"]+" for prefix in libraries(group.slot))
+    return re.compile(f"{in_library}|{IMPORT_PATH.pattern}") if in_library else IMPORT_PATH
+
+
 def list_key(choice: str) -> str:
     """Return the name under which an item of a list has its options: `callbacks.early_stopping.patience`."""
     return choice.rpartition(":")[2].replace(".", "_")
@@ -101,7 +107,7 @@ def setting_names(overrides: Iterable[str] = ()) -> Iterator[str]:
     for override in overrides:
         name, _, value = override.partition("=")
         if chosen_group := GROUPS.get(name.lstrip("+")):
-            choices += ((chosen_group, import_path) for import_path in IMPORT_PATH.findall(value))
+            choices += ((chosen_group, import_path) for import_path in user_choices(chosen_group).findall(value))
     for group, choice in choices:
         yield from option_names(group.options(choice), group.prefix(choice))
 

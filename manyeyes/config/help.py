@@ -7,7 +7,7 @@ from dataclasses import MISSING
 from typing import Any
 
 from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, is_plain, nested_options
-from manyeyes.core.registry import Option, lookup, names
+from manyeyes.core.registry import Option, libraries, lookup, names
 
 HEAD = """usage: manyeyes run [group=choice ...] [setting=value ...] [--multirun] [--cfg job]
 
@@ -47,7 +47,9 @@ def _group_lines() -> Iterator[str]:
     yield "Groups, with their choices (and the default):"
     for group in GROUPS.values():
         choices = "|".join(group.choices())
-        yield f"  {group.name}={f'[{choices}]' if group.is_list else choices}   ({group.default or group.default_help})"
+        others = ", ".join(f"{prefix}:NAME" for prefix in libraries(group.slot))
+        default = (group.default or group.default_help) + (f"; also {others}" if others else "")
+        yield f"  {group.name}={f'[{choices}]' if group.is_list else choices}   ({default})"
 
 
 def _setting_lines() -> Iterator[str]:
@@ -61,12 +63,12 @@ def _setting_lines() -> Iterator[str]:
 
 
 def _group_option_lines(group: Group) -> Iterator[str]:
-    """Yield the options of every choice; of algorithms, those that differ from the default one's."""
+    """Yield the options of every choice; of algorithms and models, those that differ from the default one's."""
     note, default_lines = "", list[str]()
-    for choice in group.choices():
+    for choice in sorted(group.choices(), key=lambda choice: choice != group.default):
         if lines := [line for line in _choice_lines(group, choice) if line not in default_lines]:
             yield from ("", f"{group.name}={choice}{note}:", *lines)
-        if group.name == "algorithm" and choice == group.default:
+        if group.name in ("algorithm", "model") and choice == group.default:
             note, default_lines = f" (other options as {choice})", lines
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
@@ -96,6 +96,7 @@ class Registration:
 
 
 _REGISTRY: dict[str, dict[str, Registration]] = {}
+_LIBRARIES: dict[str, dict[str, Callable[..., Any]]] = {}
 
 
 def option(default: Any = MISSING, help: str = "", **bounds: Any) -> Any:
@@ -249,6 +250,17 @@ def register(slot: str, name: str, **preset: Any) -> Callable[[T], T]:
     return decorate
 
 
+def register_library(slot: str, prefix: str) -> Callable[[T], T]:
+    """Register what makes the components of another library: `model=timm:resnet18` calls timm's with "resnet18" first."""
+
+    def decorate(factory: T) -> T:
+        assert callable(factory), f"{slot}={prefix}:NAME is not callable"
+        _LIBRARIES.setdefault(slot, {})[prefix] = factory
+        return factory
+
+    return decorate
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def component(slot: str, name: str) -> Callable[[type[C]], type[C]]:
     """Make a class a frozen dataclass that checks its options, and register it."""
@@ -268,15 +280,29 @@ def names(slot: str) -> tuple[str, ...]:
     return tuple(_REGISTRY.get(slot, {}))
 
 
+def libraries(slot: str) -> tuple[str, ...]:
+    """Return the prefixes of the libraries of a slot, such as `timm` of models."""
+    return tuple(_LIBRARIES.get(slot, {}))
+
+
+def is_import_path(name: str) -> bool:
+    """Return whether a component's name is `package.module:Name`, and not a name of the package or of a library."""
+    return ":" in name and not any(name.partition(":")[0] in known for known in _LIBRARIES.values())
+
+
 def lookup(slot: str, name: str) -> Registration:
-    """Find a component by its registered name or its import path."""
+    """Find a component by its registered name, its name in a library, or its import path."""
     setting = SETTINGS.get(slot, slot)
-    if ":" in name:
+    prefix, separator, library_name = name.partition(":")
+    if separator and prefix in _LIBRARIES.get(slot, {}):
+        return Registration(slot, name, partial(_LIBRARIES[slot][prefix], library_name))
+    if separator:
         return Registration(slot, name, import_object(name, setting))
     known = _REGISTRY.get(slot, {})
     if name not in known:
+        others = (*(f"{prefix}:NAME" for prefix in libraries(slot)), "package.module:Name")
         raise ValueError(
-            f"Unknown {setting} {name!r}{suggestion(name, known)}: choose {', '.join(known)}, or package.module:Name"
+            f"Unknown {setting} {name!r}{suggestion(name, known)}: choose {', '.join(known)}, or {', '.join(others)}"
         )
     return known[name]
 
@@ -427,6 +453,8 @@ def _parameter_option(parameter: inspect.Parameter, hint: Any) -> Option:
 
 @cache
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    if isinstance(factory, partial):
+        return _hints(factory.func)
     subject = factory.__init__ if isinstance(factory, type) and not is_dataclass(factory) else factory  # type: ignore[misc]
     try:
         return get_type_hints(subject, include_extras=True)

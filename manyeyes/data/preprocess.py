@@ -1,8 +1,11 @@
 """Preprocessing: random crops and flips of uint8 images for training, resizing for evaluation, normalization."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +14,19 @@ from torch.nn import functional as F
 from manyeyes.core.registry import check_options, checks_keywords, option
 
 MAX_SIDE = 16_384  # pixels
+DEFAULT_MEAN, DEFAULT_STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)  # without pretrained weights
 NUM_WINDOWS = 10  # that are drawn for an image until one fits: torchvision's number
+
+
+class ExpectedInput(Protocol):
+    """The images that pretrained weights expect."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def mean(self) -> tuple[float, float, float]: ...
+    @property
+    def std(self) -> tuple[float, float, float]: ...
 
 
 @checks_keywords
@@ -19,14 +34,23 @@ NUM_WINDOWS = 10  # that are drawn for an image until one fits: torchvision's nu
 class Preprocess:
     """Preprocessing of images; each example has its own random numbers, so that all engines see the same images."""
 
-    crop: int = option(0, "pixels per side of the crop; 0: the image's size", minimum=0, maximum=MAX_SIDE)
+    crop: int | None = option(
+        None,
+        "pixels per side of the crop; 0: the image's size; null: that of pretrained weights, else 0",
+        minimum=0,
+        maximum=MAX_SIDE,
+    )
     pad: int = option(0, "pixels of black border that are added before cropping", minimum=0, maximum=MAX_SIDE)
     flip_horizontal: bool = option(False, "flip half of the training images left to right")
     flip_vertical: bool = option(False, "flip half of the training images upside down")
     scale: tuple[float, float] | None = option(None, "range of the cropped fraction of the area, resized to crop")
     ratio: tuple[float, float] = option((3 / 4, 4 / 3), "range of width / height of a crop that is resized")
-    mean: tuple[float, float, float] = option((0.5, 0.5, 0.5), "subtracted mean of red, green and blue")
-    std: tuple[float, float, float] = option((0.25, 0.25, 0.25), "standard deviation of red, green and blue")
+    mean: tuple[float, float, float] | None = option(
+        None, "subtracted mean of red, green and blue; null: that of pretrained weights, else [0.5,0.5,0.5]"
+    )
+    std: tuple[float, float, float] | None = option(
+        None, "deviation of red, green and blue; null: that of pretrained weights, else [0.25,0.25,0.25]"
+    )
 
     def __post_init__(self) -> None:
         check_options(self, "preprocess")
@@ -34,8 +58,20 @@ class Preprocess:
             raise ValueError(f"preprocess.scale is {self.scale}: set it to [minimum, maximum], above 0 and at most 1")
         if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
             raise ValueError(f"preprocess.ratio is {self.ratio}: set it to [minimum, maximum], above 0")
-        if not min(self.std) > 0:
+        if not min(self.std or DEFAULT_STD) > 0:
             raise ValueError(f"preprocess.std is {self.std}: set it to three numbers above 0: red, green, blue")
+
+    def for_weights(self, expected: ExpectedInput | None) -> Preprocess:
+        """Return the preprocessing with what was not set as pretrained weights expect it, or with the defaults.
+
+        Images are enlarged or reduced as a whole to the size of the weights' images, without a random crop.
+        """
+        if expected is None:
+            return replace(self, crop=self.crop or 0, mean=self.mean or DEFAULT_MEAN, std=self.std or DEFAULT_STD)
+        resized: dict[str, Any] = {}
+        if self.crop is None:
+            resized = {"crop": expected.size} | ({} if self.scale else {"scale": (1.0, 1.0), "ratio": (1.0, 1.0)})
+        return replace(self, mean=self.mean or expected.mean, std=self.std or expected.std, **resized)
 
     @property
     def num_uniforms(self) -> int:
@@ -51,7 +87,7 @@ class Preprocess:
     def check(self, height: int, width: int) -> None:
         """Raise ValueError if the crop does not fit into images of this size."""
         limit = min(height, width) + 2 * self.pad
-        if self.scale is None and self.crop > limit:
+        if self.scale is None and (self.crop or 0) > limit:
             fix = f"at most {limit} for images of {height} x {width} pixels with preprocess.pad={self.pad}"
             raise ValueError(f"preprocess.crop is {self.crop}: set it to {fix}, or set preprocess.scale")
 
@@ -108,7 +144,9 @@ class Preprocess:
         return start, size
 
     def _normalize(self, images_BHWC: Tensor) -> Tensor:
-        mean, std = (_constant(values, images_BHWC.device) for values in (self.mean, self.std))
+        mean, std = (
+            _constant(values, images_BHWC.device) for values in (self.mean or DEFAULT_MEAN, self.std or DEFAULT_STD)
+        )
         return ((images_BHWC.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 
 

@@ -2,8 +2,8 @@
 
 import copy
 import inspect
-import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -11,26 +11,45 @@ import torch
 from torch import nn
 
 from manyeyes.core import registry
-from manyeyes.core.registry import Bounds, Option, Registration, check_value, import_object, import_path, options_of
+from manyeyes.core.registry import (
+    Bounds,
+    Option,
+    Registration,
+    check_value,
+    import_object,
+    import_path,
+    is_import_path,
+    options_of,
+)
+from manyeyes.core.structure import head_blocks
+from manyeyes.models.adapters import Adapter, add_adapters
 from manyeyes.models.inspection import layers
-from manyeyes.models.norms import NORM_BOUNDS, NORM_HELP
-from manyeyes.models.pretrained import load_pretrained
+from manyeyes.models.libraries import library_weights_input
+from manyeyes.models.norms import NORM_HELP, convert_norms, has_batch_norm, norm_kind, use_running_statistics_for_one
+from manyeyes.models.pretrained import INPUTS, OWN_WEIGHTS, PretrainedSource, WeightsInput, load_pretrained
 
-CONTEXT = ("classes", "size", "seed")  # arguments that describe the run, passed to a model whose signature has them
-PRETRAINED_HELP = "pretrained weights: a file, a URL or imagenet; none: from scratch"
-COMMON = ("norm", "pretrained", "trainable")  # options that every model has
+# Arguments that describe the run, passed to a model whose signature has them.
+CONTEXT = ("classes", "num_classes", "size", "seed")
+PRETRAINED_HELP = "pretrained weights: true (those published for the model), a file or a URL; none: from scratch"
+TRAINABLE_HELP = "layers that train: all, last:n (layers) or head:n (blocks, as in personal_layers=head)"
+SINGLE_IMAGE_HELP = "a batch of one image under live BatchNorm: refuse, or running (use the running statistics)"
+SINGLE_IMAGE_BOUNDS = Bounds(choices=("refuse", "running"))
+NO_ADAPTER = Adapter()
+COMMON = ("norm", "pretrained", "trainable", "single_image", "adapter")  # options that every model has
 Factory = Callable[..., nn.Module]
 Model = nn.Module | str | Mapping[str, Any] | Factory  # as given to `train`: a mapping has a name and options
 
 
 def build_model(
-    model: str | Factory,
+    model: str | Factory | nn.Module,
     classes: int,
     *,
     size: int = 32,
     norm: Annotated[str | None, NORM_HELP] = None,
-    pretrained: Annotated[str | os.PathLike[str] | None, PRETRAINED_HELP] = None,
-    trainable: Annotated[str, "layers that train: all, or last:n"] = "all",
+    pretrained: Annotated[PretrainedSource, PRETRAINED_HELP] = None,
+    trainable: Annotated[str, TRAINABLE_HELP] = "all",
+    single_image: Annotated[str, SINGLE_IMAGE_HELP] = "refuse",
+    adapter: Annotated[Adapter | Mapping[str, Any], "what is added to the model and trained in its place"] = NO_ADAPTER,
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
@@ -39,10 +58,18 @@ def build_model(
     Parameters
     ----------
     model
-        A registered name, `"package.module:factory"`, or the factory itself: a module class or a function that returns
-        a module. It is called with those of `classes`, `size`, `seed` and `norm` that its signature has.
+        A registered name, `"timm:NAME"`, `"torchvision:NAME"`, `"transformers:NAME_OR_FOLDER"`,
+        `"package.module:factory"`, the factory itself (a module class or a function that returns a module), or a module,
+        of which a copy is changed. A factory is called with those of `classes` (or `num_classes`), `size`, `seed` and
+        `norm` that its signature has; without the first, the last layer is replaced by one with an output for each class.
     norm
-        The kind of norm layers; models without norm layers ignore it.
+        The kind of norm layers: `group`, or BatchNorm that is `frozen` or `live`. Models without norm layers ignore it.
+    pretrained
+        True, a file or a URL; see `load_pretrained`.
+    trainable
+        The layers that train: `all` that the model leaves trainable, `last:n` layers or `head:n` blocks.
+    adapter
+        `Adapter("lora", rank=8)` lets low-rank adapters and the classifier train, and nothing else.
     seed
         What the initial weights depend on; the global random generators are neither used nor changed.
     options
@@ -50,25 +77,76 @@ def build_model(
     """
     for name, value in (("classes", classes), ("size", size)):
         check_value(name, value, int, Bounds(minimum=1))
-    registration = _registration(model)
-    accepted = {option.name for option in options_of(registration.factory)}
-    context = {"classes": classes, "size": size, "seed": seed}
-    arguments = options | {name: value for name, value in context.items() if name in accepted}
-    is_registered = registration.name in registry.names("model")
-    if norm is not None and is_registered:
-        check_value("model.norm", norm, str, NORM_BOUNDS)
-    if norm is not None and ("norm" in accepted or not is_registered):
-        arguments["norm"] = norm
+    check_value("model.single_image", single_image, str, SINGLE_IMAGE_BOUNDS)
+    adapter = adapter if isinstance(adapter, Adapter) else Adapter(**_with_tuples(adapter))
+    if adapter.name != "none" and (trainable != "all" or (norm is not None and norm_kind(norm) == "live")):
+        setting = f"model.trainable={trainable}" if trainable != "all" else f"model.norm={norm}"
+        fix = "leave it out, because only the adapters and the classifier train"
+        raise ValueError(f"model.adapter={adapter.name} does not go with {setting}: {fix}")
     # torch.manual_seed would also reseed the GPUs' generators; only the CPU's is used, and restored.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        module = registry.instantiate(registration, arguments)
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"model={registration.name} made a {type(module).__name__}: return a torch.nn.Module")
-    set_trainable(module, trainable)
-    if pretrained is not None:
-        load_pretrained(module, pretrained)
+        module, is_converted = _build_module(model, classes, size, seed, norm, pretrained, options)
+        if adapter.name != "none" and norm is None:  # what travels is the adapters alone, without statistics
+            norm, is_converted = "frozen", not has_batch_norm(module)
+        if norm is not None and not is_converted:
+            print(f"model.norm={norm}: {convert_norms(module, norm)}.", file=sys.stderr)
+        if trainable != "all":
+            set_trainable(module, trainable)
+        if adapter.name != "none":
+            add_adapters(module, adapter)
+    if single_image == "running":
+        use_running_statistics_for_one(module)
+    if pretrained and isinstance(model, str):
+        module.weights_input = weights_input({"name": model, "pretrained": pretrained})  # type: ignore[assignment]
     return module
+
+
+def _build_module(
+    model: str | Factory | nn.Module,
+    classes: int,
+    size: int,
+    seed: int,
+    norm: str | None,
+    pretrained: PretrainedSource,
+    options: Mapping[str, Any],
+) -> tuple[nn.Module, bool]:
+    """Return a model with its pretrained weights, and whether it has the norms that were asked for."""
+    if isinstance(model, nn.Module):
+        module, name, accepted = copy.deepcopy(model), type(model).__name__, set[str]()
+    else:
+        registration = _registration(model)
+        name, accepted = registration.name, {option.name for option in options_of(registration.factory)}
+        available = {"classes": classes, "num_classes": classes, "size": size, "seed": seed, "pretrained": pretrained}
+        if norm is not None:
+            available["norm"] = norm if name not in registry.names("model") else norm_kind(norm)
+        module = registry.instantiate(
+            registration, {**options, **{key: value for key, value in available.items() if key in accepted}}
+        )
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"model={name} made a {type(module).__name__}: return a torch.nn.Module")
+    if not accepted & {"classes", "num_classes"}:
+        replace_classifier(module, classes)
+    if pretrained and "pretrained" not in accepted:
+        load_pretrained(module, pretrained)
+    return module, "norm" in accepted or name in registry.names("model")
+
+
+def _with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
+def replace_classifier(module: nn.Module, classes: int) -> None:
+    """Give a module an output for each class: its last layer is replaced, unless it has as many outputs already."""
+    name = layers(module)[-1][0] if layers(module) else ""
+    last = module.get_submodule(name)
+    new: nn.Module | None = None
+    if type(last) is nn.Linear and last.out_features != classes:
+        new = nn.Linear(last.in_features, classes, last.bias is not None)
+    if type(last) is nn.Conv2d and last.kernel_size == (1, 1) and last.out_channels != classes:
+        new = nn.Conv2d(last.in_channels, classes, 1, bias=last.bias is not None)
+    if new is not None and name:
+        module.set_submodule(name, new)
 
 
 def make_module(model: Model, classes: int, size: int, seed: int) -> nn.Module:
@@ -78,7 +156,7 @@ def make_module(model: Model, classes: int, size: int, seed: int) -> nn.Module:
     if isinstance(model, Mapping):
         options = dict(model)
         return build_model(options.pop("name", None), classes, size=size, seed=seed, **options)
-    if isinstance(model, str) and ":" not in model:
+    if isinstance(model, str) and not is_import_path(model):
         return build_model(model, classes, size=size, seed=seed)
     factory = import_object(model, "model") if isinstance(model, str) else _registration(model).factory
     parameters = inspect.signature(factory).parameters
@@ -107,16 +185,34 @@ def _registration(model: str | Factory) -> Registration:
     return Registration("model", import_path(model), model)
 
 
+def weights_input(model: Model) -> WeightsInput | None:
+    """Return the images that a model's pretrained weights were trained on; None from scratch, or where it is unknown."""
+    if isinstance(model, nn.Module):
+        expected = getattr(model, "weights_input", None)
+        return expected if isinstance(expected, WeightsInput) else None
+    if not isinstance(model, Mapping) or not (pretrained := model.get("pretrained")):
+        return None
+    name = str(model["name"])
+    if name.partition(":")[0] in registry.libraries("model"):
+        return library_weights_input(name)
+    return INPUTS.get(name) if pretrained in OWN_WEIGHTS else None
+
+
 def set_trainable(module: nn.Module, trainable: str) -> None:
-    """Let every layer train (`all`) or only the last n (`last:n`); a norm counts as a layer."""
+    """Let every layer train (`all`), the last n (`last:n`; a norm counts as a layer) or the last n blocks (`head:n`)."""
     if trainable == "all":
         module.requires_grad_(True)
         return
-    if not (match := re.fullmatch(r"last:([1-9]\d*)", trainable)):
-        raise ValueError(f"model.trainable is {trainable!r}: give 'all' or 'last:n', as in 'last:2'")
-    num_layers, all_layers = int(match[1]), layers(module)
-    if num_layers > len(all_layers):
-        raise ValueError(f"model.trainable is {trainable!r} and the model has {len(all_layers)} layers: give fewer")
+    if not (match := re.fullmatch(r"(last|head):([1-9]\d*)", trainable)):
+        raise ValueError(f"model.trainable is {trainable!r}: give 'all' or 'last:n', as in 'last:2', or 'head:n'")
+    if match[1] == "last":
+        units = [list(layer.parameters(recurse=False)) for _, layer in reversed(layers(module))]
+    else:
+        blocks = head_blocks(module)
+        units = [[p for name in block for p in module.get_submodule(name).parameters()] for block in blocks]
+    if int(match[2]) > len(units):
+        unit = "layers" if match[1] == "last" else "blocks"
+        raise ValueError(f"model.trainable is {trainable!r} and the model has {len(units)} {unit}: give fewer")
     module.requires_grad_(False)
-    for parameter in (p for _, layer in all_layers[-num_layers:] for p in layer.parameters(recurse=False)):
+    for parameter in (p for unit in units[: int(match[2])] for p in unit):
         parameter.requires_grad_(True)

@@ -10,15 +10,19 @@ from torch import Tensor, nn
 from manyeyes.core.registry import Bounds, check_value
 from manyeyes.models.fast.group_norm import FusedGroupNorm
 
-NORMS = ("group", "frozen_batch", "batch")
+NORMS = ("group", "frozen", "live")
+EARLIER_NAMES = {"frozen_batch": "frozen", "batch": "live"}
+MAX_GROUPS, MIN_GROUP_CHANNELS = 32, 4  # of a GroupNorm in place of a BatchNorm (Wu and He 2018 have 32 groups)
+BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
 Norm = Callable[[int], nn.Module]
-NORM_HELP = "norm layers: group, frozen_batch or batch"
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+NORM_HELP = "norm layers: group; or BatchNorm, frozen (with fixed statistics) or live"
 NormName = Annotated[str, NORM_HELP]
 NORM_BOUNDS = Bounds(choices=NORMS)
 
 
 class FrozenBatchNorm2d(nn.Module):
-    """BatchNorm2d with fixed statistics: y = weight (x - mean) / sqrt(var + eps) + bias, in train and eval alike."""
+    """BatchNorm with fixed statistics: y = weight (x - mean) / sqrt(var + eps) + bias, in train and eval alike."""
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
@@ -54,18 +58,62 @@ def group_count(channels: int, max_groups: int) -> int:
     return next(count for count in range(min(max_groups, channels), 0, -1) if channels % count == 0)
 
 
+def norm_kind(norm: str) -> str:
+    """Return `group`, `frozen` or `live`, also for the earlier names of the last two; refuse any other norm."""
+    kind = EARLIER_NAMES.get(norm, norm)
+    check_value("model.norm", kind, str, NORM_BOUNDS)
+    return kind
+
+
 def norm_layer(norm: str, max_groups: int) -> Norm:
     """Return the function from a number of channels to a norm; `max_groups` is for group norms."""
-    check_value("model.norm", norm, str, NORM_BOUNDS)
-    if norm == "group":
+    kind = norm_kind(norm)
+    if kind == "group":
         return lambda channels: nn.GroupNorm(group_count(channels, max_groups), channels)
-    return FrozenBatchNorm2d if norm == "frozen_batch" else nn.BatchNorm2d
+    return FrozenBatchNorm2d if kind == "frozen" else nn.BatchNorm2d
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    return any(isinstance(layer, BATCH_NORMS) for layer in module.modules())
+
+
+def convert_norms(module: nn.Module, norm: str) -> str:
+    """Convert every BatchNorm of a module, in place; return what was done, and whether the function stays the same."""
+    kind, num_norms = norm_kind(norm), sum(isinstance(layer, BATCH_NORMS) for layer in module.modules())
+    if not num_norms:
+        return "the model has no BatchNorm, and stays as it is"
+    if kind == "live":
+        return f"{num_norms} BatchNorm layers stay live: clients train with the statistics of their batches"
+    if kind == "frozen":
+        freeze_norms(module)
+        return f"{num_norms} BatchNorm layers have fixed statistics now: exactly the function of evaluation mode"
+    group_norms(module, MAX_GROUPS, MIN_GROUP_CHANNELS)
+    return f"{num_norms} BatchNorm layers are GroupNorm now: scale and bias stay, but the model's function changes"
+
+
+def use_running_statistics_for_one(module: nn.Module) -> None:
+    """Let every BatchNorm use its running statistics for a batch that has one value of each channel, in place."""
+    for layer in module.modules():
+        if isinstance(layer, BATCH_NORMS):
+            layer.register_forward_pre_hook(_pause_for_one)
+            layer.register_forward_hook(_resume)
+
+
+def _pause_for_one(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    norm.is_paused = norm.training and inputs[0].numel() == inputs[0].shape[1]  # type: ignore[assignment]
+    if norm.is_paused:
+        norm.training = False
+
+
+def _resume(norm: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+    if norm.is_paused:
+        norm.training = True
 
 
 def freeze_norms(module: nn.Module) -> nn.Module:
-    """Replace every BatchNorm2d with a FrozenBatchNorm2d, in place: exactly the function of eval mode."""
+    """Replace every BatchNorm with a FrozenBatchNorm2d, in place: exactly the function of eval mode."""
 
-    def frozen(name: str, norm: nn.BatchNorm2d) -> nn.Module:
+    def frozen(name: str, norm: BatchNorm) -> nn.Module:
         if norm.running_mean is None or norm.running_var is None:
             raise ValueError(f"BatchNorm layer {name!r} has no running statistics to freeze: use group_norms")
         new = FrozenBatchNorm2d(norm.num_features, norm.eps, norm.affine)
@@ -75,21 +123,26 @@ def freeze_norms(module: nn.Module) -> nn.Module:
     return _replace_batch_norms(module, frozen)
 
 
-def group_norms(module: nn.Module, max_groups: int) -> nn.Module:
-    """Replace every BatchNorm2d with a GroupNorm, in place: weight and bias stay, statistics are dropped."""
+def group_norms(module: nn.Module, max_groups: int, min_channels: int = 1) -> nn.Module:
+    """Replace every BatchNorm with a GroupNorm, in place: weight and bias stay, statistics are dropped.
 
-    def grouped(name: str, norm: nn.BatchNorm2d) -> nn.Module:
-        return nn.GroupNorm(group_count(norm.num_features, max_groups), norm.num_features, norm.eps, norm.affine)
+    A norm of few channels has fewer groups, so that a group has `min_channels`.
+    """
+
+    def grouped(name: str, norm: BatchNorm) -> nn.Module:
+        channels = norm.num_features
+        num_groups = group_count(channels, min(max_groups, max(1, channels // min_channels)))
+        return nn.GroupNorm(num_groups, channels, norm.eps, norm.affine)
 
     return _replace_batch_norms(module, grouped)
 
 
-def _replace_batch_norms(module: nn.Module, replacement: Callable[[str, nn.BatchNorm2d], nn.Module]) -> nn.Module:
+def _replace_batch_norms(module: nn.Module, replacement: Callable[[str, BatchNorm], nn.Module]) -> nn.Module:
     # All replacements are made before any is set, so that an error leaves the module as it was.
     replacements: dict[nn.Module, nn.Module] = {
         norm: _with_followers(name, norm, replacement(name, norm)).train(norm.training)
         for name, norm in module.named_modules()
-        if isinstance(norm, nn.BatchNorm2d)
+        if isinstance(norm, BATCH_NORMS)
     }
     for path, child in list(module.named_modules(remove_duplicate=False)):
         if path and child in replacements:
@@ -98,10 +151,10 @@ def _replace_batch_norms(module: nn.Module, replacement: Callable[[str, nn.Batch
     return replacements.get(module, module)
 
 
-def _with_followers(name: str, old: nn.BatchNorm2d, new: nn.Module) -> nn.Module:
+def _with_followers(name: str, old: BatchNorm, new: nn.Module) -> nn.Module:
     """Give the new norm the old one's scale and bias, and what it did afterwards (timm's BatchNormAct2d)."""
     new.weight, new.bias = old.weight, old.bias
-    if type(old).forward is nn.BatchNorm2d.forward:
+    if type(old).forward is nn.BatchNorm2d.forward:  # that of all BatchNorms
         return new
     followers = [child for child in (getattr(old, "drop", None), getattr(old, "act", None)) if child is not None]
     if not followers:

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import DESCRIPTION_ATTRIBUTE, SETTINGS, describe, import_object, import_path, source_hash
+from manyeyes.core.registry import (
+    DESCRIPTION_ATTRIBUTE,
+    SETTINGS,
+    describe,
+    import_object,
+    import_path,
+    is_import_path,
+    source_hash,
+)
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models.flat import FlatModel
@@ -55,7 +63,7 @@ def source_hashes(components: Iterable[Any], description: Mapping[str, Any]) -> 
     paths = {import_path(component): component for component in components if component is not None}
     items = chain.from_iterable(value if isinstance(value, list) else [value] for value in description.values())
     names = [str(item.get("name")) for item in items if isinstance(item, Mapping)]
-    paths |= {name: import_object(name) for name in names if ":" in name and name not in paths}
+    paths |= {name: import_object(name) for name in names if is_import_path(name) and name not in paths}
     own = {path: part for path, part in sorted(paths.items()) if not path.startswith(("manyeyes.", "torch."))}
     return {path: digest for path, part in own.items() if (digest := source_hash(part)) is not None}
 

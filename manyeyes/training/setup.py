@@ -194,7 +194,7 @@ def check_norm_statistics(algorithm: Algorithm, model: FlatModel) -> None:
     layers = algorithm.personal_layers
     personal = set() if layers is None else layers.parameter_names(model.module)
     if not bool(model.mask(personal.__contains__)[model.num_trainable :].all()):
-        raise ValueError("Noise would make BatchNorm's statistics useless: set model.norm=group or frozen_batch.")
+        raise ValueError("Noise would make BatchNorm's statistics useless: set model.norm=group or frozen.")
 
 
 def _check_batches(algorithm: Algorithm, splits: Splits, image_size: tuple[int, int]) -> None:
@@ -208,7 +208,7 @@ def _check_batches(algorithm: Algorithm, splits: Splits, image_size: tuple[int, 
             if ((batching.batches(num_held, make_rng(0, "draw")) >= 0).sum(1) == 1).any():
                 height, width = image_size
                 problem = f"Live BatchNorm cannot learn from a batch of one image of {height} x {width} pixels"
-                fix = "change batching.batch_size, use larger images, or set model.norm=group"
+                fix = "change batching.batch_size, use larger images, or set model.single_image=running or model.norm=group"
                 raise ValueError(f"{problem}, and a user with {num_held} images has one: {fix}.")
 
 

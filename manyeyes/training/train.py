@@ -16,7 +16,7 @@ from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.engines.malloc import retained_memory
 from manyeyes.metrics import MetricSet
-from manyeyes.models.build import Model
+from manyeyes.models.build import Model, weights_input
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.builtin_callbacks import FinalReports, RejectionMessages
 from manyeyes.training.callbacks import build_all
@@ -91,7 +91,7 @@ def train(
         The trained model, its curves and its scores.
     """
     config, engine_options = split_options(options)
-    preprocess = preprocess or Preprocess()
+    preprocess = (preprocess or Preprocess()).for_weights(weights_input(model))
     if engine_options.threads:
         torch.set_num_threads(engine_options.threads)
     callbacks, trackers = build_all("callback", callbacks), build_all("tracker", trackers)

@@ -180,7 +180,7 @@ def test_preprocessing_takes_every_setting() -> None:
 
 def test_defaults_are_those_of_the_declarations() -> None:
     config = compose_config([])
-    assert build_preprocess(config) == Preprocess()
+    assert build_preprocess(config) == Preprocess(crop=0, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     assert build_run_config(config) == RunConfig()
 
 

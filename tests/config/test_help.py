@@ -32,7 +32,9 @@ def test_every_setting_is_listed_with_a_help_text() -> None:
 
 
 def test_every_group_is_listed_with_its_choices_and_default() -> None:
-    assert "model=lenet|linear|mobilenet_v1|mobilenet_v2|resnet18|resnet34   (lenet)" in LINES
+    models = "efficientnet_lite0|lenet|linear|mobilenet_v1|mobilenet_v2|resnet18|resnet34"
+    libraries = "timm:NAME, torchvision:NAME, transformers:NAME"
+    assert f"model={models}   (lenet; also {libraries})" in LINES
     assert "correction=proximal|scaffold|mimelite|feddyn|none   (as the algorithm has it)" in LINES
     assert "trackers=[tensorboard|mlflow|wandb]   ([])" in LINES
     for group in GROUPS.values():
@@ -49,7 +51,7 @@ def test_every_group_is_listed_with_its_choices_and_default() -> None:
         "algorithm.persist_state=false ",
         "folder='' ",
         "preprocess.scale=null ",
-        "preprocess.mean=[0.5,0.5,0.5] ",
+        "preprocess.ratio=[0.75,1.3333333333333333] ",
         "data.path=... ",
         "callbacks.early_stopping.patience=",
     ],

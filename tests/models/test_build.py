@@ -14,7 +14,7 @@ from torch import nn
 from manyeyes.core.registry import names
 from manyeyes.models import build_model, model_options, set_trainable
 
-MODELS = ("linear", "lenet", "resnet18", "resnet34", "mobilenet_v1", "mobilenet_v2")
+MODELS = ("linear", "lenet", "resnet18", "resnet34", "mobilenet_v1", "mobilenet_v2", "efficientnet_lite0")
 USER_MODULE = """
 from torch import nn
 
@@ -158,11 +158,10 @@ def test_a_model_is_built_from_its_import_path(tmp_path: Path, monkeypatch: pyte
 
 
 def test_options_are_those_of_the_model_and_those_of_all_models() -> None:
-    assert [option.name for option in model_options("lenet")] == ["width", "norm", "pretrained", "trainable"]
-    assert [option.name for option in model_options("mobilenet_v2")] == [
-        "norm", "bottleneck", "pretrained", "trainable",
-    ]  # fmt: skip
-    assert [option.name for option in model_options(Pooled)] == ["bias", "norm", "pretrained", "trainable"]
+    common = ["pretrained", "trainable", "single_image", "adapter"]
+    assert [option.name for option in model_options("lenet")] == ["width", "norm", *common]
+    assert [option.name for option in model_options("mobilenet_v2")] == ["norm", "bottleneck", *common]
+    assert [option.name for option in model_options(Pooled)] == ["bias", "norm", *common]
 
 
 @pytest.mark.parametrize("model", [*MODELS, Pooled])
@@ -175,7 +174,7 @@ def test_every_option_has_a_default_and_a_help_text(model: Any) -> None:
     ("name", "options", "sentence"),
     [
         ("resnet81", {}, "Unknown model 'resnet81' .did you mean 'resnet18'.*: choose "),
-        ("resnet18", {"norm": "layer"}, "model.norm is 'layer': set it to group, frozen_batch or batch"),
+        ("resnet18", {"norm": "layer"}, "model.norm is 'layer': set it to group, frozen or live"),
         ("lenet", {"norm": "layer"}, "model.norm is 'layer'"),
         ("lenet", {"classes": 0}, "classes is 0: set it to a whole number of at least 1"),
         ("linear", {"size": 0}, "size is 0: set it to a whole number of at least 1"),
@@ -184,7 +183,9 @@ def test_every_option_has_a_default_and_a_help_text(model: Any) -> None:
         ("resnet18", {"width": 16}, "model.width is not an option of model=resnet18"),
         ("resnet18", {"bottleneck": 64}, "model.bottleneck is not an option of model=resnet18"),
         ("lenet", {"trainable": "none"}, "model.trainable is 'none': give 'all' or 'last:n'"),
-        (Pooled, {"norm": "group"}, "model.norm is not an option of model=.*Pooled"),
+        (Pooled, {"norm": "layer"}, "model.norm is 'layer': set it to group, frozen or live"),
+        ("lenet", {"single_image": "skip"}, "model.single_image is 'skip': set it to refuse or running"),
+        ("lenet", {"adapter": {"name": "dora"}}, "model.adapter.name is 'dora': set it to none or lora"),
         (not_a_model, {}, "made a dict: return a torch.nn.Module"),
         ("no.such.module:net", {}, "cannot import no.such.module"),
     ],

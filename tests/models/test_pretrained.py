@@ -101,6 +101,18 @@ def without_a_classifier(state: State) -> State:
     return {key: value for key, value in state.items() if not key.startswith("fc3")}
 
 
+def test_weights_without_a_classifier_leave_it_new(tmp_path: Path) -> None:
+    state = without_a_classifier(trained("lenet", 10))
+    report = load_pretrained(build_model("lenet", 10), save(state, tmp_path / "w.pth"))
+    assert (set(report.loaded), report.replaced) == (set(state), ("fc3.weight", "fc3.bias"))
+
+
+def test_weights_with_half_a_classifier_are_refused(tmp_path: Path) -> None:
+    state = {key: value for key, value in trained("lenet", 10).items() if key != "fc3.bias"}
+    with pytest.raises(ValueError, match=r"have no 'fc3\.bias'"):
+        load_pretrained(build_model("lenet", 10), save(state, tmp_path / "w.pth"))
+
+
 def with_an_extra_layer(state: State) -> State:
     return {**state, "fc4.weight": torch.zeros(2)}
 
@@ -110,7 +122,6 @@ def with_an_extra_layer(state: State) -> State:
     [
         (with_a_wrong_shape, r"'conv2.weight' of shape \(64, 64, 3, 3\) and the model \(64, 64, 5, 5\)"),
         (without_a_bias, "have no 'fc1.bias'"),
-        (without_a_classifier, "have no 'fc3.weight'"),
         (with_an_extra_layer, "have 'fc4.weight' and the model does not"),
     ],
 )

@@ -11,6 +11,10 @@ from manyeyes.models.norms import Norm, NormName, norm_layer
 # Expansion, channels, blocks and first stride of each stage: table 2 of the paper.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
+# Indices of layers in a block whose convolutions, norms and activations are one flat list, as in earlier code.
+FIRST_FLAT_INDICES = {"0": "0.0", "1": "0.1", "3": "1", "4": "2"}  # of the block that does not widen
+FLAT_INDICES = {"0": "0.0", "1": "0.1", "3": "1.0", "4": "1.1", "6": "2", "7": "3"}
+
 Bottleneck = Annotated[int, "units of a linear layer before the classifier; 0: none"]
 
 
@@ -65,6 +69,21 @@ class MobileNetV2(nn.Module):
     def forward(self, x_BCHW: Tensor) -> Tensor:
         x = F.adaptive_avg_pool2d(self.features(x_BCHW), 1).flatten(1)
         return self.classifier(self.bottleneck(x))
+
+    @staticmethod
+    def convert_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights with this model's names, also those of a model whose blocks are flat lists of layers."""
+        if "features.1.conv.0.weight" not in state:
+            return state
+        return {_nested_name(key): value for key, value in state.items()}
+
+
+def _nested_name(key: str) -> str:
+    parts = key.split(".")
+    if parts[2] != "conv":
+        return key
+    parts[3] = (FIRST_FLAT_INDICES if parts[1] == "1" else FLAT_INDICES)[parts[3]]
+    return ".".join(parts)
 
 
 def _conv(inputs: int, outputs: int, kernel_size: int, norm: Norm, stride: int = 1, groups: int = 1) -> nn.Sequential:
