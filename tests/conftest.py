@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -26,6 +28,7 @@ hypothesis.settings.load_profile("untimed")
 
 
 os.environ["MANYEYES_PROGRESS"] = "off"  # of commands, also of those in other processes
+TORCHVISION_OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
@@ -59,6 +62,29 @@ def ctrl_c() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     torch.set_num_threads(1)  # the models are too small for a second thread to pay
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """Import torchvision, which timm needs too; both are requirements of `dev`.
+
+    The index has its wheel for PyTorch's CUDA build. Beside the CPU build its library cannot be loaded, and Python code
+    that only models use is all that is left: the operators that its import expects are declared first.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        pytest.skip("torchvision is not installed (pip install -e '.[dev]' -c constraints.txt)")
+    try:
+        torch.ops.load_library(next(Path(spec.origin).parent.glob("_C*.so")))
+    except (OSError, StopIteration):
+        for operator in ("nms", "qnms"):
+            TORCHVISION_OPERATORS.define(f"{operator}() -> ()")
+    return importlib.import_module("torchvision")
+
+
+@pytest.fixture(scope="session")
+def timm(torchvision: Any) -> Any:
+    return importlib.import_module("timm")
 
 
 @pytest.fixture

@@ -28,6 +28,9 @@ PURPOSES = {  # of the extras
     "png": "charts as PNG",
     "onnx": "manyeyes export --onnx",
     "hub": "manyeyes export --push",
+    "timm": "model=timm:NAME, model=torchvision:NAME",
+    "hf": "model=transformers:NAME",
+    "weights": "model.pretrained=true of mobilenet_v2 and efficientnet_lite0",
 }
 
 

@@ -65,7 +65,7 @@ def _setting_lines() -> Iterator[str]:
 def _group_option_lines(group: Group) -> Iterator[str]:
     """Yield the options of every choice; of algorithms and models, those that differ from the default one's."""
     note, default_lines = "", list[str]()
-    for choice in sorted(group.choices(), key=lambda choice: choice != group.default):
+    for choice in group.choices():
         if lines := [line for line in _choice_lines(group, choice) if line not in default_lines]:
             yield from ("", f"{group.name}={choice}{note}:", *lines)
         if group.name in ("algorithm", "model") and choice == group.default:

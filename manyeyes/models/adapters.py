@@ -27,8 +27,6 @@ class Adapter:
 
     def __post_init__(self) -> None:
         check_options(self, "model.adapter")
-        if isinstance(self.targets, str):
-            raise ValueError(f"model.adapter.targets is {self.targets!r}: give a list of names or patterns")
 
 
 class LoRALinear(nn.Linear):

@@ -89,12 +89,13 @@ def build_model(
         module, is_converted = _build_module(model, classes, size, seed, norm, pretrained, options)
         if adapter.name != "none" and norm is None:  # what travels is the adapters alone, without statistics
             norm, is_converted = "frozen", not has_batch_norm(module)
-        if norm is not None and not is_converted:
-            print(f"model.norm={norm}: {convert_norms(module, norm)}.", file=sys.stderr)
+        conversion = "" if norm is None or is_converted else f"model.norm={norm}: {convert_norms(module, norm)}."
         if trainable != "all":
             set_trainable(module, trainable)
         if adapter.name != "none":
             add_adapters(module, adapter)
+    if conversion:
+        print(conversion, file=sys.stderr)
     if single_image == "running":
         use_running_statistics_for_one(module)
     if pretrained and isinstance(model, str):

@@ -6,15 +6,14 @@ Each is built for the classes of the data. Its weights are the library's own, or
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
 
 from manyeyes.core.registry import register_library, suggestion
+from manyeyes.io.packages import MissingPackageError, import_optional
 from manyeyes.models.pretrained import OWN_WEIGHTS, PretrainedSource, WeightsInput, load_pretrained
 
-EXTRAS = {"timm": "timm", "torchvision": "timm", "transformers": "hf"}  # of pyproject.toml, that install a library
 SIZE_OPTIONS: dict[str, Callable[[int], dict[str, Any]]] = {  # of torchvision's models for images of one size
     "vit_": lambda size: {"image_size": size},
     "maxvit": lambda size: {"input_size": (size, size)},
@@ -43,10 +42,7 @@ def _timm_config(name: str) -> tuple[Any, Any]:
         known = suggestion(name.partition(".")[0], timm.list_models())
         raise ValueError(f"model=timm:{name} is not a model of timm {timm.__version__}{known}: see timm.list_models()")
     with _one_sentence(f"timm:{name}"):
-        config = timm.models.get_pretrained_cfg(name)
-    if config is None:
-        known = suggestion(name, timm.list_pretrained(f"{name.partition('.')[0]}.*"))
-        raise ValueError(f"model=timm:{name} has a tag that timm {timm.__version__} does not know{known}: correct it")
+        config = timm.models.get_pretrained_cfg(name, allow_unregistered=False)
     return timm, config
 
 
@@ -132,17 +128,14 @@ def library_weights_input(name: str) -> WeightsInput | None:
 
 
 def _library(package: str, name: str) -> Any:
-    """Import a package; a missing or broken one is a ValueError with the command that installs it."""
+    """Import a package; a missing or broken one is a ValueError that says how to install it."""
     try:
-        return import_module(package)
+        return import_optional(package)
+    except MissingPackageError:
+        raise
     except Exception as error:  # torchvision for another PyTorch raises RuntimeError
-        is_missing = isinstance(error, ModuleNotFoundError)
-        problem = "is not installed" if is_missing else f"cannot be imported ({_first_line(error)})"
-        command = f"pip install 'manyeyes[{EXTRAS[package]}]'"
-        fix = (
-            f"run {command}" if is_missing else f"install versions of torch and torchvision that fit, or run {command}"
-        )
-        raise ValueError(f"model={package}:{name} needs {package}, which {problem}: {fix}") from error
+        problem = f"model={package}:{name} needs {package}, which cannot be imported ({_first_line(error)})"
+        raise ValueError(f"{problem}: install versions of torch and torchvision that fit each other") from error
 
 
 @contextmanager

