@@ -59,19 +59,24 @@ def add_adapters(module: nn.Module, adapter: Adapter) -> list[str]:
     """
     classifier = next(iter(head_blocks(module)), ())
     adaptable = [name for name, layer in module.named_modules() if _kind(layer) and not _is_in(name, classifier)]
-    targets = [name for name in adaptable if not adapter.targets or _matches(name, adapter.targets)]
-    unmatched = [pattern for pattern in adapter.targets if not any(_matches(name, [pattern]) for name in adaptable)]
-    if unmatched or not targets:
-        shown = ", ".join(adaptable[-LISTED_LAYERS:]) or "none"
-        problem = f"model.adapter.targets: {unmatched[0]!r} matches" if unmatched else "model.adapter=lora finds"
-        fix = f"name some of its layers (such as {shown})" if adaptable else "train all of it with model.adapter=none"
-        raise ValueError(f"{problem} no linear or 1x1 convolution layer of the model before its classifier: {fix}")
+    targets = _chosen(adaptable, adapter.targets)
     module.requires_grad_(False)
     for name in targets:
         _adapt(module.get_submodule(name), adapter)
     for name in classifier:
         module.get_submodule(name).requires_grad_(True)
     return targets
+
+
+def _chosen(adaptable: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """Return the layers that get an adapter; a pattern that matches none is refused."""
+    unmatched = [pattern for pattern in patterns if not any(_matches(name, [pattern]) for name in adaptable)]
+    if unmatched or not adaptable:
+        shown = ", ".join(adaptable[-LISTED_LAYERS:])
+        problem = f"model.adapter.targets: {unmatched[0]!r} matches" if unmatched else "model.adapter=lora finds"
+        fix = f"name some of its layers (such as {shown})" if adaptable else "train all of it with model.adapter=none"
+        raise ValueError(f"{problem} no linear or 1x1 convolution layer of the model before its classifier: {fix}")
+    return [name for name in adaptable if not patterns or _matches(name, patterns)]
 
 
 def _kind(layer: nn.Module) -> type[nn.Linear] | type[nn.Conv2d] | None:

@@ -4,7 +4,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -78,18 +78,17 @@ def build_model(
     for name, value in (("classes", classes), ("size", size)):
         check_value(name, value, int, Bounds(minimum=1))
     check_value("model.single_image", single_image, str, SINGLE_IMAGE_BOUNDS)
-    adapter = adapter if isinstance(adapter, Adapter) else Adapter(**_with_tuples(adapter))
-    if adapter.name != "none" and (trainable != "all" or (norm is not None and norm_kind(norm) == "live")):
-        setting = f"model.trainable={trainable}" if trainable != "all" else f"model.norm={norm}"
-        fix = "leave it out, because only the adapters and the classifier train"
-        raise ValueError(f"model.adapter={adapter.name} does not go with {setting}: {fix}")
+    adapter = _checked_adapter(adapter, norm, trainable)
     # torch.manual_seed would also reseed the GPUs' generators; only the CPU's is used, and restored.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        module, is_converted = _build_module(model, classes, size, seed, norm, pretrained, options)
-        if adapter.name != "none" and norm is None:  # what travels is the adapters alone, without statistics
-            norm, is_converted = "frozen", not has_batch_norm(module)
-        conversion = "" if norm is None or is_converted else f"model.norm={norm}: {convert_norms(module, norm)}."
+        context = {"classes": classes, "num_classes": classes, "size": size, "seed": seed, "pretrained": pretrained}
+        module, accepted = _make_from(model, context | ({} if norm is None else {"norm": norm}), options)
+        if not accepted & {"classes", "num_classes"}:
+            replace_classifier(module, classes)
+        if pretrained and "pretrained" not in accepted:
+            load_pretrained(module, pretrained)
+        conversion = "" if "norm" in accepted else _convert_norms(module, norm, adapter)
         if trainable != "all":
             set_trainable(module, trainable)
         if adapter.name != "none":
@@ -103,38 +102,43 @@ def build_model(
     return module
 
 
-def _build_module(
-    model: str | Factory | nn.Module,
-    classes: int,
-    size: int,
-    seed: int,
-    norm: str | None,
-    pretrained: PretrainedSource,
-    options: Mapping[str, Any],
-) -> tuple[nn.Module, bool]:
-    """Return a model with its pretrained weights, and whether it has the norms that were asked for."""
+def _checked_adapter(adapter: Adapter | Mapping[str, Any], norm: str | None, trainable: str) -> Adapter:
+    """Return an adapter, also of plain options; refuse settings that would let more than it train or travel."""
+    if not isinstance(adapter, Adapter):
+        options: dict[str, Any] = {
+            k: tuple(value) if isinstance(value, list) else value for k, value in adapter.items()
+        }
+        adapter = Adapter(**options)
+    is_live = norm is not None and norm_kind(norm) == "live"
+    if adapter.name != "none" and (trainable != "all" or is_live):
+        setting = f"model.trainable={trainable}" if trainable != "all" else f"model.norm={norm}"
+        fix = "leave it out, because only the adapters and the classifier train"
+        raise ValueError(f"model.adapter={adapter.name} does not go with {setting}: {fix}")
+    return adapter
+
+
+def _make_from(
+    model: str | Factory | nn.Module, context: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[nn.Module, set[str]]:
+    """Return a copy of a module, or what a factory makes; and what of the context its factory has used."""
     if isinstance(model, nn.Module):
-        module, name, accepted = copy.deepcopy(model), type(model).__name__, set[str]()
-    else:
-        registration = _registration(model)
-        name, accepted = registration.name, {option.name for option in options_of(registration.factory)}
-        available = {"classes": classes, "num_classes": classes, "size": size, "seed": seed, "pretrained": pretrained}
-        if norm is not None:
-            available["norm"] = norm if name not in registry.names("model") else norm_kind(norm)
-        module = registry.instantiate(
-            registration, {**options, **{key: value for key, value in available.items() if key in accepted}}
-        )
+        return copy.deepcopy(model), set()
+    registration = _registration(model)
+    accepted = {option.name for option in options_of(registration.factory)}
+    if registration.name in registry.names("model"):  # which have no BatchNorm but by their own option
+        norm_kind(context.get("norm", "group"))
+    known = {key: value for key, value in context.items() if key in accepted}
+    module = registry.instantiate(registration, {**options, **known})
     if not isinstance(module, nn.Module):
-        raise ValueError(f"model={name} made a {type(module).__name__}: return a torch.nn.Module")
-    if not accepted & {"classes", "num_classes"}:
-        replace_classifier(module, classes)
-    if pretrained and "pretrained" not in accepted:
-        load_pretrained(module, pretrained)
-    return module, "norm" in accepted or name in registry.names("model")
+        raise ValueError(f"model={registration.name} made a {type(module).__name__}: return a torch.nn.Module")
+    return module, accepted
 
 
-def _with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+def _convert_norms(module: nn.Module, norm: str | None, adapter: Adapter) -> str:
+    """Convert the norms of a module as it was asked for; return what was done."""
+    if norm is None and adapter.name != "none" and has_batch_norm(module):
+        norm = "frozen"  # what travels is the adapters and the classifier, without statistics
+    return "" if norm is None else f"model.norm={norm}: {convert_norms(module, norm)}."
 
 
 def replace_classifier(module: nn.Module, classes: int) -> None:
@@ -207,13 +211,15 @@ def set_trainable(module: nn.Module, trainable: str) -> None:
     if not (match := re.fullmatch(r"(last|head):([1-9]\d*)", trainable)):
         raise ValueError(f"model.trainable is {trainable!r}: give 'all' or 'last:n', as in 'last:2', or 'head:n'")
     if match[1] == "last":
-        units = [list(layer.parameters(recurse=False)) for _, layer in reversed(layers(module))]
+        unit, units = "layers", [list(layer.parameters(recurse=False)) for _, layer in reversed(layers(module))]
     else:
-        blocks = head_blocks(module)
-        units = [[p for name in block for p in module.get_submodule(name).parameters()] for block in blocks]
+        unit, units = "blocks", [_parameters(module, block) for block in head_blocks(module)]
     if int(match[2]) > len(units):
-        unit = "layers" if match[1] == "last" else "blocks"
         raise ValueError(f"model.trainable is {trainable!r} and the model has {len(units)} {unit}: give fewer")
     module.requires_grad_(False)
     for parameter in (p for unit in units[: int(match[2])] for p in unit):
         parameter.requires_grad_(True)
+
+
+def _parameters(module: nn.Module, layer_names: Iterable[str]) -> list[nn.Parameter]:
+    return [parameter for name in layer_names for parameter in module.get_submodule(name).parameters()]
