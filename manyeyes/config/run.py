@@ -121,6 +121,7 @@ def _new_folder(config: DictConfig) -> Path:
 def resumed_settings(folder: Path, config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Return the settings in a run's folder, changed by the overrides that a resumed run allows."""
     settings, new = read_settings(folder), build.plain(config)
+    new |= {name: build.listed(new[name]) for name in build.LISTS}  # as a folder has them
     incomplete = {name for name, value in settings.items() if _is_incomplete(name, value)}
     check_resume_overrides(overrides, incomplete)
     for override in overrides:
