@@ -188,14 +188,14 @@ def _result_columns(groups: list[Group]) -> GroupColumns:
         columns[f"{label}, best"] = partial(_over_seeds, metric=metric, text=_best, reduce=max)
     columns |= {
         "rounds": lambda group: _range([run.rounds for run in group.runs]),
-        "time per run": lambda group: training_time(group.runs),
+        "time": lambda group: training_time(group.runs),
         "epsilon": lambda group: group.runs[0].last("epsilon"),
         "status": lambda group: ", ".join(dict.fromkeys(run.status for run in group.runs)),
     }
     is_missing = {
         "seeds": len(runs) == len(groups),
         "rounds": len({run.rounds for run in runs}) == 1,
-        "time per run": not any("seconds" in run.columns for run in runs),
+        "time": not any("seconds" in run.columns for run in runs),
         "epsilon": all(run.last("epsilon") is None for run in runs),
         "status": all(run.is_finished for run in runs),
     }

@@ -58,7 +58,9 @@ class HeatMap:
             + "</tr>"
             for row in rows
         )
-        caption = escape(f"{self.label[0].upper()}{self.label[1:]} at the end, over two settings; darker is higher")
+        caption = escape(
+            f"{self.label[0].upper()}{self.label[1:]} at the end, over two settings; the stronger the color, the higher"
+        )
         return (
             f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table class="heat">'
             f"<caption><span>{caption}</span></caption><thead><tr><td></td>{header}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -115,7 +117,7 @@ class ParallelCoordinates:
         values = _values(self.groups, name)
         step = -(-len(values) // MAX_TICK_NAMES)
         labels = "".join(
-            _label(x - 8, _position(i, len(values)) + 4, value, "end")
+            _label(x - 6, _position(i, len(values)) - 8, value, "end")
             for i, value in enumerate(values)
             if i % step == 0
         )

@@ -49,7 +49,7 @@ class Table:
 
     def _row_html(self, number: int, row: Sequence[str], classes: Sequence[str]) -> str:
         heading, *cells = row
-        swatch = f'<i class="swatch me-c{self.colors[number] % len(LIGHT.series)}"></i>' if self.colors else ""
+        swatch = f'<i class="dot me-c{self.colors[number] % len(LIGHT.series)}"></i>' if self.colors else ""
         mark, style = (" <b>best</b>", ' class="best"') if number == self.best_row else ("", "")
         short = ' class="short"' if len(heading) <= MAX_SHORT_NAME else ""
         data = "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(cells, classes[1:], strict=True))

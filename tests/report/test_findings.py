@@ -59,7 +59,7 @@ def test_a_run_of_a_sweep_on_its_own_has_the_same_name(algorithms: list[RunRecor
 
 def test_groups_over_seeds_are_ranked_and_what_follows_from_them_is_no_column(algorithms: list[RunRecord]) -> None:
     table = summary(algorithms)[0]
-    assert table.header == ["", "seeds", "accuracy, last", "accuracy, best", "time per run"]
+    assert table.header == ["", "seeds", "accuracy, last", "accuracy, best", "time"]
     assert [row[:3] for row in table.rows] == [["fedvc", "2", "50.0 ± 0.0 %"], ["fedavg", "2", "30.0 ± 14.1 %"]]
     assert (table.best_row, table.colors) == (0, [1, 0]), "the colors of the charts"
 

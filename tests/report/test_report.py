@@ -112,7 +112,7 @@ def test_an_unfinished_seed_is_not_in_the_mean_over_seeds(make_run: MakeRun, pag
     ends = {"a_0": 0.2, "a_1": 0.4, "a_2": 0.9}
     runs = [make_run(name, {"seed": int(name[-1])}, [0.1, end], name != "a_2") for name, end in ends.items()]
     text = " ".join(page_text(*runs).split())
-    assert "seeds accuracy, last accuracy, best time per run status a 2 30.0 ± 14.1 %" in text  # sqrt(0.02)
+    assert "seeds accuracy, last accuracy, best time status a 2 30.0 ± 14.1 %" in text  # sqrt(0.02)
 
 
 def test_groups_have_different_names_when_run_names_begin_with_the_seed(make_run: MakeRun) -> None:
