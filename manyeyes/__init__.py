@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from manyeyes.core.population import MultiLabels as MultiLabels
     from manyeyes.core.population import Population as Population
     from manyeyes.core.population import SingleLabels as SingleLabels
+    from manyeyes.data.decode import read_image as read_image
     from manyeyes.data.preprocess import Preprocess as Preprocess
     from manyeyes.data.synthetic.dataset import SyntheticImages as SyntheticImages
     from manyeyes.data.synthetic.dataset import make_synthetic as make_synthetic
@@ -42,6 +43,7 @@ _MODULES = {  # of the public names; every other public name is a named algorith
     "load_runs": "training.loading",
     "make_synthetic": "data.synthetic.dataset",
     "plot": "report.plotting",
+    "read_image": "data.decode",
     "train": "training.train",
 }
 

@@ -71,9 +71,10 @@ def _parser() -> Parser:
 
 def _add_dataset_arguments(parser: Parser, name: str) -> None:
     source = DATASETS[name]
-    parser.add_argument("--raw", type=Path, required=True, help="the folder of the raw files")
+    parser.add_argument("--raw", type=Path, required=True, help="the folder of the raw files, or their one file")
     parser.add_argument("--out", type=Path, help=f"the prepared dataset (data/{name})")
-    parser.add_argument("--size", type=int, default=source.size, help="pixels per side (%(default)s)")
+    default_size = source.size or "that of the images"
+    parser.add_argument("--size", type=int, default=source.size, help=f"pixels per side ({default_size})")
     parser.add_argument("--encoding", default="raw", help="raw: fast, or jpeg: a fifth of the disk space (%(default)s)")
     parser.add_argument("--processes", type=int, help="number of processes (one per core)")
     if source.remote_files:
@@ -103,12 +104,13 @@ def _prepare(args: Namespace) -> int:
             f"preparing {args.name}", shows_progress() and not sys.stderr.isatty()
         ):  # it has its own bar
             source.download(args.raw)
-    if not args.raw.is_dir():
-        raise ValueError(f"{args.raw} does not exist: give the folder of the raw files")
+    if not args.raw.exists():
+        raise ValueError(f"{args.raw} does not exist: give the folder of the raw files, or their one file")
     manifest = source.read_manifest(args.raw, **{name: getattr(args, name) for name in options(source)})
     out = args.out or Path("data", args.name)
     with counter(f"preparing {args.name}", "images") as bar:
-        summary = write_store(manifest, out, args.size, encoding=args.encoding, processes=args.processes, progress=bar)
+        options_of_store = {"encoding": args.encoding, "processes": args.processes, "announce": print}
+        summary = write_store(manifest, out, args.size, progress=bar, **options_of_store)
     print(f"{summary.path}: {summary.users:,} users, {summary.examples:,} examples, {summary.bytes / 1e9:.2f} GB")
     for caveat in summary.caveats:
         print(f"  note: {caveat}")

@@ -6,23 +6,31 @@ lacks nothing but its end marker is used. Color profiles are not applied.
 
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from manyeyes.io.packages import install_command
+
 MAX_PIXELS = 2 * 89_478_485  # where Pillow refuses: more is taken for a decompression bomb
 EXTENSIONS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"), "MPO": (".jpg", ".jpeg", ".mpo"), "PNG": (".png", ".apng"),
     "GIF": (".gif",), "WEBP": (".webp",), "BMP": (".bmp", ".dib"), "TIFF": (".tif", ".tiff"),
-    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"), "HEIF": (".heic", ".heif"),
 }  # fmt: skip
-FORMATS = [format for format in EXTENSIONS if format != "MPO"]  # MPO opens as JPEG; some others start Ghostscript
+OPENED_OTHERWISE = ("MPO", "HEIF")  # MPO as JPEG, HEIF by another package
+FORMATS = [format for format in EXTENSIONS if format not in OPENED_OTHERWISE]  # some others start Ghostscript
 KNOWN_EXTENSIONS = {extension for extensions in EXTENSIONS.values() for extension in extensions}
 MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # after "ftyp"
 EXIF_ORIENTATION = 0x0112
+TURNED = (5, 6, 7, 8)  # orientations in which height and width change places
 T = Image.Transpose
 TRANSPOSITIONS = {  # that turn an image of this EXIF orientation upright
     2: T.FLIP_LEFT_RIGHT, 3: T.ROTATE_180, 4: T.FLIP_TOP_BOTTOM, 5: T.TRANSPOSE, 6: T.ROTATE_270, 7: T.TRANSVERSE,
@@ -59,6 +67,23 @@ def decode(data: bytes, size: int | None, name: str = "") -> DecodedImage:
     if extension in KNOWN_EXTENSIONS and extension not in EXTENSIONS[format]:
         notes.append("wrong extension")
     return DecodedImage(fit(image, size), tuple(notes), plain_jpeg is not None)
+
+
+def read_image(path: Path | str, size: int | None = None) -> NDArray[np.uint8]:
+    """Return the upright RGB pixels [H, W, 3] of an image file, with both sides resized to `size`."""
+    try:
+        return decode(Path(path).read_bytes(), size, str(path)).pixels_HWC
+    except UnreadableImage as problem:
+        raise ValueError(f"{path} cannot be used ({problem}): replace it, or leave it out") from None
+
+
+def image_shape(data: bytes) -> tuple[int, int]:
+    """Return the height and width of an upright image from the header of its file."""
+    if not data:
+        raise UnreadableImage("empty")
+    image = _open_heif(data) if _is_heif(data) else _open(data)
+    width, height = image.size
+    return (width, height) if _orientation(data) in TURNED else (height, width)
 
 
 def fit(image: Image.Image | NDArray[np.uint8], size: int | None) -> NDArray[np.uint8]:
@@ -103,14 +128,41 @@ def _decode_jpeg(data: bytes, size: int | None) -> OpenedImage | None:
 
 
 def _decode_any(data: bytes) -> OpenedImage:
-    """Decode any format that is safe to open with Pillow."""
+    """Decode HEIF, or any format that is safe to open with Pillow."""
+    image = _open_heif(data) if _is_heif(data) else _open(data)
+    with _named_problems(data):
+        notes = ["animated"] if getattr(image, "is_animated", False) and image.format != "MPO" else []
+        image.load()
+        return _to_rgb(image, notes), str(image.format or "HEIF"), notes
+
+
+def _open(data: bytes) -> Image.Image:
+    with _named_problems(data):
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+def _is_heif(data: bytes) -> bool:
+    return data[4:8] == b"ftyp" and data[8:12] in HEIF_BRANDS
+
+
+def _open_heif(data: bytes) -> Image.Image:
+    """Return the first image of an HEIF file, such as an iPhone's photo, which its library turns upright."""
+    try:
+        import pillow_heif
+    except ImportError:
+        raise UnreadableImage(f"HEIC, which needs: {install_command('pillow_heif')}") from None
+    with _named_problems(data):
+        image: Image.Image = pillow_heif.open_heif(data).to_pillow()
+        return image
+
+
+@contextmanager
+def _named_problems(data: bytes) -> Iterator[None]:
+    """Turn whatever a decoder raises into the reason why the image is left out."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            notes = ["animated"] if getattr(image, "is_animated", False) and image.format != "MPO" else []
-            image.load()
-            return _to_rgb(image, notes), str(image.format), notes
+            yield
     except (MemoryError, UnreadableImage):
         raise
     except Image.DecompressionBombError:
@@ -146,5 +198,5 @@ def _orientation(data: bytes) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return int(Image.open(io.BytesIO(data), formats=FORMATS).getexif().get(EXIF_ORIENTATION, 1))
-    except Exception:  # a broken EXIF block costs no pixels
+    except Exception:  # a broken EXIF block costs no pixels, and an HEIF is upright
         return 1

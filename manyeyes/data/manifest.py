@@ -79,6 +79,7 @@ class Manifest:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # image_id, latitude, longitude, ...
     notes: Mapping[str, Any] = field(default_factory=dict)  # for meta.json: source, license, what was left out and why
     num_missing: int = 0  # examples that are left out because they have no image
+    skipped: tuple[tuple[str, str], ...] = ()  # files that are not among the examples: why, and their names
     caveats: tuple[str, ...] = ()  # of the population, such as SYNTHETIC
 
     def __len__(self) -> int:

@@ -28,7 +28,8 @@ def describe_missing(package: str) -> str:
 
 def install_command(package: str) -> str:
     """Return the command that installs a package, which is the same however manyeyes itself was installed."""
-    return f"pip install '{optional_requirements()[package][0]}'"
+    requirement, _ = optional_requirements().get(package, (package, ""))
+    return f"pip install '{requirement}'"
 
 
 def import_optional(module: str) -> Any:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from manyeyes.cli.data import DATASET_OPTIONS, options
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
 from manyeyes.data.manifest import Manifest, Pixels
 from manyeyes.data.registry import DATASETS
+from manyeyes.data.store.reader import open_population
 from manyeyes.data.store.writer import write_store
 
 SMALL = ("--users", "12", "--images-per-user", "10", "--size", "32", "--coarse", "5", "--fine", "20")
@@ -75,6 +79,50 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
     assert named in outcome.err
     assert outcome.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def paint(*sizes: int) -> None:
+    """Write images of these sizes and a table of them."""
+    Path("raw").mkdir()
+    for number, size in enumerate(sizes):
+        Image.new("RGB", (size, size), (number, 0, 0)).save(f"raw/{number}.png")
+    rows = [f"{number}.png,u{number % 2},c{number % 2},{number}\n" for number in range(len(sizes))]
+    Path("raw/mine.csv").write_text("path,user,label,weight\n" + "".join(rows))
+
+
+def test_a_table_is_prepared_at_the_size_of_its_images_with_all_columns(command: Any) -> None:
+    paint(28, 28, 28, 28)
+    prepared = command("data", "prepare", "folder", "--raw", "raw/mine.csv", "--split", "per_user", "--processes", "1")
+    assert (prepared.code, prepared.err) == (0, "")
+    assert prepared.out.splitlines()[0].endswith("/folder: 4 images of 28 x 28 pixels, about 0.00 GB to write")
+    population = open_population(Path("data/folder"))
+    assert population.image_shape == (28, 28, 3)
+    assert np.asarray(population.columns["weight"]).tolist() == [0, 2, 1, 3]
+
+
+def test_images_of_several_sizes_need_a_size_and_nothing_is_written(tmp_path: Path, command: Any) -> None:
+    paint(28, 28, 32, 64)
+    prepared = command("data", "prepare", "folder", "--raw", "raw/mine.csv", "--split", "per_user")
+    sizes = "3 sizes from 28 x 28 to 64 x 64 pixels; 2 of 4 have 28 x 28"
+    assert prepared.code == 2
+    assert f"{sizes}: choose the pixels per side with size, such as --size 224" in prepared.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
+
+
+def test_each_skipped_file_is_named_with_its_reason(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path("raw/anna/cat")
+    folder.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(folder / "a.png")
+    Image.new("RGB", (8, 8)).save(folder / "b.png")
+    (folder / "IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    (folder / "notes.txt").touch()
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    prepared = command("data", "prepare", "folder", "--raw", "raw", "--split", "per_user", "--processes", "1")
+    assert "not an image file: 1 (see prepare.log)" in prepared.out
+    assert re.search(r"HEIC, which needs: pip install 'pillow.heif.*': 1 \(see prepare\.log\)", prepared.out)
+    log = Path("data/folder/prepare.log").read_text()
+    assert "not an image file\tanna/cat/notes.txt\n" in log
+    assert re.search("^HEIC, .*\tanna/cat/IMG_1.HEIC$", log, re.MULTILINE)
 
 
 def test_raw_files_are_not_overwritten(tmp_path: Path, command: Any) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from manyeyes.data.decode import UnreadableImage, decode, fit
+from manyeyes.data.decode import UnreadableImage, decode, fit, image_shape, read_image
 
 RED, BLUE = (200, 30, 40), (20, 40, 210)
 
@@ -243,3 +245,43 @@ def test_random_changes_raise_no_other_error() -> None:
             data[index] = rng.integers(256)
         with suppress(UnreadableImage):
             assert decode(bytes(data[: rng.integers(1, 2 * len(data))]), 8).pixels_HWC.shape == (8, 8, 3)
+
+
+def heic() -> bytes:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    pillow_heif.from_pillow(picture(64, 48)).save(file, quality=95)
+    return file.getvalue()
+
+
+def test_a_photo_of_an_iphone_is_read_with_pillow_heif() -> None:
+    image = decode(heic(), None, "IMG_1.HEIC")
+    assert image.pixels_HWC.shape == (48, 64, 3)
+    assert image.notes == ()
+    assert_red_above_blue(image.pixels_HWC, tolerance=12)
+    with pytest.raises(UnreadableImage, match="corrupt"):
+        decode(heic()[:200], None)
+
+
+def test_a_photo_of_an_iphone_without_pillow_heif_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = heic()
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(UnreadableImage, match=r"HEIC, which needs: pip install 'pillow.heif"):
+        decode(data, None)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_header_has_the_size_of_the_upright_image(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(picture(40, 24), exif=exif)
+    assert image_shape(data) == decode(data, None).pixels_HWC.shape[:2]
+
+
+def test_an_image_file_is_read_by_its_path(tmp_path: Path) -> None:
+    picture().save(tmp_path / "a.png")
+    assert np.array_equal(read_image(tmp_path / "a.png"), np.asarray(picture()))
+    assert read_image(tmp_path / "a.png", size=8).shape == (8, 8, 3)
+    (tmp_path / "b.png").write_text("text")
+    with pytest.raises(ValueError, match=r"b\.png cannot be used \(not an image\): replace it, or leave it out"):
+        read_image(tmp_path / "b.png")

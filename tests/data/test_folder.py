@@ -116,7 +116,9 @@ def test_images_are_recognized_by_their_suffix_in_any_case_and_other_files_are_c
     manifest = folder.read_manifest(tmp_path)
     assert manifest.columns["image_id"][:5].tolist() == [f"x/cat/{name}" for name in names[:5]]
     assert len(manifest) == 15
-    assert manifest.notes["skipped_files"] == 5
+    skipped = ["README", *(f"{user}/cat/notes.txt" for user in "xyz"), "x/list.csv"]
+    assert sorted(name for _, name in manifest.skipped) == sorted(skipped)
+    assert {reason for reason, _ in manifest.skipped} == {"not an image file"}
 
 
 def test_an_image_outside_a_class_folder_is_refused(tmp_path: Path) -> None:
@@ -177,7 +179,8 @@ def test_a_table_that_a_spreadsheet_wrote_reads(table: Callable[[str], Path]) ->
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,user,lable\na.png,x,cat\n", r"table.csv has a column 'lable': it may have path, user, label, split"),
+        ("path,user,lable\na.png,x,cat\n", r"table.csv has no column 'label', only path, user, lable"),
+        ("path,user,label,row\na.png,x,cat,1\n", r"table.csv, line 2: a dataset has a column 'row' of its own: rename"),
         ("path,user\na.png,x\n", r"table.csv has no column 'label', only path, user"),
         ("path,user,label,lat\na.png,x,cat,1\n", r"table.csv, line 2: lon is missing: give both columns, or none"),
         ("path,user,label\na.png,x,cat\nc.png,x,cat\n", r"table.csv, line 3: file .*c\.png does not exist$"),
@@ -232,6 +235,30 @@ def test_a_path_that_leaves_the_folder_of_the_table_is_refused(table: Callable[[
     written = table(f"path,user,label\n{path},x,cat\n")
     with pytest.raises(ValueError, match=r"table\.csv, line 2: the path '.*' leaves the folder of the table"):
         folder.read_manifest(written)
+
+
+def test_further_columns_of_a_table_are_kept(table: Callable[[str], Path]) -> None:
+    text = "path,user,label,age,device,code\na.png,x,cat,31,phone,007\nb.png,x,cat,,camera,012\n"
+    columns = folder.read_manifest(table(text), split="per_user").columns
+    np.testing.assert_array_equal(columns["age"], [31, np.nan])
+    assert columns["device"].tolist() == ["phone", "camera"]
+    assert columns["code"].tolist() == ["007", "012"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "20"], [1, 20]),
+        (["1", "2.5"], [1.0, 2.5]),
+        ([True, False], [True, False]),
+        (["x", ""], ["x", ""]),
+        ([None, "y"], ["", "y"]),
+        (["12345678901234567890", "1"], ["12345678901234567890", "1"]),
+        ([3, 4], [3, 4]),
+    ],
+)
+def test_a_column_is_numbers_where_no_cell_would_change(cells: list[Any], expected: list[Any]) -> None:
+    assert folder.as_column(cells).tolist() == expected
 
 
 def test_a_bad_row_of_a_parquet_is_refused_by_its_number(tmp_path: Path) -> None:

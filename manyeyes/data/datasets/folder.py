@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -14,6 +15,7 @@ from PIL import Image
 
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
 from manyeyes.data import partition
+from manyeyes.data.decode import KNOWN_EXTENSIONS
 from manyeyes.data.manifest import (
     SYNTHETIC_MARKER,
     Files,
@@ -26,9 +28,10 @@ from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.data.tables import check_columns, csv_rows
 from manyeyes.io.parsing import named_if_damaged
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 REQUIRED_COLUMNS, OPTIONAL_COLUMNS = ("path", "user", "label"), ("split", "lat", "lon")
 TABLES = ("images.csv", "images.parquet")
+MAX_EXACT_DIGITS = 15  # of a whole number that is also a float
+OTHER_NAMES = ("row", "image_id", "latitude", "longitude")  # that columns of a store have already
 SPLITS: dict[str, Callable[..., NDArray[np.str_]]] = {"users": partition.by_users, "per_user": partition.within_users}
 
 
@@ -44,6 +47,7 @@ class Row:
     split: str = ""
     lat: float = math.nan
     lon: float = math.nan
+    extra: Mapping[str, Any] = field(default_factory=dict)  # the cells of further columns
 
 
 @keeps_synthetic_mark
@@ -54,16 +58,13 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
     """
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
     check_choice("split", split, SPLITS)
-    rows, num_skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), 0)
+    rows, skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), [])
     if not rows:
         raise ValueError(f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with their rows")
     users = np.array([row.user for row in rows])
     splits, notes = np.array([row.split for row in rows]), dict[str, Any](split="given")
     if not rows[0].split:
         splits, notes = SPLITS[split](users, seed), {"split": split, "seed": seed}
-    columns = {"image_id": np.array([row.path for row in rows])}
-    if any(not math.isnan(row.lat) for row in rows):
-        columns |= {"latitude": np.array([row.lat for row in rows]), "longitude": np.array([row.lon for row in rows])}
     return Manifest(
         dataset=raw.stem,
         source=Files(raw if raw.is_dir() else raw.parent, [row.path for row in rows]),
@@ -71,26 +72,52 @@ def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest
         users=users,
         split=splits,
         labels={"label": _labels(rows)},
-        columns=columns,
-        notes={"source": str(raw), "skipped_files": num_skipped, **notes},
+        columns=_columns(rows),
+        notes={"source": str(raw), **notes},
+        skipped=tuple(skipped),
     )
 
 
-def _read_folder(root: Path) -> tuple[list[Row], int]:
-    """Return the images two folders down, and the number of other files."""
-    rows, num_skipped = [], 0
+def _columns(rows: list[Row]) -> dict[str, NDArray[Any]]:
+    columns = {"image_id": np.array([row.path for row in rows])}
+    if any(not math.isnan(row.lat) for row in rows):
+        columns |= {"latitude": np.array([row.lat for row in rows]), "longitude": np.array([row.lon for row in rows])}
+    return columns | {name: as_column([row.extra[name] for row in rows]) for name in rows[0].extra}
+
+
+def as_column(cells: Sequence[Any]) -> NDArray[Any]:
+    """Return the cells of a column as numbers if all of them are, with NaN for an empty one, and else as text."""
+    if all(isinstance(cell, Real) for cell in cells):
+        return np.array(cells)
+    texts = ["" if cell is None else str(cell) for cell in cells]
+    if any(text.isdecimal() and (len(text) > MAX_EXACT_DIGITS or str(int(text)) != text) for text in texts):
+        return np.array(texts)  # codes such as 007, and not numbers
+    try:
+        numbers = np.array([float(text) if text else math.nan for text in texts])
+    except ValueError:
+        return np.array(texts)
+    return numbers.astype(np.int64) if all(text.isdecimal() for text in texts) else numbers
+
+
+def _read_folder(root: Path) -> tuple[list[Row], list[tuple[str, str]]]:
+    """Return the images two folders down, and why each other file is not one."""
+    rows, skipped = [], list[tuple[str, str]]()
     for path in _visible_files(root, depth=3):
         name = path.relative_to(root).as_posix()
         user, *label = name.split("/")[:-1] or [""]
-        if path.suffix.lower() not in SUFFIXES or not path.is_file() or not user:
-            num_skipped += 1
+        if not path.is_file():
+            skipped.append(("folder in a class folder", name))
+        elif path.suffix.lower() not in KNOWN_EXTENSIONS:
+            skipped.append(("not an image file", name))
+        elif not user:
+            skipped.append(("image outside of user folders", name))
         elif not label:
             raise ValueError(f"{path} is in no class folder: put images into {root}/<user>/<class>/")
         elif name.encode(errors="replace").decode() != name:
             raise ValueError(f"{str(path)!a} has a name that is not UTF-8: rename it")
         else:
             rows.append(Row(str(path), name, user, label))
-    return rows, num_skipped
+    return rows, skipped
 
 
 def _visible_files(folder: Path, depth: int) -> Iterator[Path]:
@@ -123,14 +150,14 @@ def _read_table(path: Path) -> list[Row]:
 
 def _read_csv(path: Path) -> list[Row]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv_rows(path.name, file, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
+        rows = csv_rows(path.name, file, REQUIRED_COLUMNS)
         return [_row(origin, cells, cells["label"].split("|"), "|" in cells["label"]) for origin, cells in rows]
 
 
 def _read_parquet(path: Path) -> list[Row]:
     with named_if_damaged(path, "save it as parquet again"):
         table = pq.read_table(path)
-    check_columns(path.name, table.column_names, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
+    check_columns(path.name, table.column_names, REQUIRED_COLUMNS)
     label_type = table.schema.field("label").type
     multi = pa.types.is_list(label_type) or pa.types.is_large_list(label_type)
     return [
@@ -152,7 +179,15 @@ def _row(origin: str, cells: Mapping[str, Any], labels: Sequence[Any], multi: bo
     if split not in ("", "train", "val", "test"):
         raise ValueError(f"{origin}: the split is {split!r}: give train, val or test")
     lat, lon = (_degrees(origin, name, cells.get(name)) for name in ("lat", "lon"))
-    return Row(origin, path, user, labels, multi, split, lat, lon)
+    return Row(origin, path, user, labels, multi, split, lat, lon, _further_cells(origin, cells))
+
+
+def _further_cells(origin: str, cells: Mapping[str, Any]) -> dict[str, Any]:
+    extra = {name: cell for name, cell in cells.items() if name not in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)}
+    for name in OTHER_NAMES:
+        if name in extra:
+            raise ValueError(f"{origin}: a dataset has a column {name!r} of its own: rename that of the table")
+    return extra
 
 
 def _degrees(origin: str, name: str, cell: object) -> float:

@@ -15,10 +15,11 @@ from tempfile import NamedTemporaryFile
 
 import numpy as np
 import simplejpeg
+from numpy.typing import NDArray
 
 from manyeyes.core.population import Ints
 from manyeyes.data.clean_spawn import process_pool, without_main
-from manyeyes.data.decode import DecodedImage, UnreadableImage, decode, fit
+from manyeyes.data.decode import DecodedImage, UnreadableImage, decode, fit, image_shape
 from manyeyes.data.manifest import Source
 from manyeyes.data.store.images import encode
 
@@ -81,17 +82,28 @@ class ConversionJob:
 
 def read_image(source: Source, index: int, size: int | None) -> tuple[bytes, DecodedImage]:
     """Return the bytes of an image's file, empty without one, and its pixels."""
-    try:
-        data = source.read(index)
-    except OSError as error:
-        if error.errno in DISK_ERRORS:
-            raise
-        raise UnreadableImage("missing" if isinstance(error, FileNotFoundError) else "unreadable") from None
+    data = _read(source, index)
     if isinstance(data, bytes):
         return data, decode(data, size, source.name(index))
     if data.dtype != np.uint8 or data.ndim != 3 or data.shape[2] != 3:
         raise ValueError(f"{source.name(index)} is {data.dtype} {data.shape}: give uint8 [height, width, 3]")
     return b"", DecodedImage(fit(data, size))
+
+
+def read_shape(source: Source, index: int) -> tuple[int, int]:
+    """Return the height and width of an image, of a file from its header."""
+    data = _read(source, index)
+    height, width = image_shape(data) if isinstance(data, bytes) else data.shape[:2]
+    return int(height), int(width)
+
+
+def _read(source: Source, index: int) -> bytes | NDArray[np.uint8]:
+    try:
+        return source.read(index)
+    except OSError as error:
+        if error.errno in DISK_ERRORS:
+            raise
+        raise UnreadableImage("missing" if isinstance(error, FileNotFoundError) else "unreadable") from None
 
 
 def convert(job: ConversionJob, first: int, num_processes: int) -> Generator[Chunk, None, None]:

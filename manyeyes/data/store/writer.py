@@ -4,7 +4,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from manyeyes.data.download.fetch import check_space
 from manyeyes.data.manifest import Files, Manifest
 from manyeyes.data.store.builder import IMAGE_FILES, VERSION, StoreBuilder, crc32
 from manyeyes.data.store.checksums import CHECKSUMS_FILE, to_npy
-from manyeyes.data.store.chunks import CHUNK_SIZE, ConversionJob, convert, read_image
+from manyeyes.data.store.chunks import CHUNK_SIZE, ConversionJob, convert, read_shape
 from manyeyes.data.store.examples import RESERVED_COLUMNS, SortedExamples, sort_examples
 from manyeyes.data.store.meta import meta_text
 from manyeyes.io.files import DISK_FULL, acquire_lock, atomic_write, make_folder, sync_folder, write_bytes, write_text
 
 JPEG_FRACTION = 0.2  # of the raw bytes, measured on photographs of 256 x 256
+NUM_COMPARED_SIZES = 1000  # images that are looked at where not all have one size
+MAX_KEPT_SIDE, DEFAULT_SIZE = 1024, 224  # pixels; larger images are photos, which a model needs smaller
 MIN_CHUNKS_PER_PROCESS = 8  # fewer are converted before another process would have started
 
 Progress = Callable[[int, int], None]  # called with the finished and the total number of images
@@ -51,16 +53,20 @@ def write_store(
     encoding: str = "raw",
     processes: int | None = None,
     progress: Progress | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Summary:
     """Write a store, or continue one that was interrupted.
 
     Images get `size` pixels per side; with None they keep their size, which must be the same for all. By default there
-    is one process per core if there are enough images. `progress` gets the finished and the total number of images.
+    is one process per core if there are enough images. `progress` gets the finished and the total number of images, and
+    `announce`, before the first of them, a line with their size and the space that they take.
     """
     _check_options(manifest, size, encoding, processes)
     out = Path(os.path.realpath(out))  # a link stays one: the store is at its target
     if os.path.ismount(out):
         raise ValueError(f"{out} is a mount point, and a store is renamed into place: give a folder in it")
+    sorted_examples = sort_examples(manifest)
+    shape = (size, size) if size else _common_shape(sorted_examples)
     folder = out.with_name(f".{out.name}.preparing")
     make_folder(folder)
     with acquire_lock(out, folder / ".lock"):
@@ -68,8 +74,6 @@ def write_store(
             shutil.rmtree(folder, ignore_errors=True)
             content = "a store" if (out / "meta.json").exists() else "something else"
             raise ValueError(f"{out} already contains {content}: delete it, or choose another folder")
-        sorted_examples = sort_examples(manifest)
-        shape = (size, size) if size else _first_shape(sorted_examples)
         metadata = {
             "version": VERSION,
             "dataset": manifest.dataset,
@@ -83,6 +87,8 @@ def write_store(
         builder = StoreBuilder(folder, metadata)
         builder.resume()
         _check_space(out, builder)
+        if announce:
+            announce(_announcement(out, builder))
         job = ConversionJob(manifest.source, sorted_examples.images, size, shape, encoding)
         with _advice(builder):
             _convert_images(builder, job, processes, progress)
@@ -104,13 +110,36 @@ def _check_options(manifest: Manifest, size: int | None, encoding: str, processe
     assert manifest.labels and not reserved, f"{manifest.dataset} needs labels, and no column named {reserved}"
 
 
-def _first_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
-    source = sorted_examples.manifest.source
-    for index in sorted_examples.images.tolist():
-        with suppress(UnreadableImage):
-            height, width = read_image(source, index, None)[1].pixels_HWC.shape[:2]
-            return height, width
-    raise ValueError(f"None of the {len(source)} images of {sorted_examples.manifest.dataset} can be read: check them")
+def _common_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
+    """Return the height and width that all images have; without one, raise ValueError with those that were found."""
+    source, shapes, first_problem = sorted_examples.manifest.source, Counter[tuple[int, int]](), None
+    for row, index in enumerate(sorted_examples.images.tolist()):
+        try:
+            shapes[read_shape(source, index)] += 1
+        except UnreadableImage as problem:
+            first_problem = first_problem or (row, str(problem))
+        if len(shapes) > 1 and row >= NUM_COMPARED_SIZES:
+            break
+    if first_problem and not shapes:
+        raise _nothing_readable(sorted_examples, *first_problem)
+    (most_frequent, count), *others = shapes.most_common()
+    fix = f"choose the pixels per side with size, such as --size {DEFAULT_SIZE}"
+    if others:
+        low, high = ("{} x {}".format(*bound(shapes, key=lambda shape: shape[0] * shape[1])) for bound in (min, max))
+        common = "{} x {}".format(*most_frequent)
+        sizes = f"{len(shapes)} sizes from {low} to {high} pixels; {count:,} of {shapes.total():,} have {common}"
+        raise ValueError(f"The images of {sorted_examples.manifest.dataset} have {sizes}: {fix}")
+    if max(most_frequent) > MAX_KEPT_SIDE:
+        size = "{} x {}".format(*most_frequent)
+        raise ValueError(f"The images of {sorted_examples.manifest.dataset} have {size} pixels: {fix}")
+    return most_frequent
+
+
+def _announcement(out: Path, builder: StoreBuilder) -> str:
+    height, width = builder.metadata["shape"]
+    done = f", {builder.num_images:,} of them already written" if builder.num_images else ""
+    images = f"{builder.metadata['images']:,} images of {height} x {width} pixels{done}"
+    return f"{out}: {images}, about {max(_remaining_bytes(builder), 0) / 1e9:.2f} GB to write"
 
 
 def _check_space(out: Path, builder: StoreBuilder) -> None:
@@ -221,6 +250,7 @@ def _problems(
     manifest = sorted_examples.manifest
     notes = [(row, note) for chunk in builder.chunks for row, note in chunk["notes"]]
     return [
+        *manifest.skipped,
         *((kind, manifest.source.name(int(sorted_examples.images[row]))) for row, kind in sorted(unreadable + notes)),
         *(("duplicate id", name) for name in _duplicate_ids(sorted_examples)),
         *(("user in two splits", name) for name in _users_in_two_splits(manifest)),
