@@ -29,7 +29,7 @@ VARIABLES = {
     "data=NAME": "data=cifar10",
     "algorithm=NAME": "algorithm=fedavg",
 }
-GIVEN = {  # what a page says that its reader has
+READERS_VARIABLES = {  # what a page says that its reader has
     "docs/data.md": {
         "grey": np.zeros((20, 28, 28), np.uint8),
         "digit": np.arange(20) % 10,
@@ -40,7 +40,7 @@ LEAF_FILE = {"user_data": {"f0001_41": {"x": [[0.5] * 784], "y": [3]}}}
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield each command of a page on one line, without the comment behind it; a synopsis is left out."""
+    """Yield each command of a page on example line, without the comment behind it; a synopsis is left out."""
     for block in CODE.finditer(text):
         for line in re.sub(r" *\\\n\s*", " ", block[1] or block[2]).splitlines():
             example = re.split(r"\s{2,}|\s#", line.strip())[0]
@@ -49,7 +49,7 @@ def commands(text: str) -> Iterator[str]:
                 yield example
 
 
-EXAMPLES = [(page, one) for page, text in PAGES.items() if page not in OWN_TEST for one in commands(text)]
+EXAMPLES = [(page, example) for page, text in PAGES.items() if page not in OWN_TEST for example in commands(text)]
 
 
 class Parsed(Exception):
@@ -70,8 +70,10 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def first_values(overrides: list[str]) -> list[str]:
     """Return the settings of the first run of a sweep."""
-    settings = [one for one in overrides if "=" in one and not one.startswith(("hydra", "-", "resume="))]
-    return [one if "[" in one else one.partition(",")[0] for one in settings]
+    settings = [
+        example for example in overrides if "=" in example and not example.startswith(("hydra", "-", "resume="))
+    ]
+    return [example if "[" in example else example.partition(",")[0] for example in settings]
 
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=[f"{page}: {example}"[:90] for page, example in EXAMPLES])
@@ -103,6 +105,6 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(manyeyes.training.train, "train", train_briefly)
     (tmp_path / "all_data_0.json").write_text(json.dumps(LEAF_FILE))
-    names: dict[str, Any] = dict(GIVEN.get(page, {}))
+    names: dict[str, Any] = dict(READERS_VARIABLES.get(page, {}))
     for block in PYTHON.findall(PAGES[page]):
         exec(compile(block, page, "exec"), names)

@@ -1,4 +1,4 @@
-"""Every recipe of docs/extending.md works as it is written: its file is written, and its command is run."""
+"""Every recipe of docs/extending.md works as written: its file is written, and its command is run."""
 
 import csv
 import re
@@ -34,9 +34,9 @@ def run(command: str, *overrides: str) -> int:
     if argv[0] == "run":
         chosen = {argument.partition("=")[0] for argument in argv}
         model_is_own = "model" in chosen
-        small = [one for one in SMALL if one.partition("=")[0] not in chosen]
-        small = [one for one in small if not (model_is_own and one.startswith("model."))]
-        small = [one for one in small if not ("data" in chosen and one.startswith("data."))]
+        small = [setting for setting in SMALL if setting.partition("=")[0] not in chosen]
+        small = [setting for setting in small if not (model_is_own and setting.startswith("model."))]
+        small = [setting for setting in small if not ("data" in chosen and setting.startswith("data."))]
         argv += [*small, "folder=run", *overrides]
     return main(argv)
 

@@ -20,7 +20,7 @@ def exceeds_population(self: Any, algorithm: Algorithm, population: Population) 
 
 
 def too_large_cohort(sampler: Any, num_users: int) -> str | None:
-    """Return why a sampler cannot draw its cohort from so many users, or None: one without a cohort size always can."""
+    """Return why a sampler cannot draw its cohort from this number of users, or None: one without a cohort size always can."""
     cohort_size = getattr(sampler, "cohort_size", 0)
     if getattr(sampler, "replacement", False) or not isinstance(cohort_size, int) or cohort_size <= num_users:
         return None

@@ -85,7 +85,7 @@ def _lines(options: Iterable[Option], prefix: str) -> Iterator[str]:
 
 
 def _format_default(default: Any) -> str:
-    """Return a default as it is typed on the command line."""
+    """Return a default as typed on the command line."""
     if default is MISSING:
         return "..."
     return (default or "''") if isinstance(default, str) else json.dumps(default, separators=(",", ":"))

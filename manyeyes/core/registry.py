@@ -53,7 +53,7 @@ class Bounds:
     def __contains__(self, value: Any) -> bool:
         if not isinstance(value, Real):
             return not self.choices or value in self.choices
-        number: Any = value  # compared as it is: a large integer is no float
+        number: Any = value  # not converted: a large integer is not a float
         is_within = self.minimum <= number <= self.maximum and self.above < number < self.below
         return is_within and abs(number) <= (MAX_INTEGER if isinstance(value, Integral) else MAX_FLOAT)
 
@@ -216,14 +216,16 @@ def check_keywords(name: str, keywords: Iterable[str], known: Iterable[str]) -> 
 def show_options(function: Callable[..., Any], signature_of: Callable[..., Any], options: Iterable[Option]) -> None:
     """Let `inspect.signature` of a function show the options behind its `**keywords`."""
     signature, kind = inspect.signature(signature_of), inspect.Parameter.KEYWORD_ONLY
-    shown = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    names = {parameter.name for parameter in shown}
-    shown += [
+    parameters = [
+        parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    names = {parameter.name for parameter in parameters}
+    parameters += [
         inspect.Parameter(option.name, kind, default=option.default, annotation=option.type)
         for option in options
         if option.name not in names
     ]
-    vars(function)["__signature__"] = signature.replace(parameters=shown)
+    vars(function)["__signature__"] = signature.replace(parameters=parameters)
 
 
 def checks_keywords(kind: type[T]) -> type[T]:

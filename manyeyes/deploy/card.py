@@ -44,7 +44,8 @@ def _name(run: RunRecord, group: str) -> str:
 
 def _front_matter(model: TrainedModel, run: RunRecord) -> dict[str, Any]:
     metrics = [
-        {"type": name, "name": name, "value": round(value, 4)} for name, value in _shown(model.info.metrics).items()
+        {"type": name, "name": name, "value": round(value, 4)}
+        for name, value in _card_metrics(model.info.metrics).items()
     ]
     dataset = {"name": _dataset(model, run), "type": str(run.settings.get("data.name") or "custom")}
     result = {"task": {"type": TASK}, "dataset": dataset, "metrics": metrics}
@@ -83,14 +84,14 @@ def _training(run: RunRecord) -> Iterator[str]:
 
 def _metrics(model: TrainedModel) -> Iterator[str]:
     yield f"## Metrics after {model.info.rounds} rounds\n"
-    metrics = _shown(model.info.metrics)
+    metrics = _card_metrics(model.info.metrics)
     if not metrics:
         yield "The model was not evaluated.\n"
         return
     yield "\n".join(["| metric | value |", "|---|---|", *(f"| {n} | {v:.4f} |" for n, v in metrics.items())]) + "\n"
 
 
-def _shown(metrics: Mapping[str, float]) -> dict[str, float]:
+def _card_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name.endswith(PERCENT)}
 
 

@@ -133,7 +133,7 @@ def describe_protection(algorithm: Algorithm, config: FederationConfig) -> str:
 
 
 def describe_outsized(names: Sequence[str], counts: Sequence[int], config: FederationConfig) -> str:
-    """Return which clients report so many images that their weight is bounded; empty if none does."""
+    """Return the clients whose number of images is bounded; empty if none does."""
     limit = max_counted(counts, config)
     outsized = [f"{name} ({count:,})" for name, count in zip(names, counts, strict=True) if count > limit]
     if not outsized:

@@ -1,4 +1,4 @@
-"""Long steps, announced to whoever shows the progress of a run: records of the logger `manyeyes.steps`."""
+"""Long steps, announced to what shows the progress of a run: records of the logger `manyeyes.steps`."""
 
 import logging
 import os

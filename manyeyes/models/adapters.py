@@ -72,9 +72,9 @@ def _chosen(adaptable: Sequence[str], patterns: Sequence[str]) -> list[str]:
     """Return the layers that get an adapter; a pattern that matches none is refused."""
     unmatched = [pattern for pattern in patterns if not any(_matches(name, [pattern]) for name in adaptable)]
     if unmatched or not adaptable:
-        shown = ", ".join(adaptable[-LISTED_LAYERS:])
+        names = ", ".join(adaptable[-LISTED_LAYERS:])
         problem = f"model.adapter.targets: {unmatched[0]!r} matches" if unmatched else "model.adapter=lora finds"
-        fix = f"name some of its layers (such as {shown})" if adaptable else "train all of it with model.adapter=none"
+        fix = f"name some of its layers (such as {names})" if adaptable else "train all of it with model.adapter=none"
         raise ValueError(f"{problem} no linear or 1x1 convolution layer of the model before its classifier: {fix}")
     return [name for name in adaptable if not patterns or _matches(name, patterns)]
 

@@ -81,7 +81,7 @@ def convert_norms(module: nn.Module, norm: str) -> str:
     """Convert every BatchNorm of a module, in place; return what was done, and whether the function stays the same."""
     kind, num_norms = norm_kind(norm), sum(isinstance(layer, BATCH_NORMS) for layer in module.modules())
     if not num_norms:
-        return "the model has no BatchNorm, and stays as it is"
+        return "the model has no BatchNorm, and is unchanged"
     if kind == "live":
         return f"{num_norms} BatchNorm layers stay live: clients train with the statistics of their batches"
     if kind == "frozen":

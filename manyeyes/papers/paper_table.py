@@ -53,11 +53,11 @@ def paper_csv(exhibit: Exhibit, compared: list[ComparedNumber], tag: str) -> str
 
 
 def _table(exhibit: Exhibit, compared: list[ComparedNumber], caption: str, cell: Cell) -> Table:
-    numbers = {(number.row, number.metric): number for number in compared}
+    by_cell = {(number.row, number.metric): number for number in compared}
 
     def cells(row: str) -> Iterator[str]:
         for _, metric in exhibit.columns:
-            yield cell(numbers[row, metric]) if (row, metric) in numbers else ""
+            yield cell(by_cell[row, metric]) if (row, metric) in by_cell else ""
 
     rows = [[row.name, *cells(row.name)] for row in exhibit.rows]
     return Table(caption, ["setting", *(name for name, _ in exhibit.columns)], rows)

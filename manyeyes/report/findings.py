@@ -18,7 +18,7 @@ def findings(groups: list[Group]) -> str:
 
 
 def swept_settings(runs: list[RunRecord]) -> list[str]:
-    """Return the settings by which runs are told apart, without the seed."""
+    """Return the settings that distinguish runs, without the seed."""
     return [name for name in naming_settings(runs) if name != "seed"] if len(runs) > 1 else []
 
 

@@ -92,11 +92,11 @@ def _commands(runs: list[RunRecord]) -> list[str | Block]:
     """Return the command of each run, and the folders; of many runs the first ones, and the others folded."""
     commands = [(run.name, command) for run in runs if (command := _command(run))]
     blocks = [code_block(command, name if len(runs) > 1 else "") for name, command in commands]
-    shown, folded = blocks[:MAX_COMMANDS], blocks[MAX_COMMANDS:]
+    visible, folded = blocks[:MAX_COMMANDS], blocks[MAX_COMMANDS:]
     folders = [str(run.folder) for run in runs[:MAX_COMMANDS]]
     more = f" and {len(runs) - MAX_COMMANDS} more" if len(runs) > MAX_COMMANDS else ""
     return [
-        *shown,
+        *visible,
         *([Folded(f"{len(folded)} more", folded)] if folded else []),
         f"Folders: {', '.join(folders)}{more}",
     ]

@@ -145,10 +145,10 @@ class ParallelCoordinates:
 
 def _label(x: float, y: float, text: str, anchor: str, color: str = "var(--soft)") -> str:
     room = WIDTH / 5
-    shown = shorten(text, room)
-    x = min(x, WIDTH - text_width(shown) / 2) if anchor == "middle" else x
+    label = shorten(text, room)
+    x = min(x, WIDTH - text_width(label) / 2) if anchor == "middle" else x
     halo = 'stroke="var(--paper)" stroke-width="4" paint-order="stroke"'
-    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="{color}" {halo}>{escape(shown)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" fill="{color}" {halo}>{escape(label)}</text>'
 
 
 def _axis_line(x: float) -> str:

@@ -222,8 +222,8 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
             os.write(2, FIRST_SIGNAL_MESSAGE.encode())  # print is not reentrant, and a signal may interrupt one
 
     can_handle = threading.current_thread() is threading.main_thread()
-    numbers = [number for number in SIGNALS if not is_ignored_hangup(number)]
-    previous = {number: signal.signal(number, record) for number in numbers if can_handle}
+    handled = [number for number in SIGNALS if not is_ignored_hangup(number)]
+    previous = {number: signal.signal(number, record) for number in handled if can_handle}
     try:
         yield lambda: bool(received)
     finally:

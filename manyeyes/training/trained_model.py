@@ -111,7 +111,7 @@ class TrainedModel:
             try:
                 pixels = decode(Path(image).read_bytes(), size, str(image)).pixels_HWC
             except UnreadableImage as error:
-                raise ValueError(f"{image} is no image that can be read ({error}): give a photo.") from None
+                raise ValueError(f"{image} cannot be read as an image ({error}): give a photo.") from None
         else:
             pixels = fit(np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image), size)
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
@@ -206,8 +206,8 @@ def _client_id(folder: Path, user: str | int) -> int:
     names: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if str(user) in names:
         return names[str(user)]
-    some = ", ".join(list(names)[:5])
-    raise ValueError(f"user {user!r} is not in {path}: give one of its users, such as {some}.")
+    examples = ", ".join(list(names)[:5])
+    raise ValueError(f"user {user!r} is not in {path}: give one of its users, such as {examples}.")
 
 
 def _as_tuple(value: Any) -> Any:

@@ -91,7 +91,7 @@ OWN_SETTINGS = (
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_components(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A module of a user's own components in the working directory."""
     path = tmp_path / "mine.py"
     path.write_text(OWN_COMPONENTS)
@@ -312,7 +312,7 @@ def test_a_cohort_larger_than_the_population_is_refused_before_data_are_built(
 
 
 @pytest.mark.slow
-def test_a_users_own_components_are_recorded_and_resumed(tmp_path: Path, command: Any, mine: Path) -> None:
+def test_a_users_own_components_are_recorded_and_resumed(tmp_path: Path, command: Any, own_components: Path) -> None:
     outcome = command("run", *OWN_SETTINGS, "rounds=2", "folder=run")
     assert (outcome.code, outcome.err) == (0, "")
     assert "done 1\ndone 2\n" in outcome.out
@@ -330,16 +330,18 @@ def test_a_users_own_components_are_recorded_and_resumed(tmp_path: Path, command
 
 
 @pytest.mark.slow
-def test_a_changed_source_is_named_when_the_run_is_resumed(tmp_path: Path, command: Any, mine: Path) -> None:
+def test_a_changed_source_is_named_when_the_run_is_resumed(tmp_path: Path, command: Any, own_components: Path) -> None:
     assert command("run", *OWN_SETTINGS, "rounds=1", "folder=run").code == 0
-    mine.write_text(OWN_COMPONENTS + "\n# changed\n")
+    own_components.write_text(OWN_COMPONENTS + "\n# changed\n")
     outcome = command("run", "resume=run", "rounds=2")
     assert outcome.code == 0
     assert "The source of mine:Server has changed since the run began: results may differ." in outcome.err
 
 
 @pytest.mark.slow
-def test_a_users_own_partitioner_gives_the_examples_to_clients(tmp_path: Path, command: Any, mine: Path) -> None:
+def test_a_users_own_partitioner_gives_the_examples_to_clients(
+    tmp_path: Path, command: Any, own_components: Path
+) -> None:
     settings = ("data=mine:images", "model=linear", "partitioner=mine:EveryThird", "partitioner.offset=1")
     assert command("run", *settings, "sampler=all", "rounds=1", "engine.threads=1", "folder=run").code == 0
     assert read_config(tmp_path / "run")["partitioner"] == {"name": "mine:EveryThird", "offset": 1}
@@ -347,7 +349,9 @@ def test_a_users_own_partitioner_gives_the_examples_to_clients(tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_a_run_that_began_in_python_continues_on_the_command_line(tmp_path: Path, command: Any, mine: Path) -> None:
+def test_a_run_that_began_in_python_continues_on_the_command_line(
+    tmp_path: Path, command: Any, own_components: Path
+) -> None:
     """Of its data, and of an option that a plain class does not keep under its name, the folder has no record."""
     images, network, server, loss = (
         import_object(f"mine:{name}") for name in ("images", "network", "Server", "HalfLoss")
@@ -383,14 +387,14 @@ def test_a_run_that_began_in_python_continues_on_the_command_line(tmp_path: Path
     ],
 )
 def test_a_mistake_about_a_users_own_component_is_one_sentence(
-    command: Any, mine: Path, overrides: tuple[str, ...], sentence: str
+    command: Any, own_components: Path, overrides: tuple[str, ...], sentence: str
 ) -> None:
     outcome = command("run", *overrides)
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert sentence in outcome.err
 
 
-def test_help_of_a_users_own_component_lists_its_options(command: Any, mine: Path) -> None:
+def test_help_of_a_users_own_component_lists_its_options(command: Any, own_components: Path) -> None:
     outcome = command("run", "server_optimizer=mine:Server", "--help")
     assert outcome.out.startswith("server_optimizer=mine:Server: Neither a dataclass nor with a repr.\n")
     assert "server_optimizer.alpha=1.0" in outcome.out

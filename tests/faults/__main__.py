@@ -27,16 +27,18 @@ def main() -> int:
     parser.add_argument("workloads", nargs="*", help=", ".join(WORKLOADS))
     parser.add_argument("--every", type=int, nargs="?", const=1, default=10, help="every N-th operation (10; alone: 1)")
     parser.add_argument("--seeds", type=int, default=4, help="random power losses at each operation (4)")
-    parser.add_argument("--kills", type=int, default=0, help="kill training so many times, and nothing else")
-    parser.add_argument("--flips", type=int, default=0, help="change so many bits of each file, and nothing else")
+    parser.add_argument("--kills", type=int, default=0, help="kill training this number of times, and nothing else")
+    parser.add_argument("--flips", type=int, default=0, help="change this many bits of each file, and nothing else")
     args = parser.parse_args()
     torch.set_num_threads(1)
     num_failures, start = 0, time.monotonic()
-    print(f"{'what':<34}{'fault':<30}{'cases':>7}{'same bytes':>12}{'said so':>9}{'failed':>8}{'seconds':>9}")
+    print(f"{'what':<34}{'fault':<30}{'cases':>7}{'same bytes':>12}{'named so':>9}{'failed':>8}{'seconds':>9}")
     for name, kind, tally in _rows(args):
-        same, said, failed = tally.counts[SAME], tally.counts[SAID] + tally.counts[NAMED], len(tally.failures)
+        same, named, failed = tally.counts[SAME], tally.counts[SAID] + tally.counts[NAMED], len(tally.failures)
         seconds, start = time.monotonic() - start, time.monotonic()
-        print(f"{name:<34}{kind:<30}{same + said + failed:>7}{same:>12}{said:>9}{failed:>8}{seconds:>9.0f}", flush=True)
+        print(
+            f"{name:<34}{kind:<30}{same + named + failed:>7}{same:>12}{named:>9}{failed:>8}{seconds:>9.0f}", flush=True
+        )
         for failure in tally.failures:
             print(f"    {failure}", file=sys.stderr)
         num_failures += failed

@@ -222,9 +222,9 @@ def flag_attempts() -> tuple[Attempt, ...]:
             for text in FLAG_TEXTS:
                 if flag == "--size" and text in (HUGE,):
                     continue
-                words = (flag, flag.strip("-").replace("-", "_"), text)
+                names = (flag, flag.strip("-").replace("-", "_"), text)
                 attempts.append(
-                    Attempt((*args, f"{flag}={text}"), words, must_fail=len(text) == 5000 and "out" not in flag)
+                    Attempt((*args, f"{flag}={text}"), names, must_fail=len(text) == 5000 and "out" not in flag)
                 )
             attempts.append(Attempt((*args, f"{flag}x=1"), (f"{flag}x",), True))
     for flag, texts in DASHBOARD_FLAGS.items():

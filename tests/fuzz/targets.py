@@ -578,11 +578,11 @@ def targets() -> Iterator[Target]:
         lambda raw: read_some(landmarks.read_manifest(raw)),
         "federated*",
     )
-    few = landmarks.Filters(1, 1, 1, 1, 2)
+    landmark_filters = landmarks.Filters(1, 1, 1, 1, 2)
     yield Target(
         "landmarks_tables",
         dataset(landmarks.write_synthetic),
-        lambda raw: read_some(landmarks.read_manifest(raw, construct=True, filters=few)),
+        lambda raw: read_some(landmarks.read_manifest(raw, construct=True, filters=landmark_filters)),
         "train_*.csv",
     )
     yield Target("cifar_binary", write_cifar, read_cifar, words=DATASET_WORDS)

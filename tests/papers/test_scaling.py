@@ -41,8 +41,8 @@ def test_an_invalid_factor_is_rejected(factor: float) -> None:
 
 @pytest.mark.parametrize("factor", [0.5, 0.25, 0.125])
 def test_ratios_between_runs_are_kept(factor: float) -> None:
-    few, many = (scale(inaturalist_run("geo_3k", "FedAvg", cohort, vc=True), factor) for cohort in (40, 400))
-    assert many.count("algorithm.cohort_size") == 10 * few.count("algorithm.cohort_size")
+    small, large = (scale(inaturalist_run("geo_3k", "FedAvg", cohort, vc=True), factor) for cohort in (40, 400))
+    assert large.count("algorithm.cohort_size") == 10 * small.count("algorithm.cohort_size")
     long, short = (scale(inaturalist_run("geo_3k", "FedAvg", 10, True, rounds=n), factor) for n in (10_000, 1000))
     assert long.count("rounds") == 10 * short.count("rounds")
 

@@ -33,8 +33,8 @@ def test_a_loaded_model_predicts_as_the_result_does(tmp_path: Path) -> None:
     assert predictions == result.predict(IMAGES)
     logits = result.model.eval()((torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25)
     expected = logits.softmax(1).detach().numpy()
-    found = [[prediction.probabilities[name] for name in POPULATION.classes] for prediction in predictions]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    predicted = [[prediction.probabilities[name] for name in POPULATION.classes] for prediction in predictions]
+    np.testing.assert_allclose(predicted, expected, rtol=1e-5)
     assert [prediction.labels for prediction in predictions] == [(POPULATION.classes[c],) for c in expected.argmax(1)]
 
 
@@ -72,8 +72,8 @@ def test_a_users_model_has_its_own_head_on_the_shared_layers(tmp_path: Path) -> 
     head = shared.mask(HeadLayers(2).parameter_names(shared.module).__contains__)
     assert torch.equal(own.read()[~head], shared.read()[~head])
     assert not torch.equal(own.read()[head], shared.read()[head])
-    with pytest.raises(ValueError, match=f"user 'nobody' is not in .*: give one of its users, such as {user}"):
-        me.load_model(tmp_path / "run", "nobody")
+    with pytest.raises(ValueError, match=f"user 'unknown' is not in .*: give one of its users, such as {user}"):
+        me.load_model(tmp_path / "run", "unknown")
 
 
 def test_a_module_of_python_is_passed_again(tmp_path: Path) -> None:
@@ -109,5 +109,5 @@ def test_a_photo_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     train(tmp_path / "run")
     (tmp_path / "photo.jpg").write_text("not a photo")
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "photo.jpg")]) == 2
-    message = "photo.jpg is no image that can be read (not an image): give a photo."
+    message = "photo.jpg cannot be read as an image (not an image): give a photo."
     assert capsys.readouterr().err == f"manyeyes: {tmp_path}/{message}\n"

@@ -25,7 +25,7 @@ from manyeyes.training.run_folder import read_events
 from manyeyes.training.withholding import PUBLIC_FIELDS, withholds_statistics
 from tests.training.small_runs import run
 
-SERVER_FILES = (CHECKPOINT_FILE, CLIENT_STATES_FILE, LOCK_FILE)  # to continue the run, and for nobody else
+SERVER_FILES = (CHECKPOINT_FILE, CLIENT_STATES_FILE, LOCK_FILE)  # to continue the run, and shown to no user
 DELTA = 1e-3
 FEDAVG = replace(fedavg(batch_size=4, lr=0.1), sampler=PoissonSampler(4), client_weighting=WeightUniformly())
 CENTRAL = CentralDP(epsilon=0, noise_multiplier=2.0, delta=DELTA)
@@ -74,7 +74,7 @@ def make_population(num_images: int, seed: int, tested: str = "others") -> Popul
         split = np.concatenate([np.full(len(test), "train"), np.full(test.sum(), "test")])
     order = np.argsort(owners, kind="stable")
     classes = SingleLabels(labels[order], ("red", "green", "blue"))
-    columns = {} if tested == "nobody" else {"split": split[order]}
+    columns = {} if tested == "no user" else {"split": split[order]}
     return Population.from_arrays(pixels[order], classes, owners[order], **columns)
 
 
@@ -131,7 +131,7 @@ class Witness:
     [
         (replace(FEDAVG, privacy=BLIND), "others"),
         (replace(FEDAVG, privacy=BLIND), "training users"),
-        (replace(FEDAVG, privacy=BLIND, personal_layers=MatchingLayers(("fc.bias",))), "nobody"),
+        (replace(FEDAVG, privacy=BLIND, personal_layers=MatchingLayers(("fc.bias",))), "no user"),
         (replace(FEDAVG, privacy=replace(BLIND, target_quantile=0.5), sampler=AllClients()), "others"),
         (replace(FEDAVG, privacy=BlindLocal(3.0, delta=DELTA), sampler=UniformSampler(3)), "training users"),
     ],

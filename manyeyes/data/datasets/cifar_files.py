@@ -79,9 +79,11 @@ class RawCifar:
 
 
 def find(raw: Path, classes: int) -> RawCifar:
-    """Return the files of the first edition in a folder, each checked to be the published one where that is known."""
+    """Return the files of the first edition in a folder, each checked to be the published edition where that is known."""
     editions = [edition for edition in EDITIONS.values() if edition.name.startswith(f"cifar-{classes}-")]
-    candidates = [(one, path) for one in editions for path in (raw, raw / one.folder, raw / one.archive)]
+    candidates = [
+        (edition, path) for edition in editions for path in (raw, raw / edition.folder, raw / edition.archive)
+    ]
     for edition, path in candidates:
         if path.is_file() and path.name == edition.archive:
             return _read_archive(path, edition)
