@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from manyeyes.algorithms import fedavg
+from manyeyes.core.population import Population, SingleLabels
 from manyeyes.models import FrozenBatchNorm2d, build_model, freeze_norms, group_norms
 from manyeyes.models.norms import group_count
+from manyeyes.training.train import train
 
 
 class BatchNormAct2d(nn.BatchNorm2d):
@@ -160,3 +164,61 @@ def test_without_live_batch_norm_an_example_does_not_influence_another(name: str
     model = build_model(name, 10, norm=norm).train()
     x = torch.randn(3, 3, 32, 32, generator=generator())
     torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=1e-4, atol=1e-5)
+
+
+class Network(nn.Module):
+    """A user's own module with a BatchNorm of two kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 12, 3), nn.BatchNorm2d(12)
+        self.fc, self.last, self.head = nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.last(self.fc(self.norm(self.conv(x)).mean((2, 3)))))
+        return y
+
+
+def test_a_module_is_frozen_exactly_and_the_original_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    module = with_trained_norms(Network())
+    frozen = build_model(module, 2, norm="frozen")
+    x = torch.randn(3, 3, 8, 8, generator=generator())
+    assert torch.equal(frozen.train()(x), module.eval()(x))
+    assert isinstance(module.norm, nn.BatchNorm2d)
+    assert capsys.readouterr().err == (
+        "model.norm=frozen: 2 BatchNorm layers have fixed statistics now: exactly the function of evaluation mode.\n"
+    )
+
+
+def test_a_group_norm_in_place_of_a_batch_norm_has_at_least_four_channels_in_a_group() -> None:
+    converted = build_model(Network(), 2, norm="group")
+    groups = [layer.num_groups for layer in converted.modules() if isinstance(layer, nn.GroupNorm)]
+    assert groups == [3, 2]  # of 12 and 8 channels
+
+
+@pytest.mark.parametrize(("earlier", "norm"), [("frozen_batch", "frozen"), ("batch", "live")])
+def test_earlier_names_of_norms_still_work(earlier: str, norm: str) -> None:
+    models = [build_model("mobilenet_v2", 2, norm=name) for name in (earlier, norm)]
+    assert repr(models[0]) == repr(models[1])
+
+
+def test_a_batch_of_one_image_uses_the_running_statistics_and_leaves_them() -> None:
+    module = build_model(Network(), 2, norm="live", single_image="running").train()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    x = torch.randn(1, 3, 8, 8, generator=generator())
+    module.get_submodule("norm").eval()
+    actual = module(x)
+    assert torch.equal(actual, module.eval()(x))
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+    assert module.train().get_submodule("last").training
+    module(torch.randn(2, 3, 8, 8, generator=generator()))
+    assert not torch.equal(module.state_dict()["last.running_mean"], before["last.running_mean"])
+
+
+def test_a_run_with_users_of_one_image_needs_the_running_statistics() -> None:
+    labels = SingleLabels(np.array([0, 1, 0, 1]), ("a", "b"))
+    population = Population.from_arrays(np.zeros((4, 8, 8, 3), np.uint8), labels, np.array([0, 0, 0, 1]))
+    algorithm = fedavg(cohort_size=2, batch_size=3)
+    with pytest.raises(ValueError, match=r"set model\.single_image=running"):
+        train(population, build_model(Network(), 2), algorithm, rounds=1)
+    train(population, build_model(Network(), 2, single_image="running"), algorithm, rounds=1, engine="reference")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from manyeyes.components.losses import weighted_mean
 from manyeyes.core.algorithm import Loss
@@ -115,7 +116,8 @@ class StepCompiler:
             targets = targets.float() if is_multi else targets
             inputs = (statistics_KS, images, targets, weights, at(step_index, columns["dropout_seeds"]))
             if width > 1:
-                return vmap(loss_of_client)(theta_K, *inputs)
+                with sdpa_kernel(SDPBackend.MATH):  # vmap has no rules for fused attention, or breaks its alignment
+                    return vmap(loss_of_client)(theta_K, *inputs)
             return loss_of_client(*(tensor.squeeze(0) for tensor in (*theta_K, *inputs)))[None]
 
         return StepFunctions(preprocess, loss)
