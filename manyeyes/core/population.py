@@ -10,104 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from manyeyes.core.from_dataset import read_dataset
+from manyeyes.core.labels import Floats as Floats
+from manyeyes.core.labels import Ints as Ints
+from manyeyes.core.labels import Labels as Labels
+from manyeyes.core.labels import MultiLabels as MultiLabels
+from manyeyes.core.labels import SingleLabels as SingleLabels
+from manyeyes.core.labels import as_array, offsets_of
 from manyeyes.core.notebook import html_table
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
-
 SYNTHETIC = "synthetic images"  # the caveat of a population whose images were made by manyeyes
 CAVEAT_SEPARATOR = "; "
-
-
-@dataclass(frozen=True, eq=False)
-class SingleLabels:
-    """One class for each example."""
-
-    ids: Ints
-    classes: tuple[str, ...]
-    multi = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", _as_ids(self.ids, "labels"))
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def take(self, examples: NDArray[Any]) -> SingleLabels:
-        return replace(self, ids=self.ids[examples])
-
-    def targets(self, examples: NDArray[Any]) -> Ints:
-        """Return class ids [B], as a loss expects them."""
-        return self.ids[examples]
-
-    def nonzero(self, examples: NDArray[Any] | slice = slice(None)) -> tuple[Ints, Ints]:
-        """Return (position in `examples`, class) of every label."""
-        ids = self.ids[examples]
-        return np.arange(len(ids)), ids
-
-    def counts(self, examples: NDArray[Any] | slice = slice(None)) -> Ints:
-        """Return how often each class occurs in the examples [C]."""
-        return np.bincount(self.ids[examples], minlength=len(self.classes))
-
-
-@dataclass(frozen=True, eq=False)
-class MultiLabels:
-    """Any number of classes for each example, as sparse rows: example i has `indices[indptr[i]:indptr[i + 1]]`."""
-
-    indptr: Ints
-    indices: Ints
-    classes: tuple[str, ...]
-    multi = True
-
-    def __post_init__(self) -> None:
-        for name in ("indptr", "indices"):
-            object.__setattr__(self, name, _as_ids(getattr(self, name), name))
-
-    @staticmethod
-    def from_lists(rows: list[Any], classes: tuple[str, ...]) -> MultiLabels:
-        """Make labels from one list of class ids for each example; a repeated id counts once."""
-        unique = [list(dict.fromkeys(row)) for row in rows]
-        ids = _as_ids([label for row in unique for label in row], "labels")
-        return MultiLabels(_offsets([len(row) for row in unique]), ids, classes)
-
-    @staticmethod
-    def from_pairs(examples: Ints, labels: Ints, num_examples: int, classes: tuple[str, ...]) -> MultiLabels:
-        """Make labels from (example, class id) pairs in any order; a repeated pair counts once."""
-        examples, labels = np.divmod(np.unique(examples * len(classes) + labels), max(1, len(classes)))
-        return MultiLabels(np.searchsorted(examples, np.arange(num_examples + 1)), labels, classes)
-
-    def __len__(self) -> int:
-        return len(self.indptr) - 1
-
-    def nonzero(self, examples: NDArray[Any] | slice = slice(None)) -> tuple[Ints, Ints]:
-        """Return (position in `examples`, class) of every label."""
-        begin = self.indptr[:-1][examples]
-        counts = self.indptr[1:][examples] - begin
-        positions = np.repeat(np.arange(len(counts)), counts)
-        offsets = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return positions, self.indices[np.repeat(begin, counts) + offsets]
-
-    def take(self, examples: NDArray[Any]) -> MultiLabels:
-        positions, indices = self.nonzero(examples)
-        num_examples = len(np.arange(len(self))[examples])
-        return replace(self, indptr=_offsets(np.bincount(positions, minlength=num_examples)), indices=indices)
-
-    def targets(self, examples: NDArray[Any]) -> Floats:
-        """Return multi-hot rows [B, C], as a loss expects them."""
-        targets_BC = np.zeros((len(examples), len(self.classes)), np.float32)
-        targets_BC[self.nonzero(examples)] = 1
-        return targets_BC
-
-    def counts(self, examples: NDArray[Any] | slice = slice(None)) -> Ints:
-        """Return in how many of the examples each class occurs [C]."""
-        return np.bincount(self.nonzero(examples)[1], minlength=len(self.classes))
-
-
-Labels = SingleLabels | MultiLabels
 
 
 def take_images(images: Any, rows: Ints, device: torch.device | None = None) -> Tensor:
@@ -130,7 +47,7 @@ class Population:
     A view (a split, a subset) shares the images; `image_indices` has the row of each of its examples.
     """
 
-    images: Any  # uint8 [N, H, W, 3] with a shape, a dtype and a length, read by `take_images`
+    images: Any  # uint8 [N, H, W, 3], or 1 for grey, with a shape, a dtype and a length, read by `take_images`
     labels: Labels
     offsets: Ints
     user_ids: Ints  # the same in every view: random streams and client state are keyed by it
@@ -148,7 +65,7 @@ class Population:
         columns
             Further entries of each example: a `split`, or labels of another task.
         """
-        users = _as_array("users", users)
+        users = as_array("users", users)
         if users.ndim != 1 or not len(users):
             raise ValueError("a population needs at least one example: give one user for each")
         if not isinstance(labels, SingleLabels | MultiLabels):
@@ -171,9 +88,35 @@ class Population:
         except TypeError as error:
             raise ValueError(f"user ids cannot be sorted ({error}): give all numbers, or all strings") from error
         unsorted = Population(
-            images, labels, _offsets(counts), np.arange(len(names)), np.arange(len(users)), arrays, names
+            images, labels, offsets_of(counts), np.arange(len(names)), np.arange(len(users)), arrays, names
         )
         return unsorted._select(np.argsort(index, kind="stable"))
+
+    @staticmethod
+    def from_dataset(
+        dataset: Any, user: Any, label: Any = None, *, image: Any = None, load: Any = None, **options: Any
+    ) -> Population:
+        """Make a population from a dataset of PyTorch or the Hugging Face hub, a data frame, or a mapping of arrays.
+
+        Parameters
+        ----------
+        user, label, image
+            The name of a column, the position in the items of a dataset, or one entry for each example. By default the
+            image and the label have their usual names and positions. A label is a class or a list of classes.
+        load
+            What is called with an entry of `image` and returns an image: `manyeyes.read_image` for paths.
+        size, channels
+            Pixels per side to which images are resized (by default, all must have one size); 3, for which grey images
+            are repeated, or 1.
+        classes
+            The names of the classes; by default the dataset's own, or those that occur.
+        lazy
+            Whether images are read each time they are used; by default if they take more than 256 MiB.
+        options
+            Further columns: a `split`, or labels of another task.
+        """
+        *arrays, columns = read_dataset(dataset, user, label, image=image, load=load, **options)
+        return Population.from_arrays(*arrays, **columns)
 
     def __len__(self) -> int:
         return len(self.image_indices)
@@ -236,8 +179,13 @@ class Population:
         return cells.reshape(num_users, num_classes)
 
     def pixels(self, examples: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return the images of the examples [B, H, W, 3]."""
+        """Return the images of the examples [B, H, W, C]."""
         return np.asarray(take_images(self.images, self.image_indices[examples]).cpu().numpy())
+
+    def rgb_pixels(self, examples: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return the images of the examples [B, H, W, 3], to be shown."""
+        pixels = self.pixels(examples)
+        return np.broadcast_to(pixels, (*pixels.shape[:3], 3))
 
     def user_name(self, user: int) -> str:
         """Return the name of a user in the source, or else its id."""
@@ -250,7 +198,7 @@ class Population:
         present = counts > 0
         return replace(
             self._select(examples),
-            offsets=_offsets(counts[present]),
+            offsets=offsets_of(counts[present]),
             user_ids=self.user_ids[present],
             user_names=None if self.user_names is None else self.user_names[present],
         )
@@ -303,35 +251,10 @@ def with_caveats(text: str, caveats: Iterable[str]) -> str:
     return f"{text} ({CAVEAT_SEPARATOR.join(caveats)})" if tuple(caveats) else text
 
 
-def _as_ids(values: ArrayLike, name: str) -> Ints:
-    """Return class ids as a one-dimensional int64 array, without a copy if they are one."""
-    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
-        return values
-    array = _as_array(name, values)
-    fix = "give class ids from 0: one per example in SingleLabels, one list per example in MultiLabels.from_lists"
-    if array.ndim != 1:
-        raise ValueError(f"{name} have shape {list(array.shape)}: {fix}")
-    if len(array) and array.dtype.kind not in "iub":
-        raise ValueError(f"{name} are {array.dtype}: {fix}")
-    return array.astype(np.int64)
-
-
-def _offsets(counts: ArrayLike) -> Ints:
-    """Return where each group of a concatenation begins, and its end [N + 1]."""
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
-def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
-    try:
-        return np.asarray(values)
-    except ValueError as error:  # rows of several lengths
-        raise ValueError(f"{name} has rows of several lengths: give one entry for each example") from error
-
-
 def _as_column(name: str, column: ArrayLike | Labels) -> NDArray[Any] | Labels:
     if isinstance(column, SingleLabels | MultiLabels):
         return column
-    array = _as_array(name, column)
+    array = as_array(name, column)
     if array.ndim == 0:
         raise ValueError(f"{name} is one {type(column).__name__}, {column!r}: give one entry for each example")
     return array
@@ -339,5 +262,5 @@ def _as_column(name: str, column: ArrayLike | Labels) -> NDArray[Any] | Labels:
 
 def _check_images(images: Any) -> None:
     dtype, shape = getattr(images, "dtype", type(images).__name__), tuple(getattr(images, "shape", ()))
-    if dtype != np.uint8 or len(shape) != 4 or shape[3] != 3:
-        raise ValueError(f"images are {dtype} {shape}: give a uint8 array [number, height, width, 3]")
+    if dtype != np.uint8 or len(shape) != 4 or shape[3] not in (1, 3):
+        raise ValueError(f"images are {dtype} {shape}: give a uint8 array [number, height, width, 3], or 1 for grey")

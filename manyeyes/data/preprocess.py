@@ -144,8 +144,10 @@ class Preprocess:
         return start, size
 
     def _normalize(self, images_BHWC: Tensor) -> Tensor:
+        channels = images_BHWC.shape[3]  # a grey image has the first value
         mean, std = (
-            _constant(values, images_BHWC.device) for values in (self.mean or DEFAULT_MEAN, self.std or DEFAULT_STD)
+            _constant(values[:channels], images_BHWC.device)
+            for values in (self.mean or DEFAULT_MEAN, self.std or DEFAULT_STD)
         )
         return ((images_BHWC.float() / 255 - mean) / std).permute(0, 3, 1, 2)
 

@@ -100,7 +100,7 @@ class EngineSetup:
 
     @cached_property
     def traits(self) -> ModuleTraits:
-        return self.known_traits or probe(self.model, *self.image_size)
+        return self.known_traits or probe(self.model, *self.image_size, self.population.image_shape[2])
 
     @property
     def precision(self) -> str:

@@ -22,17 +22,20 @@ def layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, layer) for name, layer in module.named_modules() if list(layer.parameters(recurse=False))]
 
 
-def check_fits(module: nn.Module, height: int, width: int, classes: int, evaluated: bool = True) -> None:
-    """Raise ValueError unless the module returns `[N, classes]` logits for `[N, 3, height, width]` images.
+def check_fits(
+    module: nn.Module, height: int, width: int, classes: int, evaluated: bool = True, channels: int = 3
+) -> None:
+    """Raise ValueError unless the module returns `[N, classes]` logits for `[N, channels, height, width]` images.
 
     It is tried in training mode and, if `evaluated`, in evaluation mode. Module and random generators do not change.
     """
     tensors = [*module.named_parameters(), *module.named_buffers()]
     for name, tensor in tensors:
         if is_lazy(tensor):
-            fix = f"call the module once on a batch of images [N, 3, {height}, {width}] before you pass it to train"
+            fix = f"call the module once on a batch of images [N, {channels}, {height}, {width}] before you pass it to train"
             raise ValueError(f"the model's {name} has no shape yet, because its layer is lazy: {fix}")
-    images = trial_images(height, width, tensors[0][1].device if tensors else torch.device("cpu"))[:2]
+    device = tensors[0][1].device if tensors else torch.device("cpu")
+    images = trial_images(height, width, device, channels)[:2]
     for training in (True, False) if evaluated else (True,):
         mode = "training" if training else "evaluation"
         _check_outputs(_outputs(copy.deepcopy(module).train(training), images, mode), mode, len(images), classes)
@@ -119,17 +122,17 @@ class ModuleTraits:
     mutated_buffer: str  # a buffer that changes and is not a norm's; "": none
 
 
-def trial_images(height: int, width: int, device: torch.device) -> Tensor:
+def trial_images(height: int, width: int, device: torch.device, channels: int = 3) -> Tensor:
     """Return three images to try a model on, always the same; no global generator is used."""
-    images = torch.rand(3, 3, height, width, generator=torch.Generator().manual_seed(0)).to(device)
+    images = torch.rand(3, channels, height, width, generator=torch.Generator().manual_seed(0)).to(device)
     return images * torch.arange(1, 4, device=device)[:, None, None, None] - 1
 
 
 @torch.no_grad()
-def probe(model: FlatModel, height: int, width: int) -> ModuleTraits:
+def probe(model: FlatModel, height: int, width: int, channels: int = 3) -> ModuleTraits:
     """Return the traits of a module for images of this size; the module itself does not change."""
     trial, weights = FlatModel(copy.deepcopy(model.module).train()), model.read()
-    images = trial.to_memory_format(trial_images(height, width, weights.device))
+    images = trial.to_memory_format(trial_images(height, width, weights.device, channels))
 
     def outputs_and_statistics(num_images: int) -> tuple[Tensor, Tensor]:
         """Return the outputs for the first images, and the statistics of the norms afterwards."""

@@ -110,7 +110,7 @@ def _sample(population: Population, label: int, rng: np.random.Generator) -> tup
 
 def _cumulative_histograms(population: Population, examples: Ints) -> NDArray[np.float32]:
     """Return the cumulative histogram of each image's red, green and blue [N, 3 * 256]."""
-    pixels_NPC = population.pixels(examples).reshape(len(examples), -1, 3)
+    pixels_NPC = population.rgb_pixels(examples).reshape(len(examples), -1, 3)
     counts = [[np.bincount(pixels_PC[:, c], minlength=256) for c in range(3)] for pixels_PC in pixels_NPC]
     return (np.cumsum(counts, axis=2) / pixels_NPC.shape[1]).astype(np.float32).reshape(len(examples), -1)
 

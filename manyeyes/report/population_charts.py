@@ -154,7 +154,7 @@ def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
             name = population.user_name(user)
             images = [
                 _thumbnail(pixels, f"{_label_names(population, example)} by user {name}")
-                for example, pixels in zip(sample, population.pixels(sample), strict=True)
+                for example, pixels in zip(sample, population.rgb_pixels(sample), strict=True)
             ]
             content.append(ImageStrip(f"User {name}, {amount}: {len(sample)} of {len(examples):,} shown", images))
     return content

@@ -47,7 +47,7 @@ def example_images(population: Population, examples: Ints, outputs_NC: NDArray[A
                 "predicted": population.classes[predicted],
                 "probability": round(float(scores_NC[n, predicted]), 3),
                 "is_correct": bool(has_NC[n, c]),
-                **_thumbnail(population.pixels(examples[n : n + 1])[0]),
+                **_thumbnail(population.rgb_pixels(examples[n : n + 1])[0]),
             }
         )
     return {"images": images}

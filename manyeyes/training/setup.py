@@ -110,7 +110,7 @@ def make_setup(
 ) -> TrainingSetup:
     """Check a run, and put together what it works with: images where they are needed, the engine and the evaluators."""
     splits = make_splits(population, test, algorithm, config)
-    height, width, _ = splits.train.image_shape
+    height, width, channels = splits.train.image_shape
     num_classes, model_seed = len(splits.train.classes), derive_key(config.seed, "weights") % 2**63
     algorithm.validate(splits.train)
     algorithm = resolve_schedules(algorithm, config.rounds)
@@ -127,9 +127,9 @@ def make_setup(
     preprocess.check(height, width)
     image_size, num_uniforms = preprocess.shape(height, width), preprocess.num_uniforms
     module = make_module(model, num_classes, preprocess.crop or height, model_seed).to(device)
-    check_fits(module, *image_size, num_classes, evaluated=splits.test is not None)
+    check_fits(module, *image_size, num_classes, evaluated=splits.test is not None, channels=channels)
     flat_model = FlatModel(with_seeded_dropout(module))
-    traits = probe(flat_model, *image_size)
+    traits = probe(flat_model, *image_size, channels)
     if traits.mutated_buffer or not traits.trains_on_one:
         check_traits(traits, algorithm, splits, image_size)
 

@@ -159,7 +159,7 @@ IMAGES, LABELS = np.zeros((2, 4, 4, 3), np.uint8), SingleLabels(np.zeros(2, np.i
         (IMAGES[:1], LABELS, [0, 1], "images has 1 entries"),
         (IMAGES, LABELS.take(np.arange(1)), [0, 1], "labels has 1 entries"),
         (IMAGES.astype(np.float32), LABELS, [0, 1], "float32"),
-        (IMAGES[..., :1], LABELS, [0, 1], r"\(2, 4, 4, 1\)"),
+        (IMAGES[..., :2], LABELS, [0, 1], r"\(2, 4, 4, 2\)"),
         (list(IMAGES), LABELS, [0, 1], r"images are list \(\): give a uint8 array"),
         (IMAGES, [0, 1], [0, 1], r"labels are of type list: give SingleLabels"),
         (IMAGES, LABELS, [[0], [0, 1]], "users has rows of several lengths"),

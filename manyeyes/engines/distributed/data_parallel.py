@@ -63,8 +63,8 @@ class ClientGroup:
 class GroupCache:
     """Process groups, each made when it is first needed, and what it costs to train in one."""
 
-    def __init__(self, model: FlatModel, image_size: tuple[int, int]) -> None:
-        self.model, self.image_size = model, image_size
+    def __init__(self, model: FlatModel, image_size: tuple[int, int], channels: int = 3) -> None:
+        self.model, self.image_size, self.channels = model, image_size, channels
         self._groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         atexit.register(self._groups.clear)  # a group whose threads outlive the interpreter crashes the process
 
@@ -73,11 +73,11 @@ class GroupCache:
         """The cost of an all-reduce of the gradient, in images; infinite where a batch cannot be split."""
         model = self.model
         has_dropout = any(isinstance(layer, SeededDropout) for layer in model.module.modules())
-        traits = probe(model, *self.image_size)
+        traits = probe(model, *self.image_size, self.channels)
         if traits.mixes_batch or traits.uses_rng or has_dropout:
             return math.inf
         weights = model.read()
-        image = torch.zeros(1, 3, *self.image_size, device=weights.device)
+        image = torch.zeros(1, self.channels, *self.image_size, device=weights.device)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(weights[: model.num_trainable], weights[model.num_trainable :], image)
         image_seconds = FLOPS_FACTOR * max(counter.get_total_flops(), 1) * SECONDS_PER_FLOP

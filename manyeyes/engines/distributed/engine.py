@@ -34,7 +34,8 @@ class DistributedEngine(EngineBase):
         self.plans_ahead = engine.plans_ahead
         engine.on_device_busy = lambda: self.on_device_busy()
         # of the model as it was given: groups must be the same on all processes, whichever layers each replaced
-        self._groups = GroupCache(setup.model, setup.image_size) if engine.splits_clients else None
+        channels = setup.population.image_shape[2]
+        self._groups = GroupCache(setup.model, setup.image_size, channels) if engine.splits_clients else None
 
     def prefetch(self, plan: RoundPlan) -> None:
         unsplit = self._assign(plan, math.inf).unsplit[self.dist.rank]  # where no client is trained by several ranks
