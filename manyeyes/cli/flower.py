@@ -1,9 +1,10 @@
 """`manyeyes flower`: write a Flower app with a run's settings, stores to try it with, and keys for its connections."""
 
 import shlex
-from argparse import Namespace
+from argparse import BooleanOptionalAction, Namespace
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from manyeyes.cli.parser import Parser
 from manyeyes.config.build import build_population, privacy_notes
@@ -34,7 +35,10 @@ def _parser() -> Parser:
     init.add_argument("app", type=Path, help="the folder of the app")
     for field in OPTIONS:
         flag, help = "--" + field.name.replace("_", "-"), f"{field.metadata['help']} (%(default)s)"
-        init.add_argument(flag, dest=field.name, type=type(field.default), default=field.default, help=help)
+        kind: dict[str, Any] = {"type": type(field.default)}
+        if isinstance(field.default, bool):
+            kind = {"action": BooleanOptionalAction}
+        init.add_argument(flag, dest=field.name, default=field.default, help=help, **kind)
     help, example = "write a store for each user of a population, to try a federation", "manyeyes flower split nodes"
     stores = actions.add_parser("split", help=help, example=example)
     stores.usage = "%(prog)s FOLDER [SETTING=VALUE ...] [--users N]"

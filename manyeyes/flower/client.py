@@ -161,7 +161,7 @@ def store_path(context: Context, config: FederationConfig) -> Path:
     return stores[index]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _load_client(path: Path, settings: str) -> ClientContext:
     spec = parse_settings(settings)
     if spec.config.engine.threads:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from manyeyes.components.bounded_mean import (
@@ -43,31 +42,29 @@ class Bounds:
 
 def bound_updates(updates_KP: Tensor, ids: Sequence[int], config: FederationConfig) -> Bounds:
     """Return how the updates of these clients are bounded by the others: by their norms and directions."""
-    is_opposed_K = is_opposed(updates_KP) if config.opposed_norm_ratio else np.zeros(len(ids), bool)
-    reject_ratio = config.reject_norm_ratio or np.inf
-    return bound_norms(updates_KP, ids, config, "update", reject_ratio, is_opposed_K)
+    bounds = bound_norms(updates_KP, ids, config, "update", config.reject_norm_ratio or np.inf)
+    if not config.reject_opposed:
+        return bounds
+    opposed = {ids[k]: "its update points against most others" for k in np.flatnonzero(is_opposed(updates_KP)).tolist()}
+    return Bounds(
+        scales={**bounds.scales, **dict.fromkeys(opposed, 0.0)},
+        clipped={id: reason for id, reason in bounds.clipped.items() if id not in opposed},
+        left_out=join_reasons(bounds.left_out, opposed),
+    )
 
 
 def bound_norms(
-    vectors_KP: Tensor,
-    ids: Sequence[int],
-    config: FederationConfig,
-    name: str,
-    reject_ratio: float = np.inf,
-    is_opposed_K: ArrayLike = False,
+    vectors_KP: Tensor, ids: Sequence[int], config: FederationConfig, name: str, reject_ratio: float = np.inf
 ) -> Bounds:
     """Return how what clients sent under a name is bounded by the median of its norms."""
     norm_K = l2_norms(vectors_KP).double().cpu().numpy()
-    max_ratio_K = np.full(len(ids), config.max_norm_ratio or np.inf)
-    max_ratio_K = np.where(is_opposed_K, np.minimum(max_ratio_K, config.opposed_norm_ratio), max_ratio_K)
-    scale_K = norm_scales(norm_K, max_ratio_K, reject_ratio)
+    scale_K = norm_scales(norm_K, config.max_norm_ratio or np.inf, reject_ratio)
     scales, clipped, left_out = dict[int, float](), dict[int, str](), dict[int, str]()
     for k in np.flatnonzero(scale_K != 1).tolist():
         text = f"its {name} has {norm_K[k] / max(lower_median(norm_K), TINY_NORM):.3g} times the median norm"
-        text += " and points against most others" if np.broadcast_to(is_opposed_K, len(ids))[k] else ""
         scales[ids[k]] = float(scale_K[k])
         if scale_K[k]:
-            clipped[ids[k]] = f"{text}: it counts as {max_ratio_K[k]:g} times"
+            clipped[ids[k]] = f"{text}: it counts as {config.max_norm_ratio:g} times"
         else:
             left_out[ids[k]] = f"{text}, and reject_norm_ratio is {reject_ratio:g}"
     return Bounds(scales, clipped, left_out)
@@ -115,15 +112,15 @@ def describe_protection(algorithm: Algorithm, config: FederationConfig) -> str:
     if algorithm.privacy is not None:
         return "protection: privacy clips every update to the same norm, and all clients have the same weight"
     clipped, rejected = config.max_norm_ratio, config.reject_norm_ratio
-    opposed, weight = config.opposed_norm_ratio, config.max_weight_ratio
+    opposed, weight = config.reject_opposed, config.max_weight_ratio
     parts = [
         (clipped, f"an update is clipped to {clipped:g} times the median norm of its round (max_norm_ratio)"),
         (rejected, f"left out above {rejected:g} times (reject_norm_ratio)"),
-        (opposed, f"clipped to {opposed:g} times if it points against most others (opposed_norm_ratio)"),
+        (opposed, "left out if it points against most others (reject_opposed)"),
         (weight, f"a client's weight is at most {weight:g} equal shares (max_weight_ratio)"),
     ]
-    settings = "max_norm_ratio, reject_norm_ratio, opposed_norm_ratio and max_weight_ratio"
-    text = ", ".join(part for value, part in parts if value) or f"none: {settings} are 0"
+    settings = "max_norm_ratio, reject_norm_ratio and max_weight_ratio are 0, and reject_opposed is false"
+    text = ", ".join(part for value, part in parts if value) or f"none: {settings}"
     cohort_size = getattr(algorithm.sampler, "cohort_size", MIN_CLIENTS_FOR_MEDIAN)
     if (clipped or rejected or opposed) and cohort_size < MIN_CLIENTS_FOR_MEDIAN:
         text += f"; comparing updates needs cohorts of {MIN_CLIENTS_FOR_MEDIAN} clients"

@@ -78,7 +78,7 @@ FAST_CASES = ("fedavg", "central privacy")
 UNPROTECTED: dict[str, Any] = {
     "max_norm_ratio": 0,
     "reject_norm_ratio": 0,
-    "opposed_norm_ratio": 0,
+    "reject_opposed": False,
     "max_weight_ratio": 0,
 }
 

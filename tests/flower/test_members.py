@@ -114,6 +114,19 @@ def test_an_impostor_does_not_replace_a_connected_client(
     assert registry.connected() == {1: 11, 2: 12, 0: 13}  # names alone cannot tell them apart: authenticate nodes
 
 
+def test_a_client_that_returns_with_another_number_of_images_is_named_and_not_connected(
+    make_grid: MakeGrid, config: FederationConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = make_grid(config)
+    registry = ClientRegistry(grid, config, needs_class_counts=False)
+    registry.wait_for_clients(4)
+    grid.nodes[99] = grid.nodes.pop(12)
+    grid.nodes[99].change = report(num_examples=45)
+    assert registry.connected() == {0: 10, 1: 11, 3: 13}
+    reason = "2: its data has changed since the start of the run: it reports 45 images, and reported 9 before"
+    assert reason in capsys.readouterr().err
+
+
 def test_a_client_that_joins_after_the_start_is_named_and_not_in_the_run(
     make_grid: MakeGrid, config: FederationConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
