@@ -14,7 +14,16 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, StringNode
 
 from manyeyes.config.errors import check_settings, format_error, is_config_error
-from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, dict_node, user_choices
+from manyeyes.config.groups import (
+    GROUPS,
+    PREPROCESS_OPTIONS,
+    RUN_OPTIONS,
+    Group,
+    boolean_settings,
+    dict_node,
+    user_choices,
+)
+from manyeyes.core.registry import format_value
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -63,8 +72,11 @@ def prepare_overrides(overrides: Sequence[str]) -> list[str]:
     """Store the components that overrides choose by import path; return the overrides with names that Hydra can read."""
     store_groups()
     for override in overrides:
+        name, _, value = override.partition("=")
         if TOO_MANY_DIGITS.search(override):
-            raise ValueError(f"{override.partition('=')[0]} has a number of more than 1000 digits: give a smaller one.")
+            raise ValueError(f"{name} has a number of more than 1000 digits: give a smaller one.")
+        if INTEGER.fullmatch(value) and value not in ("0", "1") and name in boolean_settings():  # else taken for true
+            raise ValueError(f"{name} is {format_value(value)}: it must be true or false.")
     return [_store_user_choices(override) for override in overrides]
 
 
@@ -92,6 +104,7 @@ def _store_choice(group: Group, name: str, choice: str) -> None:
 
 
 TOO_MANY_DIGITS = re.compile(r"\d{1000}")  # Python reads and prints up to 4300
+INTEGER = re.compile(r"[+-]?\d[\d_]*")
 PATH_SETTINGS = ("folder", "resume", "data.path")
 UNQUOTED = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")  # what Hydra reads without quotes
 

@@ -6,6 +6,7 @@ Nothing is declared here: choices are what the registry holds, and options are w
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -101,22 +102,34 @@ def list_key(choice: str) -> str:
 
 def setting_names(overrides: Iterable[str] = ()) -> Iterator[str]:
     """Yield the full name of every setting of every built-in choice, and of what overrides choose by import path."""
-    yield from (*(option.name for option in RUN_OPTIONS), "preprocess", *GROUPS)
-    yield from option_names(PREPROCESS_OPTIONS, "preprocess")
+    yield from ("preprocess", *GROUPS)
+    yield from (name for name, _ in setting_options(overrides))
+
+
+def setting_options(overrides: Iterable[str] = ()) -> Iterator[tuple[str, Option]]:
+    """Yield the full name and the option of every setting that is not a group."""
+    yield from ((option.name, option) for option in RUN_OPTIONS)
+    yield from with_full_names(PREPROCESS_OPTIONS, "preprocess")
     choices = [(group, choice) for group in GROUPS.values() for choice in group.choices()]
     for override in overrides:
         name, _, value = override.partition("=")
         if chosen_group := GROUPS.get(name.lstrip("+")):
             choices += ((chosen_group, import_path) for import_path in user_choices(chosen_group).findall(value))
     for group, choice in choices:
-        yield from option_names(group.options(choice), group.prefix(choice))
+        yield from with_full_names(group.options(choice), group.prefix(choice))
 
 
-def option_names(options: Iterable[Option], prefix: str) -> Iterator[str]:
-    """Yield the full names of options, those of nested components too."""
+def with_full_names(options: Iterable[Option], prefix: str) -> Iterator[tuple[str, Option]]:
+    """Yield the full name of each option, and those of nested components too."""
     for option in options:
-        yield f"{prefix}.{option.name}"
-        yield from option_names(nested_options(option), f"{prefix}.{option.name}")
+        yield f"{prefix}.{option.name}", option
+        yield from with_full_names(nested_options(option), f"{prefix}.{option.name}")
+
+
+@cache  # the built-in choices do not change
+def boolean_settings() -> frozenset[str]:
+    """Return the full names of the settings that are true or false."""
+    return frozenset(name for name, option in setting_options() if _kind(option)[0] is bool)
 
 
 SCALARS: dict[Any, type[Any]] = {int: IntegerNode, float: FloatNode, bool: BooleanNode, str: StringNode}

@@ -2,9 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 from typing import Any
 
@@ -19,6 +18,7 @@ from manyeyes.dashboard.auth import AuthMiddleware
 from manyeyes.dashboard.curves import AXES, CurveCache
 from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.live_run import LiveRun
+from manyeyes.dashboard.report_process import make_report
 from manyeyes.dashboard.settings import safe_text
 from manyeyes.io.tail import read_small_file
 from manyeyes.report.chart import short_numbers
@@ -64,7 +64,7 @@ class Dashboard:
     index: RunIndex
     folder: str
     curve_cache: CurveCache = field(default_factory=CurveCache)
-    # A slow report delays no other; there are few at a time, because each takes memory.
+    # Each report has a process of its own, so that a slow one delays no other; few at a time, because each takes memory.
     report_slots: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(MAX_REPORTS))
 
     def runs(self, request: Request) -> Response:
@@ -96,7 +96,7 @@ class Dashboard:
             return PlainTextResponse(UNKNOWN_RUN, 404)
         try:
             with self.report_slots:
-                page = report_page([run.path for run in runs], request.query_params.getlist("color"))
+                page = make_report([run.path for run in runs], request.query_params.getlist("color"))
         except (ValueError, OSError) as error:
             return PlainTextResponse(f"The report cannot be made: {error}\n", 422)
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
@@ -106,21 +106,6 @@ class Dashboard:
         ids = list(dict.fromkeys(request.query_params.getlist("run")))[:MAX_REQUESTED]
         runs = [self.index.runs[run_id] for run_id in ids if run_id in self.index.runs]
         return [run for run in runs if os.path.realpath(run.path) == run.path]
-
-
-def report_page(folders: list[str], colors: Sequence[str] = ()) -> str:
-    """Return the page of `manyeyes report`, with the colors that runs have on the dashboard; a link in a folder is an error, as it could lead anywhere."""
-    from manyeyes.report.report import html, sections  # slow to import
-    from manyeyes.training.run_record import find_runs
-
-    for folder in folders:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if not entry.is_dir(follow_symlinks=False) and not entry.is_file(follow_symlinks=False):
-                    raise ValueError(f"{safe_text(entry.name)} is not a regular file: remove it from the run folder.")
-    known = [int(color) if color.isdecimal() and len(color) < 4 else None for color in colors]
-    runs = [replace(run, color=color) for run, color in zip_longest(find_runs(folders), known[: len(folders)])]
-    return html(runs, "", sections(runs))
 
 
 def _file(media_type: str, text: str) -> Callable[[Request], Response]:

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.context import BaseContext, SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +31,12 @@ class CleanSpawnContext(SpawnContext):
     """
 
     Process = CleanSpawnProcess
+
+
+def brief_context() -> BaseContext:
+    """Return how to start a process for a single call without PyTorch: forked in milliseconds, where that is safe."""
+    can_fork = "fork" in get_all_start_methods() and sys.platform != "darwin"
+    return get_context("fork") if can_fork else CleanSpawnContext()
 
 
 def process_pool(

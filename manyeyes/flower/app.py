@@ -12,6 +12,7 @@ from manyeyes.components.bounded_mean import CLIP_HELP, OPPOSED_HELP, REJECT_HEL
 from manyeyes.core.registry import check_options, option, suggestion
 from manyeyes.io.files import write_text
 
+MAX_EXAMPLES = 2**24  # of a client: an index in memory has an entry for each
 PYPROJECT = """[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
@@ -55,7 +56,9 @@ class FederationConfig:
     min_clients: int = option(1, "valid replies that a round needs", minimum=1)
     max_retries: int = option(2, "how often a round with fewer replies asks the missing clients again", minimum=0)
     retry_delay: float = option(5.0, "seconds before it asks them again", minimum=0)
-    max_examples: int = option(100_000, "a client that reports more images is rejected", minimum=1)
+    max_examples: int = option(
+        100_000, "a client that reports more images is rejected", minimum=1, maximum=MAX_EXAMPLES
+    )
     max_update_norm: float = option(1e6, "an update of a larger norm is rejected", above=0)
     max_norm_ratio: float = option(2.0, f"{CLIP_HELP}; 0: none is", minimum=0)
     reject_norm_ratio: float = option(8.0, f"{REJECT_HELP}; 0: none is", minimum=0)

@@ -14,7 +14,8 @@ from flwr.app import RecordDict
 
 from manyeyes.core.algorithm import Doubles
 from manyeyes.core.population import Labels, MultiLabels, Population, SingleLabels
-from manyeyes.flower.app import FederationConfig
+from manyeyes.core.registry import check_options, option
+from manyeyes.flower.app import MAX_EXAMPLES, FederationConfig
 from manyeyes.flower.messages import InvalidReply, parse_config
 from manyeyes.flower.protection import max_counted
 
@@ -31,8 +32,8 @@ class DataFormat:
 
     classes: tuple[str, ...]
     multi: bool  # several labels per image
-    height: int
-    width: int
+    height: int = option(minimum=1, maximum=MAX_IMAGE_SIDE)
+    width: int = option(minimum=1, maximum=MAX_IMAGE_SIDE)
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Member:
     """A client of the run; random draws depend on `client_id`."""
 
     name: str
-    client_id: int  # a client reports its user id in the population that its store was split from, or -1
-    num_examples: int
-    num_test_examples: int
+    client_id: int = option(maximum=MAX_USER_ID - 1)  # a client reports its user id in the population, or -1
+    num_examples: int = option(minimum=0, maximum=MAX_EXAMPLES)
+    num_test_examples: int = option(minimum=0, maximum=MAX_EXAMPLES)
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,14 @@ class Members:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Members:
-        """Return the members that a run folder describes, by `asdict`."""
-        data = content["data"] | {"classes": tuple(content["data"]["classes"])}
-        members = tuple(Member(**member) for member in content["all"])
-        return Members(members, DataFormat(**data), tuple(content["target_distribution"]))
+        """Return the members that a run folder describes, by `asdict`; wrong values raise KeyError, TypeError or ValueError."""
+        data = DataFormat(**content["data"] | {"classes": tuple(content["data"]["classes"])})
+        members = Members(tuple(Member(**m) for m in content["all"]), data, tuple(content["target_distribution"]))
+        for checked in (members, data, *members.all):
+            check_options(checked, "members")
+        if not members.all or len(members.by_id) < len(members.all):
+            raise ValueError("two members have the same client id, or there are none")
+        return members
 
 
 def read_client_info(content: RecordDict, config: FederationConfig, needs_class_counts: bool) -> ClientInfo:

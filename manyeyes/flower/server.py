@@ -101,9 +101,10 @@ def _gather_members(registry: ClientRegistry, spec: TrainingSpec, folder: Path) 
         return registry.wait_for_clients(registry.config.num_clients or cohort_size)
     if (folder / CONFIG_FILE).exists():
         check_text(folder, CONFIG_FILE, (folder / CONFIG_FILE).read_bytes())
+    settings = read_config(folder)
     try:
-        registry.members = Members.from_dict(read_config(folder)["federation"]["members"])
-    except (KeyError, TypeError):
+        registry.members = Members.from_dict(settings["federation"]["members"])
+    except (KeyError, TypeError, ValueError):
         raise ValueError(f"{folder} has no federated run of this version: set resume to the folder of one.") from None
 
 

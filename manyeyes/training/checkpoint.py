@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.state import ServerState
+from manyeyes.io.tensors import METADATA_KEY as FILE_METADATA_KEY
 from manyeyes.io.tensors import read_tensors, write_tensors
 
 VERSION = 5
@@ -87,6 +88,13 @@ def load(path: Path, device: torch.device) -> Checkpoint:
     }
     clients, metrics_bytes, metrics_crc = tensors["clients"], metadata["metrics_bytes"], metadata.get("metrics_crc")
     return Checkpoint(state, clients, metrics_bytes, metadata["fingerprint"], callbacks, metrics_crc)
+
+
+def read_round(path: Path) -> int:
+    """Return the round of a checkpoint, without its tensors; a damaged one raises OSError, ValueError, KeyError or TypeError."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return int(json.loads(header[FILE_METADATA_KEY][METADATA_KEY])["round"])
 
 
 def _is_valid(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:

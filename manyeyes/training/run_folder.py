@@ -57,7 +57,7 @@ class RunFolder:
                 stack.enter_context(owner_only())
                 self._lock = stack.enter_context(acquire_lock(self.path, self.path / run_files.LOCK_FILE))
             except OSError as error:
-                raise ValueError(f"The run folder {self.path} cannot be created: {error.strerror}.") from error
+                raise self._folder_error(error) from error
             self._stack = stack.pop_all()
         return self
 
@@ -104,6 +104,14 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         write_checked_text(self.path, name, text)
+
+    def _folder_error(self, error: OSError) -> ValueError:
+        """Return an error of the folder that also says what is saved, if it has a checkpoint."""
+        with suppress(ValueError, OSError, KeyError, TypeError):
+            self.saved_round = checkpoints.read_round(self.checkpoint)
+        if self.saved_round is None:
+            return ValueError(f"The run folder {self.path} cannot be created: {error.strerror}.")
+        return ValueError(f"The run folder {self.path} cannot be written: {self._file_error(error).strerror}.")
 
     def _file_error(self, error: OSError) -> OSError:
         """Return an error of a file that also says what of the run is saved and how to go on."""

@@ -213,6 +213,11 @@ def test_released_users_are_those_of_the_csv_and_images_that_it_leaves_out_are_l
     assert set(manifest.split[2:]) == {"test"}
 
 
+def test_splits_that_the_partition_does_not_use_are_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"'split\.csv' are not used by partition=dirichlet: set partition=released"):
+        cifar.read_manifest(folder.parent, splits=Path("split.csv"))
+
+
 @pytest.mark.parametrize("task", ["fine", "coarse"])
 def test_the_chosen_labels_of_cifar_100_come_first(copy_edition: CopyEdition, tmp_path: Path, task: str) -> None:
     copy_edition("cifar-100-python", tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from manyeyes.core.population import Population
+from manyeyes.data.store import hdf5
 from manyeyes.data.store.hdf5 import Hdf5Images, open_hdf5
 
 COARSE = {"animal": 0, "food": 1, "plant": 2}
@@ -182,6 +184,18 @@ def test_a_missing_an_invalid_and_a_truncated_file_are_refused(tmp_path: Path) -
     (tmp_path / "cut.h5").write_bytes(data[: len(data) * 2 // 3])
     with pytest.raises(ValueError, match=r"cut\.h5 is truncated at \d+ bytes"):
         open_hdf5(tmp_path / "cut.h5")
+
+
+@pytest.mark.parametrize("write", [write_pfl, write_ml_flair])
+def test_a_file_that_the_library_never_finishes_to_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Path]
+) -> None:
+    data = bytearray(write(tmp_path / "loop.h5").read_bytes())
+    data[data.index(b"GCOL") + 8] = 127  # of the size of the heap that has the label mapping or counter
+    (tmp_path / "loop.h5").write_bytes(data)
+    monkeypatch.setattr(hdf5, "MAX_SILENT_SECONDS", 0.5)
+    with pytest.raises(ValueError, match=r"loop\.h5 cannot be read \(no answer for 0\.5 s\): copy or make it again"):
+        open_hdf5(tmp_path / "loop.h5")
 
 
 def test_a_file_of_another_layout_is_refused_with_its_content(tmp_path: Path) -> None:

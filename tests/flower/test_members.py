@@ -154,3 +154,23 @@ def test_client_ids_are_the_user_ids_of_the_whole_population_or_else_follow_the_
     assert Members.from_dict(asdict(members)) == members
     assert members.population().num_examples.tolist() == [5, 3]
     assert members.population(test=True).num_examples.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"all": []},
+        {"all": [{"name": "ann", "client_id": 0, "num_examples": {}, "num_test_examples": 0}]},
+        {"all": [{"name": "ann", "client_id": "0", "num_examples": 1, "num_test_examples": 0}]},
+        {"all": [{"name": ["ann"], "client_id": 0, "num_examples": 1, "num_test_examples": 0}]},
+        {"all": [{"name": "ann", "client_id": 0, "num_examples": 2**53, "num_test_examples": 0}]},
+        {"all": [{"name": name, "client_id": 0, "num_examples": 1, "num_test_examples": 0} for name in "ab"]},
+        {"data": {"classes": ["red"], "multi": False, "height": -1, "width": 8}},
+        {"target_distribution": 5},
+    ],
+)
+def test_a_damaged_list_of_members_is_refused(change: dict[str, Any]) -> None:
+    content = asdict(Members((Member("ann", 0, 1, 0),), DATA))
+    assert Members.from_dict(content).by_id[0].name == "ann"
+    with pytest.raises((TypeError, ValueError)):
+        Members.from_dict(content | change)

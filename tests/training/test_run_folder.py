@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import yaml
 from manyeyes.algorithms import ditto
 from manyeyes.core.population import Population
 from manyeyes.core.state import ClientState, DivergenceError, ServerState
-from manyeyes.training import checkpoint
+from manyeyes.training import checkpoint, run_folder
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder, RunFolder, read_events, unused_path
@@ -93,6 +94,25 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"run folder .*file/run cannot be created: Not a directory\.$"):
         RunFolder(tmp_path / "file" / "run").__enter__()
+
+
+def test_a_full_disk_when_a_run_is_continued_says_what_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = ServerState(7, torch.zeros(3), {}, None)
+    checkpoint.save(
+        tmp_path / "checkpoint.safetensors",
+        checkpoint.Checkpoint(state, torch.zeros(0, 4, dtype=torch.int64), 0, "run"),
+    )
+
+    def fail(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / ".lock"))
+
+    monkeypatch.setattr(run_folder, "acquire_lock", fail)
+    with pytest.raises(
+        ValueError, match=r"cannot be written: No space .* saved up to round 7: free about 1 MB and con"
+    ):
+        RunFolder(tmp_path).__enter__()
 
 
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "model.safetensors"])

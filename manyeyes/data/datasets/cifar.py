@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from manyeyes.core.registry import format_value
 from manyeyes.core.rng import make_rng
 from manyeyes.data import partition as partitions
 from manyeyes.data.datasets.cifar_files import EDITIONS, SIDE, find, read
@@ -33,6 +34,9 @@ def read_manifest(
     check_choice("classes of CIFAR", classes, (10, 100))
     check_choice("partition", partition, ("dirichlet", "released", "classes", "iid"))
     check_choice("task of CIFAR-100", task, ("fine", "coarse"))
+    if splits is not None and partition != "released":
+        unused = f"splits={format_value(str(splits))} are not used by partition={partition}"
+        raise ValueError(f"{unused}: set partition=released")
     files = find(Path(raw), classes)
     images, labels, num_train = read(files)
     first_task = task if classes == 100 else "class"

@@ -1,4 +1,7 @@
-"""FLAIR as preprocessed by others: the HDF5 files of pfl-research and ml-flair, read in place."""
+"""FLAIR as preprocessed by others: the HDF5 files of pfl-research and ml-flair, read in place.
+
+The structure of a file is read in another process: a changed byte can make the HDF5 library loop for ever, or crash.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -13,12 +16,15 @@ from h5py import h5d, h5g, h5s
 from numpy.typing import NDArray
 
 from manyeyes.core.population import SYNTHETIC, Ints, MultiLabels, Population
+from manyeyes.data.clean_spawn import brief_context
 from manyeyes.data.datasets.flair import SPLITS, TASKS
 from manyeyes.data.manifest import is_marked_synthetic
+from manyeyes.io.child_process import SignOfLife, call_in_process
 from manyeyes.io.parsing import named_if_damaged, parse_json
 from manyeyes.io.portable import pread, preadv
 
 MAX_COMPRESSION = 2000  # of gzip, at most 1032
+MAX_SILENT_SECONDS = 30.0  # of one user, or of the names of all
 Values = list[NDArray[Any]]  # one array for each user
 
 
@@ -73,10 +79,13 @@ def open_hdf5(path: Path, task: str = "coarse") -> Population:
     if task not in TASKS:
         raise ValueError(f"FLAIR has no task {task!r}: choose {' or '.join(TASKS)}")
     with named_if_damaged(path, "copy or make it again"):
-        return _read_population(path, task)
+        population: Population = call_in_process(brief_context(), MAX_SILENT_SECONDS, _read_population, path, task)
+    if repeated := len(population.images.groups) - len(set(population.user_ids)):
+        warnings.warn(f"{repeated} users of {path} are in two splits", stacklevel=2)
+    return population
 
 
-def _read_population(path: Path, task: str) -> Population:
+def _read_population(path: Path, task: str, sign_of_life: SignOfLife) -> Population:
     with _open_file(path) as file:
         classes, is_pfl = _read_classes(file, TASKS[task].removesuffix("s"))
         members = {split: list(h5g.open(file.id, split.encode())) for split in SPLITS if split in file}
@@ -84,10 +93,9 @@ def _read_population(path: Path, task: str) -> Population:
         if not users:
             raise ValueError(f"{path} has no users below /train, /val or /test: give a file of FLAIR")
         datasets = (f"{TASKS[task]}_row", f"{TASKS[task]}_col") if is_pfl else (TASKS[task],)
-        images, (ids, *labels) = _read_users(file, ["/".join(user) for user in users], ("image_ids", *datasets))
+        groups = ["/".join(user) for user in users]
+        images, (ids, *labels) = _read_users(file, groups, ("image_ids", *datasets), sign_of_life)
     names, user_index = np.unique([user for _, user in users], return_inverse=True)
-    if len(names) < len(users):
-        warnings.warn(f"{len(users) - len(names)} users of {path} are in two splits", stacklevel=2)
     counts = np.diff(images.starts)
     columns: dict[str, Any] = {
         task: (_from_coordinates if is_pfl else _from_names)(images, classes, *labels),
@@ -134,7 +142,9 @@ def _read_json(member: h5py.Dataset) -> Any:
     return parse_json(member[()])
 
 
-def _read_users(file: h5py.File, groups: Sequence[str], names: Sequence[str]) -> tuple[Hdf5Images, list[Values]]:
+def _read_users(
+    file: h5py.File, groups: Sequence[str], names: Sequence[str], sign_of_life: SignOfLife
+) -> tuple[Hdf5Images, list[Values]]:
     """Return the images of all groups and their datasets of these names, in one pass over the file."""
     path = Path(file.filename).absolute()
     counts, offsets = np.zeros((2, len(groups)), np.int64)
@@ -142,6 +152,7 @@ def _read_users(file: h5py.File, groups: Sequence[str], names: Sequence[str]) ->
     size: tuple[int, ...] = ()
     with path.open("rb", buffering=0) as raw:
         for user, group in enumerate(groups):
+            sign_of_life()
             images = _find(file, group, "images")
             size = size or images.shape[1:]
             if images.dtype != np.uint8 or images.shape[1:] != size or len(size) != 3 or size[2] != 3:
