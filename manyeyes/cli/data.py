@@ -43,7 +43,7 @@ def _parser() -> Parser:
                 name,
                 help=source.description,
                 description=source.description,
-                example=f"manyeyes data prepare {name} --raw raw/{name}",
+                example=f"manyeyes data prepare {name} " + ("ylecun/mnist" if source.on_hub else f"--raw raw/{name}"),
             ),
             name,
         )
@@ -71,7 +71,10 @@ def _parser() -> Parser:
 
 def _add_dataset_arguments(parser: Parser, name: str) -> None:
     source = DATASETS[name]
-    parser.add_argument("--raw", type=Path, required=True, help="the folder of the raw files, or their one file")
+    if source.on_hub:
+        parser.add_argument("raw", type=Path, metavar="NAME_OR_FOLDER", help="name on the hub, or a folder or file")
+    else:
+        parser.add_argument("--raw", type=Path, required=True, help="the folder of the raw files, or their one file")
     parser.add_argument("--out", type=Path, help=f"the prepared dataset (data/{name})")
     default_size = source.size or "that of the images"
     parser.add_argument("--size", type=int, default=source.size, help=f"pixels per side ({default_size})")
@@ -104,7 +107,7 @@ def _prepare(args: Namespace) -> int:
             f"preparing {args.name}", shows_progress() and not sys.stderr.isatty()
         ):  # it has its own bar
             source.download(args.raw)
-    if not args.raw.exists():
+    if not args.raw.exists() and not source.on_hub:
         raise ValueError(f"{args.raw} does not exist: give the folder of the raw files, or their one file")
     manifest = source.read_manifest(args.raw, **{name: getattr(args, name) for name in options(source)})
     out = args.out or Path("data", args.name)
@@ -155,5 +158,6 @@ def _synthesize(args: Namespace) -> int:
     size = 32 if args.name.startswith("cifar") else args.size
     counts = (args.users, size, args.seed, args.coarse, args.fine)
     source.write_synthetic(SyntheticImages(*counts, images_per_user=args.images_per_user), args.raw)
-    print(f"{args.raw}: synthetic images. Prepare them with: manyeyes data prepare {args.name} --raw {args.raw}")
+    raw = args.raw if source.on_hub else f"--raw {args.raw}"
+    print(f"{args.raw}: synthetic images. Prepare them with: manyeyes data prepare {args.name} {raw}")
     return 0

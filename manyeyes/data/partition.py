@@ -18,11 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.registry import Bounds, check_value, component, option
 from manyeyes.core.rng import derive_key, make_rng
+from manyeyes.data.manifest import Manifest, check_choice
 from manyeyes.data.tables import csv_rows
 from manyeyes.io.parsing import named_if_damaged
 
 MAX_DRAWS = 10_000  # of classes per client, until every class has a client
 FRACTION = Bounds(minimum=0, below=1)
+PARTITIONS = ("dirichlet", "classes", "iid")
 RELEASED_COLUMNS = ("user_id", "image_id", "class")
 
 
@@ -196,6 +198,39 @@ def repartition(population: Population, partitioner: Callable[[Ints, int], Ints]
         columns=columns | {"split": split[by_owner]},
         user_names=np.array([f"{user:0{len(str(users - 1))}d}" for user in range(users)]),
     )
+
+
+_classes = classes_per_client  # whose name is also that of an argument
+
+
+def give_users(
+    manifest: Manifest, partition: str, users: int, alpha: float, classes_per_client: int, seed: int
+) -> Manifest:
+    """Give the training examples of a manifest to users, by the name of a partition; the others have no user."""
+    train, labels = np.flatnonzero(manifest.split == "train"), next(iter(manifest.labels.values()))
+    if not isinstance(labels, SingleLabels):
+        raise ValueError(f"partition={partition} needs one class per example: leave it out")
+    owners = make_owners(labels.ids[train], partition, users, alpha, classes_per_client, seed)
+    names = np.char.zfill(owners.astype(np.str_), len(str(owners.max())))
+    all_users = np.full(len(manifest), "", names.dtype)
+    all_users[train] = np.where(owners >= 0, names, "")
+    split = manifest.split
+    if (split == "train").all():  # without an official test set
+        split = np.where(all_users == "", split, within_users(all_users, seed))
+    notes = {"partition": partition, "users": users, "seed": seed}
+    given = replace(manifest, users=all_users, split=split, notes={**manifest.notes, **notes})
+    return given.take(np.flatnonzero((all_users != "") | (split != "train")))
+
+
+def make_owners(
+    labels: ArrayLike, partition: str, users: int, alpha: float, classes_per_client: int, seed: int
+) -> Ints:
+    """Return the user of each example, by the name of a partition: dirichlet, classes or iid."""
+    check_choice("partition", partition, PARTITIONS)
+    ids = np.asarray(labels)
+    if partition == "dirichlet":
+        return dirichlet(ids, users, alpha, seed)
+    return iid(len(ids), users, seed) if partition == "iid" else _classes(ids, users, classes_per_client, seed)
 
 
 def _sizes(count: int, users: int, per_user: int | None) -> Ints:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from manyeyes.core.registry import register
+from manyeyes.data.datasets import huggingface  # noqa: F401  # which registers the datasets of its hub
 from manyeyes.data.download.archive import SUFFIXES, extract_all
 from manyeyes.data.download.fetch import RemoteFile, download_progress, fetch
 from manyeyes.data.manifest import Manifest, check_choice
@@ -27,6 +28,7 @@ class Dataset:
     options: Mapping[str, Any] = field(default_factory=dict)  # of both functions
     size: int | None = None  # default pixels per side of a prepared dataset; None: those of the images
     remote_files: tuple[RemoteFile, ...] = ()  # archives are extracted
+    on_hub: bool = False  # the raw files may also be the name of a dataset of a hub
 
     @property
     def read_manifest(self) -> Callable[..., Manifest]:
@@ -65,7 +67,12 @@ def _declared(table: dict[str, Any]) -> Dataset:
         for number in range(entry.get("count", 1))
     )
     return Dataset(
-        table["description"], table["module"], table.get("options", {}), table.get("size"), tuple(remote_files)
+        table["description"],
+        table["module"],
+        table.get("options", {}),
+        table.get("size"),
+        tuple(remote_files),
+        table.get("on_hub", False),
     )
 
 

@@ -33,6 +33,7 @@ PREPARE = {
     "landmarks": ("--size", "32", "--encoding", "jpeg"),
     "flickr_aes": ("--size", "32", "--raters", "2"),
     "folder": ("--size", "32", "--split", "per_user"),
+    "hf": (),
 }
 
 
@@ -40,7 +41,8 @@ PREPARE = {
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_synthetic_dataset_is_prepared_trained_on_and_inspected(name: str, tmp_path: Path, command: Any) -> None:
     assert command("data", "synthesize", name, "--raw", "raw", *SMALL, *SYNTHESIZE.get(name, ())).code == 0
-    prepared = command("data", "prepare", name, "--raw", "raw", "--processes", "1", *PREPARE[name])
+    raw = ("raw",) if DATASETS[name].on_hub else ("--raw", "raw")
+    prepared = command("data", "prepare", name, *raw, "--processes", "1", *PREPARE[name])
     assert (prepared.code, prepared.err) == (0, "")
     meta = json.loads((tmp_path / "data" / name / "meta.json").read_text())
     assert f"{meta['examples']:,} examples" in prepared.out
