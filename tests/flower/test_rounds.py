@@ -34,6 +34,7 @@ def config(tmp_path: Path) -> FederationConfig:
         reply_timeout=0.2,
         retry_delay=0.01,
         max_retries=2,
+        reject_opposed=False,  # which a client with a few noisy images may be
     )
 
 
