@@ -1,4 +1,4 @@
-"""`manyeyes data`: prepare a dataset for training, verify or inspect one, or write a synthetic one in a dataset's raw format."""
+"""`manyeyes data`: prepare, verify, inspect or embed a dataset, or write a synthetic one in a dataset's raw format."""
 
 import inspect
 import shlex
@@ -27,7 +27,8 @@ DATASET_OPTIONS = tomllib.loads(files("manyeyes.cli").joinpath("dataset_options.
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
-    return {"prepare": _prepare, "verify": _verify, "inspect": _inspect, "synthesize": _synthesize}[args.action](args)
+    actions = {"prepare": _prepare, "verify": _verify, "inspect": _inspect, "embed": _embed, "synthesize": _synthesize}
+    return actions[args.action](args)
 
 
 def _parser() -> Parser:
@@ -56,6 +57,10 @@ def _parser() -> Parser:
     verified = actions.add_parser("verify", help=help, example=example)
     verified.add_argument("path", type=Path, help="a prepared dataset, or NAME for data/NAME")
     verified.add_argument("--add-checksums", action="store_true", help="add those of the images to an older dataset")
+    help = "compute the features on which a run trains the last layers, ahead of time"
+    example = "manyeyes data embed data=store data.path=data/cifar10 model=mobilenet_v2 model.trainable=last:1"
+    embed = actions.add_parser("embed", help=help, example=example)
+    embed.add_argument("settings", nargs="*", metavar="setting=value", help="those of the run, as of `manyeyes run`")
     help, example = "write synthetic images in a dataset's own raw format", "manyeyes data synthesize flair --raw raw"
     synthesize = actions.add_parser("synthesize", help=help, example=example)
     synthesize.add_argument("name", help=", ".join(DATASETS))
@@ -149,6 +154,12 @@ def _inspect(args: Namespace) -> int:
         raise ValueError(f"{path} has no classes in the labels of --task={args.task}: choose another --task")
     print(show(population, path.name, args.out or Path(f"{path.name}_inspected")))
     return 0
+
+
+def _embed(args: Namespace) -> int:
+    from manyeyes.cli.embed import embed  # which needs PyTorch, as the other actions do not
+
+    return embed(args.settings)
 
 
 def _synthesize(args: Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -80,6 +80,14 @@ class Preprocess:
             return 4 + 2 * NUM_WINDOWS
         return 4 if self.crop or self.pad or self.flip_horizontal or self.flip_vertical else 0
 
+    def is_random(self, height: int, width: int) -> bool:
+        """Return whether training sees an image of this size in several ways."""
+        if self.flip_horizontal or self.flip_vertical or self.pad:
+            return True
+        if self.scale is not None:
+            return self.scale != (1.0, 1.0) or self.ratio != (1.0, 1.0)
+        return bool(self.crop) and (height, width) != (self.crop, self.crop)
+
     def shape(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width of a model's input for images of this size."""
         return (self.crop, self.crop) if self.crop else (height, width)
@@ -150,6 +158,23 @@ class Preprocess:
             for values in (self.mean or DEFAULT_MEAN, self.std or DEFAULT_STD)
         )
         return ((images_BHWC.float() / 255 - mean) / std).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class FeatureDecoder:
+    """Takes the place of a `Preprocess` where images are the bytes of features [B, 1, values, 4], computed before."""
+
+    feature_shape: tuple[int, ...]
+    num_uniforms: ClassVar[int] = 0
+
+    def shape(self, height: int, width: int) -> tuple[int, int]:
+        return 1, 1  # features have no pixels
+
+    def augment(self, bytes_B1V4: Tensor, uniforms_BD: Tensor | None) -> Tensor:
+        return self.evaluate(bytes_B1V4)
+
+    def evaluate(self, bytes_B1V4: Tensor) -> Tensor:
+        return bytes_B1V4.contiguous().view(torch.float32).reshape(len(bytes_B1V4), *self.feature_shape)
 
 
 def _constant(values: Sequence[float], device: torch.device) -> Tensor:

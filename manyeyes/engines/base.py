@@ -19,7 +19,7 @@ from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.registry import check_options, option
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
-from manyeyes.data.preprocess import Preprocess
+from manyeyes.data.preprocess import FeatureDecoder, Preprocess
 from manyeyes.engines.distributed.data_parallel import ClientGroup
 from manyeyes.engines.distributed.process_group import peer_errors
 from manyeyes.engines.images import ImagePrefetcher
@@ -44,6 +44,11 @@ class EngineOptions:
     )
     threads: int = option(0, "CPU threads of PyTorch; 0: PyTorch's default", minimum=0, maximum=1024)
     image_storage: str = option("auto", "gpu, cpu, or auto: on the GPU where they fit", choices=("auto", "gpu", "cpu"))
+    features: str = option(
+        "auto",
+        "train on cached outputs of the layers that do not change: on, off, or auto: where that is exact and saves work",
+        choices=("auto", "on", "off"),
+    )
     prefetch_mib: int = option(1024, "MiB of the next round's images that are read ahead from disk", minimum=0)
 
     def __post_init__(self) -> None:
@@ -85,7 +90,7 @@ class EngineSetup:
 
     model: FlatModel
     population: Population  # that is trained on
-    preprocess: Preprocess
+    preprocess: Preprocess | FeatureDecoder
     device: torch.device
     options: EngineOptions = field(default_factory=EngineOptions)
     cohort_size: int = 8  # clients that a round is expected to have
@@ -138,7 +143,7 @@ class EngineBase:
     def personal_mask(self, personal_layers: PersonalLayers) -> Tensor:
         """Return where the weights belong to personal layers [W]; the same tensor for the same layers."""
         if personal_layers not in self._masks:
-            mask = self._model.mask(personal_layers.parameter_names(self._model.module).__contains__)
+            mask = self._model.mask(personal_layers.parameter_names(self._model.structure).__contains__)
             if not mask.any():
                 raise ValueError(f"no layer of the model matches personal_layers={personal_layers}: name others.")
             self._masks[personal_layers] = mask

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.state import PERSONAL_WEIGHTS, ClientStates, DivergenceError
-from manyeyes.data.preprocess import Preprocess
+from manyeyes.data.preprocess import FeatureDecoder, Preprocess
 from manyeyes.engines.base import SINGLE_PROCESS, DistInfo, compute_dtype, deterministic_kernels
 from manyeyes.engines.client_step import fetch
 from manyeyes.engines.gpu.compiling import capture_forward
@@ -56,13 +56,14 @@ class LocalEvaluator:
 
     model: FlatModel
     population: Population
-    preprocess: Preprocess
+    preprocess: Preprocess | FeatureDecoder
     device: torch.device
     precision: str = "float32"
     compile: bool = False
     batch_size: int = 0  # 0: by the size of the images
     dist: DistInfo = SINGLE_PROCESS
     metrics: MetricSet = NO_METRICS
+    inputs: Population | None = None  # the same examples with images as the model takes them: on a device, as features
     _captured: Callable[[Tensor, Tensor], Tensor] | None = field(default=None, init=False)  # `_forward` as a CUDA graph
 
     def __post_init__(self) -> None:
@@ -139,7 +140,7 @@ class LocalEvaluator:
         return replace(score, extra=self.metrics.update(as_array(outputs), as_array(targets)))
 
     def _outputs(self, weights: Tensor, examples: Ints) -> tuple[Tensor, Tensor]:
-        images, targets = fetch(self.population, examples, self.device)
+        images, targets = fetch(self.inputs or self.population, examples, self.device)
         if self.device.type != "cuda" or 2 * len(examples) <= self.batch_size:  # a graph would compute mostly padding
             return self._forward(weights, images), targets
         if self._captured is None:

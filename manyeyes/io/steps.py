@@ -17,6 +17,11 @@ def announce(step: str, expected: str = "") -> None:
     STEPS.info("%s (%s)" if expected else "%s%s", step, expected)
 
 
+def announce_progress(step: str, done: int, total: int) -> None:
+    """Say how much of a long step is done."""
+    STEPS.info("%s", step, extra={"done": done, "total": total})
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration for a reader, such as `12 s` or `3 min`."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -58,6 +58,7 @@ class FlatModel:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self.structure = module  # whose layers have names: the whole model, where `module` is its head
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if not parameters:
             raise ValueError(f"{type(module).__name__} has no parameter that trains: set requires_grad on some")

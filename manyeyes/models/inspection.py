@@ -46,7 +46,7 @@ def _outputs(module: nn.Module, images: Tensor, mode: str) -> object:
     """Return what the module returns for the images; an error becomes one sentence about the images."""
     mismatched = _record_mismatched_convolutions(module, images)
     try:
-        with _preserved_generators(images.device):
+        with preserved_generators(images.device):
             return module(images)
     except torch.OutOfMemoryError:
         raise
@@ -100,7 +100,7 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 
 @contextmanager
-def _preserved_generators(device: torch.device) -> Iterator[None]:
+def preserved_generators(device: torch.device) -> Iterator[None]:
     """Use deterministic kernels, and restore every global generator afterwards."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - restored, not used
     try:
@@ -139,7 +139,7 @@ def probe(model: FlatModel, height: int, width: int, channels: int = 3) -> Modul
         statistics = weights[model.num_trainable :].clone()
         return trial(weights[: model.num_trainable], statistics, images[:num_images]), statistics
 
-    with _preserved_generators(weights.device):
+    with preserved_generators(weights.device):
         cuda = torch.cuda.default_generators
         generator = cuda[weights.device.index or 0] if weights.is_cuda else torch.default_generator
         before = generator.get_state()

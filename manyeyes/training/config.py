@@ -63,6 +63,7 @@ class TrainOptions(TypedDict, total=False):
     num_streams: int
     threads: int
     image_storage: str
+    features: str
     prefetch_mib: int
 
 

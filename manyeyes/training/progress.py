@@ -68,7 +68,7 @@ class PlainLines:
 
     def __init__(self, title: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._clock, self._seen = title, clock, set[str]()
-        self._printed_at, self._started, self._done = -PLAIN_SECONDS, (0.0, -1), -1
+        self._printed_at, self._started, self._done, self._total = -PLAIN_SECONDS, (0.0, -1), -1, -1
 
     def step(self, text: str) -> None:
         if text not in self._seen or self._clock() - self._printed_at >= PLAIN_SECONDS:
@@ -76,7 +76,9 @@ class PlainLines:
         self._seen.add(text)
 
     def update(self, done: int, total: int, text: str) -> None:
-        now, is_first = self._clock(), self._done < 0
+        now, is_first = self._clock(), total != self._total  # something else is counted now
+        if is_first:
+            self._done, self._total = -1, total
         if done == self._done or not (is_first or done == total or now - self._printed_at >= PLAIN_SECONDS):
             return
         self._done, self._started = done, (now, done) if is_first else self._started
@@ -159,7 +161,11 @@ class _StepHandler(logging.Handler):
         self._display = display
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._display.step(record.getMessage())
+        done, total = getattr(record, "done", None), getattr(record, "total", None)
+        if done is None or total is None:
+            self._display.step(record.getMessage())
+        else:
+            self._display.update(done, total, record.getMessage())
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from manyeyes.core.algorithm import Algorithm, Engine
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, caveats_of
 from manyeyes.core.rng import derive_key, make_rng
+from manyeyes.data.feature_file import FeatureFile
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import DistInfo, EngineOptions, EngineSetup, dist_info
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
@@ -23,11 +24,13 @@ from manyeyes.engines.images import place_images
 from manyeyes.engines.select import choose_device, make_engine
 from manyeyes.io.steps import announce
 from manyeyes.metrics import MetricSet
+from manyeyes.metrics.base import NO_METRICS
 from manyeyes.models.build import Model, make_module
 from manyeyes.models.flat import FlatModel, with_seeded_dropout
 from manyeyes.models.inspection import ModuleTraits, check_fits, probe
 from manyeyes.training.builtin_callbacks import BestModel
 from manyeyes.training.config import RunConfig
+from manyeyes.training.features import ModelInputs, choose_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +84,7 @@ class TrainingSetup:
     preprocess: Preprocess
     config: RunConfig
     module: nn.Module
-    model: FlatModel  # a view of `module`
+    model: FlatModel  # a view of `module`, or its head
     device: torch.device
     engine: Engine
     evaluator: Evaluator | None = None
@@ -91,6 +94,7 @@ class TrainingSetup:
     engine_name: str = ""
     metrics: tuple[Any, ...] = ()  # that are reported in addition to the usual ones
     splits: dict[str, Population | None] = field(default_factory=dict)  # whose statistics are written
+    feature_files: tuple[FeatureFile, ...] = ()  # that the model is trained on, where it is the head of `module`
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -125,7 +129,7 @@ def make_setup(
 
     device = choose_device(options.device)
     preprocess.check(height, width)
-    image_size, num_uniforms = preprocess.shape(height, width), preprocess.num_uniforms
+    image_size = preprocess.shape(height, width)
     module = make_module(model, num_classes, preprocess.crop or height, model_seed).to(device)
     check_fits(module, *image_size, num_classes, evaluated=splits.test is not None, channels=channels)
     flat_model = FlatModel(with_seeded_dropout(module))
@@ -134,39 +138,48 @@ def make_setup(
         check_traits(traits, algorithm, splits, image_size)
 
     populations = [split for split in (splits.train, splits.test, splits.validation) if split is not None]
-    train, *evaluated = place_images(populations, options.image_storage, device)
+    images = ModelInputs(flat_model, preprocess, populations)
+    inputs = choose_inputs(images, algorithm, config, options, dist_info())
+    train, *evaluated = place_images(inputs.populations, options.image_storage, device)
     cohort_size = getattr(algorithm.sampler, "cohort_size", len(splits.train.user_ids))
     engine_setup = EngineSetup(
-        flat_model, train, preprocess, device, options, cohort_size, dist_info(), known_traits=traits
+        inputs.model, train, inputs.preprocess, device, options, cohort_size, dist_info(), known_traits=traits
     )
+    num_uniforms = inputs.preprocess.num_uniforms
     plan = partial(plan_round, algorithm, train, config.seed, num_augment_uniforms=num_uniforms)
     engine, plan_source = make_engine(algorithm, engine_setup, plan, config.rounds)
-    evaluate = partial(
-        LocalEvaluator,
-        flat_model,
-        preprocess=preprocess,
-        device=device,
-        precision=engine.precision,
-        compile=engine.compiles,
-        dist=engine_setup.dist,
-    )
-    evaluated_split, validation = (*evaluated, None, None)[:2]
+
+    def evaluate(population: Population, placed: Population, metrics: MetricSet = NO_METRICS) -> LocalEvaluator:
+        return LocalEvaluator(
+            model=inputs.model,
+            population=population,
+            inputs=placed,
+            preprocess=inputs.preprocess,
+            device=device,
+            precision=engine.precision,
+            compile=engine.compiles,
+            dist=engine_setup.dist,
+            metrics=metrics,
+        )
+
+    evaluated_split, validation = (*zip(populations[1:], evaluated, strict=True), None, None)[:2]
     return TrainingSetup(
         algorithm=algorithm,
         population=splits.train,
         preprocess=preprocess,
         config=config,
         module=module,
-        model=flat_model,
+        model=inputs.model,
         device=device,
         engine=engine,
-        evaluator=None if evaluated_split is None else evaluate(population=evaluated_split, metrics=metrics),
-        best_model=None if validation is None else BestModel(evaluate(population=validation)),
+        evaluator=evaluated_split and evaluate(*evaluated_split, metrics=metrics),
+        best_model=validation and BestModel(evaluate(*validation)),
         plan_source=plan_source,
         dist=engine_setup.dist,
         engine_name=engine.name,
         metrics=metrics.metrics,
         splits=splits.by_users,
+        feature_files=inputs.files,
     )
 
 
@@ -192,7 +205,7 @@ def check_norm_statistics(algorithm: Algorithm, model: FlatModel) -> None:
     if algorithm.privacy is None:
         return
     layers = algorithm.personal_layers
-    personal = set() if layers is None else layers.parameter_names(model.module)
+    personal = set() if layers is None else layers.parameter_names(model.structure)
     if not bool(model.mask(personal.__contains__)[model.num_trainable :].all()):
         raise ValueError("Noise would make BatchNorm's statistics useless: set model.norm=group or frozen.")
 

@@ -24,6 +24,11 @@ class ImageChecksums:
     def __len__(self) -> int:
         return len(self._checksums)
 
+    @property
+    def content(self) -> bytes:
+        """The checksums of all images, which tell their source from any other."""
+        return self._args[1].tobytes()
+
     def check(self, row: int, data: bytes | memoryview) -> None:
         """Raise ValueError if these are not the bytes of an image that were written."""
         if not self._is_checked[row]:

@@ -40,6 +40,10 @@ class MemoryMappedImages:
     def __len__(self) -> int:
         return int(self.shape[0])
 
+    @property
+    def checksums(self) -> ImageChecksums | None:
+        return self._checksums
+
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         rows = row_indices(rows, len(self))
         images = np.empty((*rows.shape, *self.shape[1:]), np.uint8)
@@ -86,6 +90,10 @@ class JpegImages:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    @property
+    def checksums(self) -> ImageChecksums | None:
+        return self._checksums
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         rows = row_indices(rows, len(self))
