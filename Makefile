@@ -2,7 +2,8 @@
 #   make demo        compare four algorithms on synthetic images, in under two minutes on a CPU
 #   make check       lint, types and the fast tests, in about a minute after set-up
 #   make test        lint, types, complexity and all tests that need no GPU
-#   make reference   write docs/reference.md, the page of all settings, and manyeyes/cli/help.txt, the packaged help
+#   make reference   write docs/reference.md, the page of all settings, manyeyes/cli/help.txt, the packaged help, and the
+#                    numbers that pages take from benchmarks/records
 #   make docs        build the documentation as a site, in site/
 #   make dist        build the wheel and the source archive, in dist/
 
@@ -37,6 +38,7 @@ reference: $(VENV)/ready
 	$(BIN)/python -c 'from manyeyes.cli.live_help import write_help; write_help()'
 	{ sed '/^```$$/,$$d' docs/reference.md && echo '```' && $(BIN)/manyeyes run --help && echo '```'; } > docs/reference.new
 	mv docs/reference.new docs/reference.md
+	$(BIN)/python -m benchmarks.page_numbers
 
 docs: $(VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q

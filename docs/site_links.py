@@ -1,4 +1,4 @@
-"""Links of the pages to files outside docs/, for MkDocs: on the site they lead to the repository."""
+"""Links of the site, for MkDocs: files outside docs/ are in the repository, and no page asks another server for anything."""
 
 import re
 from typing import Any
@@ -17,3 +17,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         return f"]({config.repo_url}/{kind}/main/{path}{anchor or ''})"
 
     return _OUTSIDE.sub(to_repository, markdown)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Leave out the mark of the repository's link that makes the theme ask GitHub for its numbers of stars and forks."""
+    return output.replace(' data-md-component="source"', "")

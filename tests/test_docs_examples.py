@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 
 import manyeyes.training.train
@@ -89,6 +90,79 @@ def test_a_command_has_settings_and_flags_that_exist(page: str, example: str, pa
     elif name not in ("run", "estimate", "reproduce", "fedper", "flair", "doctor", "demo"):
         with pytest.raises(Parsed):
             command(name)(args)
+
+
+# Smaller values of the settings and flags of a tutorial's commands, so that the whole page runs in seconds.
+SMALLER = {"rounds": "2", "data.users": "20", "data.images_per_user": "6", "algorithm.cohort_size": "4"}
+SMALLER_FLAGS = {"--users": "10", "--images-per-user": "6", "--size": "32"}
+TUTORIALS = ("README.md", "docs/index.md", "docs/getting_started.md", "docs/deploying.md")
+NOT_HERE = re.compile(r"dashboard|make |pip |doctor|demo|source |python -m venv|torchrun")  # elsewhere
+
+
+def tutorial_commands(text: str) -> Iterator[list[str]]:
+    """Yield the commands of the blocks of a page in order, as arguments, with the variables that it exports."""
+    variables: dict[str, str] = {}
+    for line in "\n".join(re.findall(r"^```\n(.*?)^```", text, re.M | re.S)).splitlines():
+        if exported := re.fullmatch(r'export (\w+)="(.*)"', line):
+            variables[exported[1]] = exported[2]
+        elif line.startswith("manyeyes ") and not NOT_HERE.search(line):
+            words = re.sub(r"\$(\w+)", lambda name: variables[name[1]], line.split("  #")[0])
+            yield shlex.split(words, comments=True)[1:]
+
+
+def smaller(args: list[str]) -> list[str]:
+    """Return the arguments of a command with smaller sizes; runs have at least two rounds more when they continue."""
+    pairs = [one.partition("=") for one in args]
+    is_resumed = any(name == "resume" for name, _, _ in pairs)
+    sizes = SMALLER | ({"rounds": "4"} if is_resumed else {})
+    args = [f"{name}={sizes[name]}" if name in sizes else "".join((name, *rest)) for name, *rest in pairs]
+    for flag, value in SMALLER_FLAGS.items():
+        if flag in args:
+            args[args.index(flag) + 1] = value
+    is_run = args[0] == "run" and not is_resumed and "--help" not in args
+    chosen = {name for name, _, _ in pairs}
+    synthetic = {} if "data" in chosen else {name: SMALLER[name] for name in ("data.users", "data.images_per_user")}
+    missing = {"engine": "reference", "rounds": "2", "algorithm.cohort_size": "4", "model.width": "4"} | synthetic
+    return [*args, *(f"{name}={value}" for name, value in missing.items() if name not in chosen)] if is_run else args
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_the_commands_of_a_tutorial_run_in_order(page: str, command: Callable[..., Any], tmp_path: Path) -> None:
+    """Every command of a page ends with 0, after those before it; `runs/NAME` is a run of the page."""
+    executed = 0
+    for args in tutorial_commands(PAGES[page]):
+        prepare_for(args, tmp_path)
+        args = [one for word in smaller(args) for one in expanded(word, tmp_path)]
+        outcome = command(*args)
+        assert outcome.code == 0, f"{shlex.join(args)}: {outcome.err}"
+        executed += 1
+    assert executed >= 2
+
+
+def expanded(word: str, folder: Path) -> list[str]:
+    """Return the paths that a pattern in a word matches, as a shell does it, or else the word; anna is the first user."""
+    if word == "anna":
+        return ["0"]
+    return [str(path.relative_to(folder)) for path in sorted(folder.glob(word))] if "*" in word else [word]
+
+
+def prepare_for(args: list[str], folder: Path) -> None:
+    """Make what a page says that its reader has: photos of their own, and runs with a name."""
+    from manyeyes.cli import main
+
+    if "--raw" in args and not (folder / "photos").exists():
+        sizes = [word for flag in SMALLER_FLAGS.items() for word in flag]
+        assert main(["data", "synthesize", "folder", "--raw", "photos", *sizes]) == 0
+    everyone = {"algorithm": "fedper", "data.split": "per_user", "algorithm.cohort_size": SMALLER["data.users"]}
+    named: dict[str, dict[str, str]] = {"runs/NAME1": {}, "runs/NAME2": {}, "runs/first": {}, "runs/fedper": everyone}
+    for run, settings in named.items():
+        is_needed = run in args and args[0] != "run" and not (folder / run).exists()
+        if is_needed:
+            chosen = SMALLER | settings | {"engine": "reference", "folder": run}
+            assert main(["run", *(f"{name}={value}" for name, value in chosen.items())]) == 0
+    for photo in (word for word in args if word.startswith("photo") and word.endswith((".jpg", ".png"))):
+        PIL.Image.new("RGB", (40, 30), "red").save(folder / photo)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ COMMANDS = {  # modules of this package, and one line of help for each
     "doctor": "what this machine has and lacks, and which engine it will use; with RUN, check the files of a run",
     "completion": "tab completion for bash, zsh or fish",
 }
-FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130  # exit codes, as docs/runs.md has them
+FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130  # exit codes, as docs/formats.md has them
 QUICK_COMMANDS = ("dashboard", "completion")  # which do not load PyTorch
 MAX_CHARACTERS = 1200  # of an error that is printed
 USAGE = """usage: manyeyes COMMAND ...

@@ -1,0 +1,292 @@
+"""Numbers of the README and of docs/, taken from the records, so that a page cannot differ from what was measured.
+
+    python -m benchmarks.page_numbers
+
+A page has `<!-- record: NAME -->` before a number or a table and `<!-- end -->` behind it; this command replaces what is
+between them by the text of `NUMBERS`. `tests/test_page_numbers.py` fails if a page has another text.
+"""
+
+import csv
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "benchmarks" / "records"
+FIGURE = ROOT / "docs" / "papers" / "hsu2020_figure4_cifar10_chart-1.csv"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+MARKED = re.compile(r"(<!-- record: ([\w.]+) -->)(.*?)(<!-- end -->)", re.S)
+MIB = 2**20
+TORCH = "PyTorch's"  # in records of layers
+Rows = list[dict[str, Any]]
+
+
+@cache
+def record(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((RECORDS / f"{name}.json").read_text())
+    return content
+
+
+def rows(name: str, workload: str = "") -> Rows:
+    """Return the rows of a record, of one of its workloads if one is named."""
+    return [row for row in record(name)["rows"] if workload in ("", row["case"]["work"])]
+
+
+def ours(name: str, private: bool = False) -> float:
+    """Return the seconds of the first row of manyeyes."""
+    return next(
+        seconds(row) for row in rows(name) if row["case"]["runner"] == "ours" and row["case"]["private"] == private
+    )
+
+
+def best(name: str, runner: str, bf16: bool | None = None) -> float:
+    """Return the seconds of a peer in its fastest setting, of those in bf16 or in float32 if asked for."""
+    return min(
+        seconds(row)
+        for row in rows(name)
+        if row["case"]["runner"] == runner and (bf16 is None or bf16 == ("bf16" in row["label"]))
+    )
+
+
+def seconds(row: dict[str, Any]) -> float:
+    return statistics.median(row["seconds"])
+
+
+def ratio(name: str, peer: str) -> float:
+    return best(name, peer) / ours(name)
+
+
+def table(header: str, *lines: str, left: tuple[int, ...] = (0,)) -> str:
+    """Return a table whose columns `left` are aligned to the left, and the others to the right."""
+    names = header.split(" | ")
+    rule = "|".join("---" if column in left else "---:" for column in range(len(names)))
+    return "\n".join([f"| {header} |" if names[0] else f"|{header} |", f"|{rule}|", *(f"| {line} |" for line in lines)])
+
+
+def milliseconds(value: float) -> str:
+    return f"{1000 * value:.1f} ms" if value < 0.02 else f"{1000 * value:.0f} ms"
+
+
+def precise(value: float) -> str:
+    """Return a time with at least two digits that count."""
+    return f"{value:.2f}" if value < 1 else f"{value:.1f}"
+
+
+def cpu_rounds() -> str:
+    names = {
+        "ours": "manyeyes, auto (`multiprocess`, 2 workers)",
+        "pfl": "pfl, best setting: 2 processes",
+        "plain": "plain loop, 2 threads",
+        "flower": "Flower's simulation",
+    }
+    return table(
+        "seconds per round | float32 | bf16",
+        *(
+            f"{text} | {best('small', peer, False):.3f} | {best('small', peer, True):.3f}"
+            for peer, text in names.items()
+        ),
+    )
+
+
+def cpu_layers() -> str:
+    names = {
+        "5 x 5, 50 x 16 x 16 x 64": "5 x 5, 50 x 16 x 16 x 64 (LeNet)",
+        "5 x 5, 4 x 16 x 16 x 64": "5 x 5, 4 x 16 x 16 x 64",
+        "3 x 3, 16 x 28 x 28 x 128": "3 x 3, 16 x 28 x 28 x 128",
+        "3 x 3, 16 x 14 x 14 x 256": "3 x 3, 16 x 14 x 14 x 256",
+        "linear, 50 x 4096 to 384": "linear, 50 rows, 4096 to 384 (LeNet)",
+        "linear, 10 x 1600 to 512": "linear, 10 rows, 1600 to 512",
+        "linear, 64 x 1280 to 1203": "linear, 64 rows, 1280 to 1203",
+    }
+    layers = record("cpu_layers")["milliseconds"]
+    pairs = {text: (layers[name]["ours"], layers[name]["PyTorch's"]) for name, text in names.items()}
+    return table(
+        "float32, images x height x width x channels | manyeyes | PyTorch",
+        *(f"{text} | {precise(mine)} | {precise(torch)}" for text, (mine, torch) in pairs.items()),
+    )
+
+
+def memory() -> str:
+    names = {"lenet": "LeNet", "resnet18": "ResNet18-GN", "mobilenet_v2": "MobileNetV2-GN"}
+    lines = []
+    for name, text in names.items():
+        cells = record("memory")["seconds"][name]
+        cell = [f"{cells[kind][what]:.2f}" for what in ("round", "evaluation") for kind in ("kept", "given back")]
+        lines.append(" | ".join([text, *cell]))
+    return table(" | round, retained | returned | evaluation, retained | returned", *lines)
+
+
+def crowd() -> str:
+    lines = []
+    for row in rows("scaling"):
+        digits = 4 if seconds(row) < 1 else 3
+        median, low, high = (
+            f"{value:.{digits}f}" for value in (seconds(row), min(row["seconds"]), max(row["seconds"]))
+        )
+        images, mib = f"{row['images_per_second']:,.0f}", f"{row['host_bytes'] / MIB:,.0f}"
+        size = f"{row['case']['users']:,} | {row['case']['cohort']:,}"
+        lines.append(f"{size} | {median} ({low} to {high}) | {images} | {mib}")
+    return table("users | clients per round | seconds per round | images/s | host MiB", *lines, left=())
+
+
+GOALS = {
+    "hsu": ("h200_hsu", "9 ms, 24"),
+    "pflcifar": ("h200_pflcifar", "10 ms, 70"),
+    "flair": ("h200_flair", "0.40 s, 18"),
+    "mobilenet": ("h200_mobilenet", "5"),
+}
+PRIVATE = {"hsu": "h200_hsu_private", "pflcifar": "h200_pflcifar", "flair": "h200_flair_private"}
+
+
+def duration(value: float) -> str:
+    """Return the time of a round in milliseconds, or from a tenth of a second in seconds with three digits."""
+    return f"{value:.3g} s" if value > 1 else f"{value:.3f} s"
+
+
+def round_time(workload: str, value: float) -> str:
+    return milliseconds(value) if workload in ("hsu", "pflcifar") else duration(value)
+
+
+def h200() -> str:
+    lines = []
+    for workload, (name, goal) in GOALS.items():
+        times = [round_time(workload, value) for value in (ours(name), best(name, "pfl"))]
+        lines.append(f"`{workload}` | {times[0]} | {times[1]} | {ratio_text(workload)} | {goal} | `{name}.json`")
+    for workload, name in PRIVATE.items():
+        private, public = (round_time(workload, ours(name, private=is_private)) for is_private in (True, False))
+        lines.append(f"`{workload}`, private | {private} ({public} without) | | | +10 % | `{name}.json`")
+    return table(" | manyeyes | pfl | ratio | goal | record", *lines, left=(0, 5))
+
+
+def ratio_text(workload: str) -> str:
+    value = ratio(GOALS[workload][0], "pfl")
+    return f"{value:.0f}" if value > 50 else f"{value:.1f}"
+
+
+def central() -> str:
+    names = {"ours": "manyeyes, bf16", "handwritten": "handwritten, autocast, compiled"}
+    lines = [
+        f"{names[row['case']['runner']]} | {seconds(row):.3f} | {row['images_per_second']:,.0f}"
+        for row in rows("h200_central")
+    ]
+    return table(" | seconds per epoch of 16 batches | images/s", *lines)
+
+
+def kernels() -> str:
+    layers: dict[str, dict[str, float]] = record("h200_kernels")["microseconds"]
+    return table(
+        "bf16, images x height x width x channels | manyeyes | PyTorch | memory",
+        *(f"{name} | {row['ours']:.0f} | {row[TORCH]:.0f} | {row['memory']:.0f}" for name, row in layers.items()),
+    )
+
+
+def private_rounds() -> str:
+    """Return how long a private round takes, next to the same round without privacy."""
+    cases: list[tuple[str, str, str, str]] = [
+        ("vmap", "H200, bf16, `hsu`", "h200_hsu_private", ""),
+        ("vmap", "H200, bf16, `pflcifar`", "h200_pflcifar", ""),
+        ("cuda_graphs", "H200, bf16, `flair`", "h200_flair_private", ""),
+        ("vmap", "one core, `small`", "private_cpu", "vector"),
+        ("cuda_graphs", "one core, `small`", "private_cpu", "lanes"),
+    ]
+    lines = []
+    for engine, machine, name, former in cases:  # `former` is what the record calls the engine
+        of_engine = [row for row in rows(name) if former in row["label"] and row["case"]["runner"] == "ours"]
+        public, private = (
+            next(seconds(row) for row in of_engine if row["case"]["private"] == kind) for kind in (False, True)
+        )
+        digits = 2 if public > 1 else 3
+        times = [milliseconds(one) if one < 0.1 else f"{one:.{digits}f} s" for one in (public, private)]
+        change = 100 * (private / public - 1)
+        percent = f"{change:+.1f}" if abs(change) < 0.5 else f"{change:+.0f}"
+        lines.append(
+            f"`{engine}` | {machine} (`benchmarks/records/{name}.json`) | {times[0]} | {times[1]} | {percent} %"
+        )
+    return table("engine | machine, workload, record | without | private | difference", *lines, left=(0, 1))
+
+
+def figure4() -> str:
+    """Return the relative accuracies of figure 4 of Hsu et al. on the real CIFAR-10."""
+    with FIGURE.open() as file:
+        points = [*csv.DictReader(file)]
+    lines = []
+    for name in ("FedAvg", "FedAvgM"):
+        cells = [f"{float(one['relative accuracy']):.2f}" for one in points if one["series"] == f"{name}, K=10"]
+        lines.append(" | ".join([name, *cells]))
+    header = "Dirichlet concentration | 100 | 10 | 1 | 0.5 | 0.2 | 0.1 | 0.05 | 0"
+    return table(header, *lines, left=(*range(9),))
+
+
+def planning(name: str) -> str:
+    return f"{sum(record('planning')['microseconds'][name].values()):.0f}"
+
+
+def numbers() -> dict[str, str]:
+    """Return the text of every name."""
+    cpu = {peer: [best("small", peer, bf16) for bf16 in (False, True)] for peer in ("ours", "pfl", "flower")}
+    few, many, large = rows("scaling")
+    few_gpu, many_gpu = rows("h200_scaling")
+    values = {
+        "cpu_rounds": cpu_rounds(),
+        "cpu_layers": cpu_layers(),
+        "memory": memory(),
+        "crowd": crowd(),
+        "h200": h200(),
+        "central": central(),
+        "kernels": kernels(),
+        "private_rounds": private_rounds(),
+        "figure4": figure4(),
+        "hsu.time": milliseconds(ours("h200_hsu")),
+        "hsu.ratio": f"{ratio('h200_hsu', 'pfl'):.0f}",
+        "flair.ratio": ratio_text("flair"),
+        "pflcifar.ratio": ratio_text("pflcifar"),
+        "mobilenet.later": duration(ours("h200_mobilenet_ours")),
+        "central.percent": f"{100 * ratio('h200_central', 'handwritten'):.0f} %",
+        "central.bf16_weights": f"{best('h200_central_earlier', 'handwritten'):.3f} s",
+        "central.earlier": f"{ours('h200_central_earlier'):.3f} s",
+        "crowd.longer": f"{100 * (seconds(many) / seconds(few) - 1):.0f} %",
+        "crowd.memory": f"{(large['host_bytes'] - many['host_bytes']) / MIB:.0f} MiB",
+        "crowd.h200_few": milliseconds(seconds(few_gpu)),
+        "crowd.h200_many": milliseconds(seconds(many_gpu)),
+        "planning.few": f"{planning('50 clients of 5 images')} us",
+        "planning.many": f"{planning('5,000 clients of 5 images')} us",
+        "planning.flair": planning("200 users of FLAIR's sizes") + " us",
+    }
+    for peer in ("pfl", "flower"):
+        for kind, precision in enumerate(("float32", "bf16")):
+            values[f"cpu.{peer}_{precision}"] = f"{cpu[peer][kind] / cpu['ours'][kind]:.2f}"
+    return values
+
+
+def fill(page: str, texts: dict[str, str]) -> str:
+    """Return a page with the numbers of the records."""
+
+    def replaced(match: re.Match[str]) -> str:
+        start, name, _, end = match.groups()
+        text = texts[name]
+        return f"{start}\n\n{text}\n\n{end}" if "\n" in text else f"{start}{text}{end}"
+
+    return MARKED.sub(replaced, page)
+
+
+def outdated(texts: dict[str, str]) -> Iterator[Path]:
+    """Yield the pages with other numbers than the records."""
+    for path in PAGES:
+        page = path.read_text()
+        if fill(page, texts) != page:
+            yield path
+
+
+def main() -> None:
+    texts = numbers()
+    for path in outdated(texts):
+        path.write_text(fill(path.read_text(), texts))
+        print(f"{path.relative_to(ROOT)}: numbers renewed")
+
+
+if __name__ == "__main__":
+    main()
