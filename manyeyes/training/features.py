@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from manyeyes.io.steps import announce, announce_progress
 from manyeyes.models.features import RTOL, FeatureSplit, split_at_features
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.config import RunConfig
+from manyeyes.training.environment import PROJECT, package_version
 
 MIN_SAVING = 2  # times an image has to be seen on average, before `auto` computes its features
 MAX_BYTES_IN_MEMORY = 2**28  # of features that are read at once, so that no round waits for the disk
@@ -129,7 +129,7 @@ class _FeatureSource:
             "images": _images_digest(self.population.images),
             "features": self.split.feature_shape,
             "device": self.device.type,
-            "versions": (version("manyeyes"), torch.__version__),
+            "versions": (package_version(PROJECT), torch.__version__),
         }
 
     def population_with_features(self) -> Population:
