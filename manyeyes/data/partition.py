@@ -208,9 +208,10 @@ def give_users(
 ) -> Manifest:
     """Give the training examples of a manifest to users, by the name of a partition; the others have no user."""
     train, labels = np.flatnonzero(manifest.split == "train"), next(iter(manifest.labels.values()))
-    if not isinstance(labels, SingleLabels):
-        raise ValueError(f"partition={partition} needs one class per example: leave it out")
-    owners = make_owners(labels.ids[train], partition, users, alpha, classes_per_client, seed)
+    if not isinstance(labels, SingleLabels) and partition != "iid":
+        raise ValueError(f"partition={partition} needs one class per example: choose iid")
+    ids = labels.ids[train] if isinstance(labels, SingleLabels) else np.zeros(len(train), np.int64)
+    owners = make_owners(ids, partition, users, alpha, classes_per_client, seed)
     names = np.char.zfill(owners.astype(np.str_), len(str(owners.max())))
     all_users = np.full(len(manifest), "", names.dtype)
     all_users[train] = np.where(owners >= 0, names, "")

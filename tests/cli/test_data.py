@@ -34,6 +34,11 @@ PREPARE = {
     "flickr_aes": ("--size", "32", "--raters", "2"),
     "folder": ("--size", "32", "--split", "per_user"),
     "hf": (),
+    "femnist": (),
+    "celeba": ("--size", "32"),
+    "domains": ("--partition", "iid", "--users", "2"),
+    "medmnist": ("--users", "6"),
+    "tiny_imagenet": ("--users", "6"),
 }
 
 

@@ -298,7 +298,7 @@ def test_mnist_by_writer_becomes_a_population(tmp_path: Path, monkeypatch: pytes
         "grey": g.integers(256, size=(60, 28, 28), dtype=np.uint8),
     }
     writer, digit, grey = names["writer"], names["digit"], names["grey"]
-    (code,) = (code for code in snippets() if "mnist" in code and "femnist" not in code)
+    (code,) = (code for code in snippets() if "mnist" in code)
     exec(code, names)
     manifest, population = names["mnist"], names["population"]
     assert isinstance(manifest, Manifest)
@@ -307,17 +307,3 @@ def test_mnist_by_writer_becomes_a_population(tmp_path: Path, monkeypatch: pytes
     assert population.num_examples.tolist() == [12] * 5
     assert np.array_equal(population.labels.targets(np.arange(60)), digit)  # the writers are sorted
     assert np.array_equal(population.pixels(np.arange(60))[..., 0], grey)
-
-
-def test_femnist_is_a_folder_in_five_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    user = {"x": [[0.0] * 783 + [1.0]] * 3, "y": [4, 61, 4]}
-    (tmp_path / "all_data_0.json").write_text(pd.Series({"user_data": {"f01": user, "f02": user}}).to_json())
-    monkeypatch.chdir(tmp_path)
-    (code,) = (code for code in snippets() if "user_data" in code)
-    exec(code, {})
-    manifest = folder.read_manifest(tmp_path / "femnist", split="per_user")
-    assert manifest.users.tolist() == ["f01"] * 3 + ["f02"] * 3
-    assert manifest.labels["label"].classes == ("4", "61")
-    encoded = manifest.source.read(0)
-    assert isinstance(encoded, bytes)
-    assert np.asarray(Image.open(io.BytesIO(encoded)))[27, 26:].tolist() == [0, 255]
