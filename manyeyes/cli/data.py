@@ -4,7 +4,7 @@ import inspect
 import shlex
 import sys
 import tomllib
-from argparse import BooleanOptionalAction, Namespace
+from argparse import Action, BooleanOptionalAction, Namespace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -89,8 +89,17 @@ def _add_dataset_arguments(parser: Parser, name: str) -> None:
         parser.add_argument("--download", action="store_true", help="download missing files into the raw folder first")
     for option, (kind, default) in options(source).items():
         action: dict[str, Any] = {"action": BooleanOptionalAction} if kind is bool else {"type": kind}
+        if option == "partition":  # a partitioner of a library may have options of its own
+            action |= {"nargs": "+", "action": JoinWords, "metavar": "PARTITION"}
         flag, text = "--" + option.replace("_", "-"), f"{DATASET_OPTIONS[option]} (%(default)s)"
         parser.add_argument(flag, default=default, help=text, **action)
+
+
+class JoinWords(Action):
+    """Keep the words of an option as one text: `--partition flwr:DirichletPartitioner alpha=0.3`."""
+
+    def __call__(self, parser: Any, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, " ".join(values))
 
 
 def options(source: Dataset) -> dict[str, tuple[Any, Any]]:

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from manyeyes.core.population import Ints, Population, SingleLabels
-from manyeyes.core.registry import Bounds, check_value, component, option
+from manyeyes.core.registry import Bounds, build, check_value, component, option
 from manyeyes.core.rng import derive_key, make_rng
+from manyeyes.data.flower_partitioners import FLOWER_PREFIX as FLOWER_PREFIX
 from manyeyes.data.manifest import Manifest, check_choice
 from manyeyes.data.tables import csv_rows
-from manyeyes.io.parsing import named_if_damaged
+from manyeyes.io.parsing import named_if_damaged, parse_yaml
 
 MAX_DRAWS = 10_000  # of classes per client, until every class has a client
 FRACTION = Bounds(minimum=0, below=1)
@@ -226,12 +227,28 @@ def give_users(
 def make_owners(
     labels: ArrayLike, partition: str, users: int, alpha: float, classes_per_client: int, seed: int
 ) -> Ints:
-    """Return the user of each example, by the name of a partition: dirichlet, classes or iid."""
-    check_choice("partition", partition, PARTITIONS)
+    """Return the user of each example, by the name of a partition: dirichlet, classes or iid.
+
+    `flwr:NAME`, with further options as `key=value`, is a partitioner of flwr-datasets.
+    """
     ids = np.asarray(labels)
+    if partition.startswith(FLOWER_PREFIX):
+        name, *options = partition.split()
+        described: dict[str, Any] = {"num_partitions": users, **dict(map(_parse_option, options))}
+        owners: Ints = build("partitioner", {"name": name, **described})(ids, seed)
+        return owners
+    check_choice("partition", partition, PARTITIONS)
     if partition == "dirichlet":
         return dirichlet(ids, users, alpha, seed)
     return iid(len(ids), users, seed) if partition == "iid" else _classes(ids, users, classes_per_client, seed)
+
+
+def _parse_option(text: str) -> tuple[str, Any]:
+    """Return the name and the value of `key=value`."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(f"partition has {text!r}: write the options of a partitioner as key=value")
+    return name, parse_yaml(value)
 
 
 def _sizes(count: int, users: int, per_user: int | None) -> Ints:

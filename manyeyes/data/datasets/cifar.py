@@ -32,7 +32,8 @@ def read_manifest(
     or coarse, those of `task` come first and users are made from them.
     """
     check_choice("classes of CIFAR", classes, (10, 100))
-    check_choice("partition", partition, ("dirichlet", "released", "classes", "iid"))
+    if not partition.startswith(partitions.FLOWER_PREFIX):
+        check_choice("partition", partition, ("dirichlet", "released", "classes", "iid"))
     check_choice("task of CIFAR-100", task, ("fine", "coarse"))
     if splits is not None and partition != "released":
         unused = f"splits={format_value(str(splits))} are not used by partition={partition}"
@@ -48,8 +49,8 @@ def read_manifest(
         notes |= {"classes_per_client": classes_per_client}
         owners = partitions.classes_per_client(ids, users, classes_per_client, seed)
         split = partitions.within_users(owners, seed)
-    elif partition == "iid":
-        owners = partitions.iid(num_train, users, seed)
+    elif partition == "iid" or partition.startswith(partitions.FLOWER_PREFIX):
+        owners = partitions.make_owners(ids[:num_train], partition, users, alpha, classes_per_client, seed)
     elif partition == "dirichlet":
         notes |= {"alpha": alpha}
         owners = partitions.dirichlet(ids[:num_train], users, alpha, seed)
