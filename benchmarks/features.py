@@ -22,6 +22,7 @@ import torch
 
 import manyeyes as me
 from manyeyes.core.population import Population
+from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.training.environment import environment
 
 NUM_USERS, IMAGES_PER_USER, COHORT_SIZE = 50, 20, 10
@@ -58,7 +59,7 @@ def extraction_seconds(population: Population, model: str) -> float:
 
 def measure(model: str, size: int, rounds: int) -> dict[str, Any]:
     population, times = random_images(size), {"off": list[float](), "on": list[float]()}
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(cores())
     seconds = extraction_seconds(population, model)
     for _ in range(REPEATS):
         times["off"] += round_milliseconds(population, model, "off", 3)[1:]
@@ -67,6 +68,7 @@ def measure(model: str, size: int, rounds: int) -> dict[str, Any]:
     return {
         "model": model,
         "size": size,
+        "cores": cores(),
         "clients": COHORT_SIZE,
         "images_per_client": IMAGES_PER_USER,
         "extraction_seconds_of_1000_images": round(seconds, 2),
