@@ -16,15 +16,15 @@ SLOTS_OF_SEVERAL_CLIENTS = ("correction", "personal_layers", "compressor", "aggr
 
 
 def exceeds_population(self: Any, algorithm: Algorithm, population: Population) -> str | None:
-    return too_large_cohort(self, len(population.user_ids))
+    return too_large_cohort(self, len(population.user_ids), "training users")
 
 
-def too_large_cohort(sampler: Any, num_users: int) -> str | None:
+def too_large_cohort(sampler: Any, num_users: int, users: str = "users of the data") -> str | None:
     """Return why a sampler cannot draw its cohort from this number of users, or None: one without a cohort size always can."""
     cohort_size = getattr(sampler, "cohort_size", 0)
     if getattr(sampler, "replacement", False) or not isinstance(cohort_size, int) or cohort_size <= num_users:
         return None
-    return f"cohort_size={cohort_size} is more than the {num_users} users of the data: choose a smaller cohort"
+    return f"cohort_size={cohort_size} is more than the {num_users} {users}: set algorithm.cohort_size to a smaller one"
 
 
 def conflict_with_repeats(algorithm: Algorithm) -> str | None:

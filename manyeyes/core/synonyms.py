@@ -50,6 +50,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "fraction_train": ("algorithm.cohort_size",),
     "min_fit_clients": ("algorithm.cohort_size",),
     "min_train_nodes": ("algorithm.cohort_size",),
+    "learningrate": ("algorithm.lr",),
     "learning_rate": ("algorithm.lr",),
     "client_learning_rate": ("algorithm.lr",),
     "client_lr": ("algorithm.lr",),

@@ -160,7 +160,9 @@ def by_users(users: ArrayLike, seed: int, val: float = 0.1, test: float = 0.1) -
     names, index = np.unique(np.asarray(users), return_inverse=True)
     num_val, num_test = (max(round(fraction * len(names)), 1) if fraction else 0 for fraction in (val, test))
     if num_val + num_test >= len(names):
-        raise ValueError(f"{len(names)} users are too few for train, val and test users: split within users instead")
+        raise ValueError(
+            f"{len(names)} users are too few for train, val and test users: split the images of each user instead (--split per_user)"
+        )
     order = sorted(range(len(names)), key=lambda i: derive_key(seed, f"by users/{names[i]}"))
     user_split = np.full(len(names), "train", "U5")
     user_split[order[:num_test]] = "test"

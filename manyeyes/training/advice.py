@@ -19,8 +19,8 @@ def batch_size_advice(algorithm: Algorithm, population: Population) -> str:
     num_steps = len(batching.batches(num_images, make_rng(0, "draw")))
     if not is_default or num_steps != 1 or 2 * num_images > batching.batch_size:
         return ""
-    smaller = f"batch_size to {2 ** (num_images.bit_length() - 2)} or less, or " if num_images > 3 else ""
+    smaller = f"algorithm.batch_size to {2 ** (num_images.bit_length() - 2)} or less, or " if num_images > 3 else ""
     return (
         f"A round is one small step for most clients: half of them have {num_images} images or fewer, and a batch has "
-        f"{batching.batch_size}. For more local training, set {smaller}epochs to 5 or more."
+        f"{batching.batch_size}. For more local training, set {smaller}algorithm.epochs to 5 or more."
     )

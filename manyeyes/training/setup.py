@@ -187,7 +187,7 @@ def check_adaptation(train: Population, test: Population) -> None:
     """Refuse to fine-tune the model of users of whom none has training and test examples."""
     if not np.isin(train.user_ids, test.user_ids).any():
         problem = "Fine-tuning needs users with training and test examples and no user has both"
-        raise ValueError(f"{problem}: split the data within users.")
+        raise ValueError(f"{problem}: split the data within users (data prepare --split per_user).")
 
 
 def check_traits(traits: ModuleTraits, algorithm: Algorithm, splits: Splits, image_size: tuple[int, int]) -> None:

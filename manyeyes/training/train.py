@@ -90,6 +90,8 @@ def train(
     Result
         The trained model, its curves and its scores.
     """
+    if not isinstance(algorithm, Algorithm):
+        raise ValueError(f"algorithm is {algorithm!r}: give an Algorithm, such as manyeyes.fedavg().")
     config, engine_options = split_options(options)
     preprocess = (preprocess or Preprocess()).for_weights(weights_input(model))
     if engine_options.threads:

@@ -110,6 +110,8 @@ class TrainedModel:
         if isinstance(image, str | Path):
             try:
                 pixels = decode(Path(image).read_bytes(), size, str(image)).pixels_HWC
+            except FileNotFoundError:
+                raise ValueError(f"{image} does not exist: give a photo.") from None
             except UnreadableImage as error:
                 raise ValueError(f"{image} cannot be read as an image ({error}): give a photo.") from None
         else:

@@ -33,7 +33,9 @@ def change_meta(path: Path, **values: Any) -> None:
 
 def test_the_error_of_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    with pytest.raises(ValueError, match=r"No prepared dataset at .*s: create one with `manyeyes data prepare`"):
+    with pytest.raises(
+        ValueError, match=r"No prepared dataset at .*s: create one with `manyeyes data prepare NAME --raw DIR`"
+    ):
         open_population(path)
     write_store(small_manifest(), path, 4)
     change_meta(path, version=3)

@@ -21,10 +21,10 @@ def users_of(num_images: int) -> Population:
 @pytest.mark.parametrize(
     ("num_images", "algorithm", "fix"),
     [
-        (8, fedavg(), "batch_size to 4 or less, or epochs to 5 or more"),
-        (31, fedavg(), "batch_size to 8 or less, or epochs to 5 or more"),
-        (2, fedavg(), "epochs to 5 or more"),
-        (32, fedavg(), "batch_size to 16 or less, or epochs to 5 or more"),
+        (8, fedavg(), "algorithm.batch_size to 4 or less, or algorithm.epochs to 5 or more"),
+        (31, fedavg(), "algorithm.batch_size to 8 or less, or algorithm.epochs to 5 or more"),
+        (2, fedavg(), "algorithm.epochs to 5 or more"),
+        (32, fedavg(), "algorithm.batch_size to 16 or less, or algorithm.epochs to 5 or more"),
         (33, fedavg(), ""),  # more than half a batch
         (8, fedavg(batch_size=4), ""),
         (8, fedavg(epochs=2), ""),

@@ -33,7 +33,7 @@ def read_meta(path: Path) -> dict[str, Any]:
         target = Path(os.path.realpath(path))
         if target.with_name(f".{target.name}.preparing").exists():
             raise ValueError(f"{path} is not complete: run its `manyeyes data prepare` command again")
-        raise ValueError(f"No prepared dataset at {path}: create one with `manyeyes data prepare`")
+        raise ValueError(f"No prepared dataset at {path}: create one with `manyeyes data prepare NAME --raw DIR`")
     try:
         meta: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         version = int(meta["version"])
