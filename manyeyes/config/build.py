@@ -148,7 +148,9 @@ def train_options(config: Config) -> dict[str, Any]:
 def describe_settings(config: Config) -> dict[str, Any]:
     """Return the part of the settings that cannot be read off the arguments of `train`: how components were chosen."""
     settings = plain(config)
-    chosen = {slot: settings[slot] for slot in SLOTS if settings.get(slot) and settings[slot]["name"] != NO_COMPONENT}
+    chosen = {
+        slot: settings[slot] for slot in SLOTS if settings.get(slot) and settings[slot].get("name") != NO_COMPONENT
+    }
     described = {name: settings.get(name) for name in ("data", "partitioner", "model", "algorithm")}
     return described | chosen | {name: listed(settings.get(name)) for name in LISTS}
 

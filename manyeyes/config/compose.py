@@ -80,12 +80,20 @@ def prepare_overrides(overrides: Sequence[str]) -> list[str]:
     return [_store_user_choices(override) for override in overrides]
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _store_user_choices(override: str) -> str:
     name, _, value = override.partition("=")
     if name == "model.adapter":  # which the adapter's options have too, as the groups
         return f"{name}.name={value}"
     group = GROUPS.get(name.lstrip("+"))
-    if group and value in ("null", "true", "false"):
+    if group and (value in ("null", "true", "false") or _is_number(value)):
         raise ValueError(f"{override} is not possible: write {name}=NAME.")
 
     def store(import_path: re.Match[str]) -> str:

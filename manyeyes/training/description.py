@@ -61,9 +61,10 @@ def describe_training(
 def source_hashes(components: Iterable[Any], description: Mapping[str, Any]) -> dict[str, str]:
     """Return the hash of the source file of each component that does not come with manyeyes, by import path."""
     paths = {import_path(component): component for component in components if component is not None}
-    items = chain.from_iterable(value if isinstance(value, list) else [value] for value in description.values())
-    names = [str(item.get("name")) for item in items if isinstance(item, Mapping)]
-    paths |= {name: import_object(name) for name in names if is_import_path(name) and name not in paths}
+    for setting, value in description.items():
+        items = value if isinstance(value, list) else [value]
+        names = {str(item.get("name")) for item in items if isinstance(item, Mapping)}
+        paths |= {name: import_object(name, setting) for name in names - paths.keys() if is_import_path(name)}
     own = {path: part for path, part in sorted(paths.items()) if not path.startswith(("manyeyes.", "torch."))}
     return {path: digest for path, part in own.items() if (digest := source_hash(part)) is not None}
 

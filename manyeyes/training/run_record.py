@@ -21,7 +21,7 @@ import numpy as np
 from manyeyes.core.notebook import html_table
 from manyeyes.core.population import CAVEAT_SEPARATOR, with_caveats
 from manyeyes.io.parsing import parse_json, parse_yaml
-from manyeyes.metrics import PerUser
+from manyeyes.metrics import PERSONALIZED, PerUser
 from manyeyes.training import run_files
 from manyeyes.training.dataset_stats import is_valid
 from manyeyes.training.event_columns import CUMULATIVE, Floats, Ints, LongEvents
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 MIN_LONG_BYTES = 2**24  # of a metrics file whose events are not all kept in memory as objects
 RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
+MORE_SCORES = {"class": {"precision", "recall", "f1", "ap_200"}, "user": set[str]()}  # of several labels per image
 IMAGE_TEXTS = ("heading", "by", "class", "predicted", "format", "data")  # of an entry of EXAMPLE_IMAGES_FILE
 IMAGE_SIGNATURES = {"png": b"\x89PNG", "jpeg": b"\xff\xd8\xff"}  # how the bytes of a picture begin
 MAX_IMAGES = 100  # of a run
@@ -223,8 +224,8 @@ def read_run(folder: Path, name: str = "") -> RunRecord:
         environment=reader.mapping(run_files.ENVIRONMENT_FILE),
         privacy=reader.mapping(run_files.PRIVACY_FILE),
         dataset_stats=stats,
-        class_rows=reader.rows(run_files.PER_CLASS_FILE),
-        user_rows=reader.rows(run_files.PER_USER_FILE),
+        class_rows=reader.rows(run_files.PER_CLASS_FILE, "class"),
+        user_rows=reader.rows(run_files.PER_USER_FILE, "user"),
         example_images=reader.example_images(),
         problems=tuple(reader.problems),
     )
@@ -269,9 +270,14 @@ class _FolderReader:
         self.problems.append(f"{file} cannot be read")
         return {}
 
-    def rows(self, file: str) -> list[dict[str, str]]:
-        rows = list(csv.DictReader(self.text(file).splitlines()))
-        valid_rows = [row for row in rows if _is_score(row)]
+    def rows(self, file: str, subject: str) -> list[dict[str, str]]:
+        """Return the rows of a table of scores, whose first column is its subject."""
+        try:
+            rows = list(csv.DictReader(self.text(file).splitlines()))
+        except csv.Error:  # such as a text of over 131,072 characters
+            self.problems.append(f"{file} cannot be read")
+            return []
+        valid_rows = [row for row in rows if _is_score(row, subject)]
         if num_invalid := len(rows) - len(valid_rows):
             self.problems.append(f"{num_invalid} rows of {file} are damaged and ignored")
         return valid_rows
@@ -432,13 +438,21 @@ def _is_next(event: Event, last_round: int) -> bool:
     return last_round < event["round"] and all(_is_number(event.get(name, 0)) for name in CUMULATIVE)
 
 
-def _is_score(row: dict[str, str]) -> bool:
-    """Return whether a row of a table has a name, a count and numbers."""
-    try:
-        _, count, *values = row.values()
-        return None not in row and int(count) == int(row["examples"]) and all(map(_is_number, map(float, values)))
-    except (KeyError, TypeError, ValueError):
+def _is_score(row: dict[str, str], subject: str) -> bool:
+    """Return whether a row of a table has the columns that a run writes: a name, a count and numbers."""
+    if None in row or not _are_score_columns([*row], subject):
         return False
+    _, count, *values = row.values()
+    try:
+        return int(count) >= 0 and all(map(_is_number, map(float, values)))
+    except (TypeError, ValueError):
+        return False
+
+
+def _are_score_columns(columns: list[str], subject: str) -> bool:
+    shared = [column for column in columns[2:] if not column.startswith(PERSONALIZED.removesuffix("_"))]
+    is_metric = shared[:1] in (["accuracy"], ["ap"]) and len(columns[2:]) <= len(shared) + 1
+    return columns[:2] == [subject, "examples"] and is_metric and set(shared[1:]) <= MORE_SCORES[subject]
 
 
 def _is_image(entry: object) -> bool:

@@ -37,6 +37,7 @@ WRONG = [
     ("data.users=few", "data.users is 'few': it must be a whole number"),
     ("algorithm.lr=high", "algorithm.lr is 'high': it must be a number"),
     ("algorithm.persist_state=maybe", "algorithm.persist_state is 'maybe': it must be true or false"),
+    ("server_optimizer=5", "server_optimizer=5 is not possible: write server_optimizer=NAME"),
     ("algorithm.persist_state=-1", "algorithm.persist_state is '-1': it must be true or false"),
     ("preprocess.scale=[a,b]", "preprocess.scale is 'a': it must be a number"),
     ("preprocess.mean=3", "preprocess.mean"),

@@ -114,6 +114,15 @@ def test_the_file_names_of_the_parquet_converter_are_known(tmp_path: Path) -> No
     assert splits == {"ann": "train", "bob": "val", "cid": "test"}
 
 
+@pytest.mark.parametrize("values", [{"user_id": None}, {"image_id": None}, {"labels": ["food", None]}])
+def test_missing_values_are_refused_with_their_shard_and_column(raw: Path, values: dict[str, Any]) -> None:
+    write(raw / "data" / "val-00000-of-00001.parquet", [row(6, "cid", ["food"]), row(8, "cid", ["food"]) | values])
+    with pytest.raises(
+        ValueError, match=rf"val-00000-of-00001\.parquet has missing values in {next(iter(values))}: down"
+    ):
+        flair_huggingface.read_manifest(raw)
+
+
 def test_a_missing_shard_is_named_and_refused(raw: Path) -> None:
     (raw / "data" / "train-00001-of-00002.parquet").unlink()
     message = (

@@ -26,6 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("workloads", nargs="*", help=", ".join(WORKLOADS))
     parser.add_argument("--every", type=int, nargs="?", const=1, default=10, help="every N-th operation (10; alone: 1)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of these operations (0)")
     parser.add_argument("--seeds", type=int, default=4, help="random power losses at each operation (4)")
     parser.add_argument("--kills", type=int, default=0, help="kill training this number of times, and nothing else")
     parser.add_argument("--flips", type=int, default=0, help="change this many bits of each file, and nothing else")
@@ -59,7 +60,8 @@ def _rows(args: argparse.Namespace) -> Iterator[Row]:
         else:
             for name in args.workloads or WORKLOADS:
                 campaign = Campaign(name, root)
-                tallies = run_faults(campaign, args.every), run_power_losses(campaign, args.every, seeds=args.seeds)
+                sample = campaign, args.every, args.first
+                tallies = run_faults(*sample), run_power_losses(*sample, seeds=args.seeds)
                 yield from ((name, kind, tally) for found in tallies for kind, tally in found.items())
 
 

@@ -137,15 +137,17 @@ def run_attempts() -> tuple[Attempt, ...]:
     attempts = []
     for chosen, name, option in run_settings():
         last = name.rpartition(".")[2]
+        has_data = any(choice.startswith("data=") for choice in chosen)  # which has other options
+        run = [setting for setting in TINY_RUN if not (has_data and setting.startswith("data."))]
         for text, must_fail in wrong_texts(option):
             if name in UNUSED_GROUPS and not must_fail:
                 continue
             if last in SLOW_SETTINGS and text in (HUGE, "1e300"):
                 must_fail = True
-            attempts.append(Attempt(("run", *TINY_RUN, *chosen, f"{name}={text}"), (name, last, text), must_fail))
+            attempts.append(Attempt(("run", *run, *chosen, f"{name}={text}"), (name, last, text), must_fail))
         for near in (f"{name}s", name[:-1], name.replace("_", "-"), name.upper(), f"{name}.x"):
             if near != name and near not in known_names():
-                attempts.append(Attempt(("run", *TINY_RUN, *chosen, f"{near}=1"), (near, near.partition(".")[0]), True))
+                attempts.append(Attempt(("run", *run, *chosen, f"{near}=1"), (near, near.partition(".")[0]), True))
     for name in GROUPS:
         for text in (
             "nonsense",

@@ -162,7 +162,7 @@ def write_table_parquet(folder: Path) -> None:
 
 
 def write_shards(folder: Path) -> None:
-    for name in ("train-00000-of-00002", "train-00001-of-00002", "val-00000-of-00001"):
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "val-00000-of-00001", "test-00000-of-00001"):
         rows = [
             {
                 "image": {"bytes": _png(k), "path": None},

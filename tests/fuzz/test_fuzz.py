@@ -40,6 +40,12 @@ def test_every_damaged_file_is_one_sentence(name: str, count: int) -> None:
     assert progress.failures == ()
 
 
+@pytest.mark.parametrize("name", [*FAST_TARGETS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_KINDS)])
+def test_the_valid_files_are_read(name: str, tmp_path: Path) -> None:
+    case = create(TARGETS[name])
+    assert outcome(case, case.files, tmp_path / "input") == ("", "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("settings_run", 40), ("settings_flags", 40), ("settings_python", 160)])
 def test_every_wrong_setting_is_one_sentence(name: str, count: int, inputs: Path) -> None:

@@ -62,6 +62,21 @@ def test_columns_and_sums_come_from_events(write_run: WriteRun) -> None:
     assert sums == {"max_client_batches": [0, 4, 8], "num_images": [0, 60, 120], "seconds": [0, 0.5, 1]}
 
 
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ("klass,examples,accuracy\nred,1,0.5\n", "1 rows of per_class.csv are damaged and ignored"),
+        ("class,examples,luck\nred,1,0.5\n", "1 rows of per_class.csv are damaged and ignored"),
+        (f"class,examples,accuracy\n{131_073 * 'x'},1,0.5\n", "per_class.csv cannot be read"),
+    ],
+)
+def test_a_table_that_no_run_writes_is_named_and_ignored(write_run: WriteRun, table: str, problem: str) -> None:
+    folder = write_run("a", events=[{"round": 0, "accuracy": 0.5}])
+    (folder / "per_class.csv").write_text(table)
+    run = read_run(folder)
+    assert (run.class_rows, run.problems) == ([], (problem,))
+
+
 def test_damaged_files_are_named_and_the_rest_is_read(write_run: WriteRun) -> None:
     folder = write_run("a", events=[{"round": 0, "accuracy": 0.5}])
     with (folder / "metrics.jsonl").open("a") as file:

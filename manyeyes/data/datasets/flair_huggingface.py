@@ -130,8 +130,13 @@ def _read_shard(path: Path) -> pa.Table:
         size = path.stat().st_size
         raise ValueError(f"{path} ({size} bytes) is not a complete parquet file: download it again") from None
     try:
-        return table.cast(flair.SCHEMA)
+        table = table.cast(flair.SCHEMA)
     except pa.ArrowException as error:
         raise ValueError(
             f"{path} has columns of other types than FLAIR's ({first_line(error)}): download it again"
         ) from None
+    for name in flair.SCHEMA.names:
+        values = pc.list_flatten(table[name]) if name in flair.TASKS.values() else table[name]
+        if values.null_count:
+            raise ValueError(f"{path} has missing values in {name}: download it again")
+    return table
