@@ -31,7 +31,7 @@ from manyeyes.training.config import RunConfig
 from tests.fuzz.targets import TINY_RUN
 
 MAX_SENTENCE = 1500  # characters
-EMPTY_PATHS = (". ", "/work")  # what an empty text is as a path
+EMPTY_PATHS = (". ", ".:", "/work")  # what an empty text is as a path
 UNUSED_GROUPS = ("resume", "folder")  # say where a run is: strange texts for these are names of folders
 HUGE = "99999999999999999999999"
 LONG = "x" * 5000
@@ -97,9 +97,9 @@ def wrong_texts(option: Option) -> Iterator[tuple[str, bool]]:
     elif kind is bool:
         yield from ((text, True) for text in ("maybe", "nan", ""))
     elif kind is tuple:
-        yield from (
-            (text, True) for text in ("5", "text", "[a,b]", "[nan,nan,nan]", "[[1,2],[3]]", "[null]", "[inf,inf]")
-        )
+        are_texts = str in get_args(option.type)
+        yield from ((text, True) for text in ("5", "text", "[[1,2],[3]]", "[null]"))
+        yield from ((text, not are_texts) for text in ("[a,b]", "[nan,nan,nan]", "[inf,inf]"))
     elif kind is str:
         yield from ((text, bool(option.bounds.choices)) for text in ANY_TEXTS)
 
@@ -138,6 +138,8 @@ def run_attempts() -> tuple[Attempt, ...]:
     for chosen, name, option in run_settings():
         last = name.rpartition(".")[2]
         has_data = any(choice.startswith("data=") for choice in chosen)  # which has other options
+        if "correction=feddyn" in chosen:
+            chosen = (*chosen, "client_weighting=uniform")  # which it needs
         run = [setting for setting in TINY_RUN if not (has_data and setting.startswith("data."))]
         for text, must_fail in wrong_texts(option):
             if name in UNUSED_GROUPS and not must_fail:
