@@ -211,10 +211,10 @@ def make_stores(images: Population, federation: Federation, folder: Path) -> lis
     owners = deal(labels, federation)
     if attack.flips_labels:
         labels = np.where(np.isin(owners, hostile_ids(federation)), num_classes - 1 - labels, labels)
-    kept = np.flatnonzero(owners >= 0)
-    kept = kept[np.argsort(owners[kept], kind="stable")]
-    classes = SingleLabels(labels[kept], images.classes)
-    clients = Population.from_arrays(images.pixels(kept), classes, owners[kept], split=np.full(len(kept), "train"))
+    mask = np.flatnonzero(owners >= 0)
+    mask = mask[np.argsort(owners[mask], kind="stable")]
+    classes = SingleLabels(labels[mask], images.classes)
+    clients = Population.from_arrays(images.pixels(mask), classes, owners[mask], split=np.full(len(mask), "train"))
     return split(clients, folder, "single")
 
 

@@ -106,7 +106,7 @@ def cpu_layers() -> str:
     pairs = {text: (layers[name]["ours"], layers[name]["PyTorch's"]) for name, text in names.items()}
     return table(
         "float32, images x height x width x channels | manyeyes | PyTorch",
-        *(f"{text} | {precise(mine)} | {precise(torch)}" for text, (mine, torch) in pairs.items()),
+        *(f"{text} | {precise(ours)} | {precise(torch)}" for text, (ours, torch) in pairs.items()),
     )
 
 
@@ -200,7 +200,7 @@ def private_rounds() -> str:
             next(seconds(row) for row in of_engine if row["case"]["private"] == kind) for kind in (False, True)
         )
         digits = 2 if public > 1 else 3
-        times = [milliseconds(one) if one < 0.1 else f"{one:.{digits}f} s" for one in (public, private)]
+        times = [milliseconds(seconds) if seconds < 0.1 else f"{seconds:.{digits}f} s" for seconds in (public, private)]
         change = 100 * (private / public - 1)
         percent = f"{change:+.1f}" if abs(change) < 0.5 else f"{change:+.0f}"
         lines.append(
@@ -215,7 +215,7 @@ def figure4() -> str:
         points = [*csv.DictReader(file)]
     lines = []
     for name in ("FedAvg", "FedAvgM"):
-        cells = [f"{float(one['relative accuracy']):.2f}" for one in points if one["series"] == f"{name}, K=10"]
+        cells = [f"{float(point['relative accuracy']):.2f}" for point in points if point["series"] == f"{name}, K=10"]
         lines.append(" | ".join([name, *cells]))
     header = "Dirichlet concentration | 100 | 10 | 1 | 0.5 | 0.2 | 0.1 | 0.05 | 0"
     return table(header, *lines, left=(*range(9),))
@@ -228,7 +228,7 @@ def planning(name: str) -> str:
 def numbers() -> dict[str, str]:
     """Return the text of every name."""
     cpu = {peer: [best("small", peer, bf16) for bf16 in (False, True)] for peer in ("ours", "pfl", "flower")}
-    few, many, large = rows("scaling")
+    small, medium, large = rows("scaling")
     few_gpu, many_gpu = rows("h200_scaling")
     values = {
         "cpu_rounds": cpu_rounds(),
@@ -248,12 +248,12 @@ def numbers() -> dict[str, str]:
         "central.percent": f"{100 * ratio('h200_central', 'handwritten'):.0f} %",
         "central.bf16_weights": f"{best('h200_central_earlier', 'handwritten'):.3f} s",
         "central.earlier": f"{ours('h200_central_earlier'):.3f} s",
-        "crowd.longer": f"{100 * (seconds(many) / seconds(few) - 1):.0f} %",
-        "crowd.memory": f"{(large['host_bytes'] - many['host_bytes']) / MIB:.0f} MiB",
+        "crowd.longer": f"{100 * (seconds(medium) / seconds(small) - 1):.0f} %",
+        "crowd.memory": f"{(large['host_bytes'] - medium['host_bytes']) / MIB:.0f} MiB",
         "crowd.h200_few": milliseconds(seconds(few_gpu)),
         "crowd.h200_many": milliseconds(seconds(many_gpu)),
-        "planning.few": f"{planning('50 clients of 5 images')} us",
-        "planning.many": f"{planning('5,000 clients of 5 images')} us",
+        "planning.small": f"{planning('50 clients of 5 images')} us",
+        "planning.medium": f"{planning('5,000 clients of 5 images')} us",
         "planning.flair": planning("200 users of FLAIR's sizes") + " us",
     }
     for peer in ("pfl", "flower"):

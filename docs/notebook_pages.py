@@ -1,4 +1,4 @@
-"""Notebooks as pages of the site, for MkDocs: text as it is, code as blocks, and the outputs that are stored with them."""
+"""Notebooks as pages of the site, for MkDocs: text unchanged, code as blocks, and the outputs that are stored with them."""
 
 import json
 import re
@@ -29,11 +29,11 @@ def as_markdown(notebook: dict[str, Any]) -> str:
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         parts.append(f"```python\n{text}\n```" if cell["cell_type"] == "code" else text)
-        parts += [shown(output) for output in cell.get("outputs", ())]
+        parts += [output_text(output) for output in cell.get("outputs", ())]
     return "\n\n".join(parts) + "\n"
 
 
-def shown(output: dict[str, Any]) -> str:
+def output_text(output: dict[str, Any]) -> str:
     """Return an output as HTML without blank lines, which would end it in Markdown."""
     data = output.get("data", {"text/plain": output.get("text", "")})
     kind = next(kind for kind in ("text/html", "image/jpeg", "image/png", "text/plain") if kind in data)

@@ -106,13 +106,13 @@ def tutorial_commands(text: str) -> Iterator[list[str]]:
         if exported := re.fullmatch(r'export (\w+)="(.*)"', line):
             variables[exported[1]] = exported[2]
         elif line.startswith("manyeyes ") and not NOT_HERE.search(line):
-            words = re.sub(r"\$(\w+)", lambda name: variables[name[1]], line.split("  #")[0])
-            yield shlex.split(words, comments=True)[1:]
+            expanded = re.sub(r"\$(\w+)", lambda name: variables[name[1]], line.split("  #")[0])
+            yield shlex.split(expanded, comments=True)[1:]
 
 
 def smaller(args: list[str]) -> list[str]:
     """Return the arguments of a command with smaller sizes; runs have at least two rounds more when they continue."""
-    pairs = [one.partition("=") for one in args]
+    pairs = [arg.partition("=") for arg in args]
     is_resumed = any(name == "resume" for name, _, _ in pairs)
     sizes = SMALLER | ({"rounds": "4"} if is_resumed else {})
     args = [f"{name}={sizes[name]}" if name in sizes else "".join((name, *rest)) for name, *rest in pairs]

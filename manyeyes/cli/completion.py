@@ -64,8 +64,8 @@ def main(argv: list[str]) -> int:
 
 def complete(line: str, shell: str = "fish") -> list[str]:
     """Return what can stand in place of the last word of a command line, in the form that a shell expects."""
-    *words, current = _split(line)[1:] or [""]
-    matches = sorted({candidate for candidate in candidates(words, current) if candidate.startswith(current)})
+    *arguments, current = _split(line)[1:] or [""]
+    matches = sorted({candidate for candidate in candidates(arguments, current) if candidate.startswith(current)})
     if shell != "fish":  # which adds a space itself
         matches = [match if match.endswith("=") else f"{match} " for match in matches]
     done = max(current.rfind("="), current.rfind(":")) + 1 if shell == "bash" else 0  # where bash begins a new word
@@ -73,20 +73,20 @@ def complete(line: str, shell: str = "fish") -> list[str]:
 
 
 def _split(line: str) -> list[str]:
-    """Return the words of a command line, the last one empty after a space; quotes may be open."""
+    """Return the arguments of a command line, the last one empty after a space; quotes may be open."""
     for closing in ("", "'", '"'):
         with suppress(ValueError):
             return [*split(line + closing), *([""] if not closing and line[-1:].isspace() else [])]
     return line.split()
 
 
-def candidates(words: list[str], current: str) -> Iterator[str]:
-    """Yield what can follow the words after `manyeyes`; `current` is the beginning of the next word."""
-    if not words:
+def candidates(arguments: list[str], current: str) -> Iterator[str]:
+    """Yield what can follow the arguments after `manyeyes`; `current` is the beginning of the next word."""
+    if not arguments:
         yield from (*COMMANDS, *GLOBAL_FLAGS)
         return
-    path = words[0]
-    for word in words[1:]:
+    path = arguments[0]
+    for word in arguments[1:]:
         path = f"{path} {word}" if f"{path} {word}" in all_help() and "=" not in word else path
     text = all_help().get(path, "")
     if current.startswith("-"):
@@ -94,7 +94,7 @@ def candidates(words: list[str], current: str) -> Iterator[str]:
         return
     yield from (choice for choices in CHOICES.findall(text) for choice in choices.split(","))
     settings = {} if path == "run" else dict(SETTING.findall(text))
-    settings |= _run_settings(words) if path in SETTINGS_COMMANDS else {}
+    settings |= _run_settings(arguments) if path in SETTINGS_COMMANDS else {}
     name, equals, value = current.partition("=")
     if not equals:
         yield from (f"{setting}=" for setting in settings)
@@ -103,13 +103,13 @@ def candidates(words: list[str], current: str) -> Iterator[str]:
         yield from (start + choice for choice in _choices(settings[name]))
 
 
-def _run_settings(words: list[str]) -> dict[str, str]:
+def _run_settings(arguments: list[str]) -> dict[str, str]:
     """Return the settings of `manyeyes run`, with the options of what is chosen, and the text after each name."""
     run_help = all_help()["run"]
     groups, _, rest = run_help.partition("Groups, with")[2].partition("Settings of the run:")
     settings = dict(SETTING.findall(groups)) | dict(SETTING.findall(rest.partition("\n\ndata=")[0]))
     defaults = re.findall(r"^  (\w+)=\S+   \((\w+)\)$", groups, re.MULTILINE)
-    for override in (*("=".join(pair) for pair in defaults), *words):
+    for override in (*("=".join(pair) for pair in defaults), *arguments):
         settings |= dict(SETTING.findall(all_help().get(f"run {override}", "")))
     return settings
 

@@ -160,7 +160,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     check_version(folder)
     path = folder / CONFIG_FILE
     if not path.is_file():
-        raise ValueError(f"There is no run to resume in {folder}: give the folder of a run.")
+        raise ValueError(f"Found no run to resume in {folder}: give the folder of a run.")
     data = path.read_bytes()
     check_text(folder, CONFIG_FILE, data)
     try:

@@ -164,8 +164,8 @@ def column_names(dataset: Any) -> tuple[str, ...]:
 
 
 def _usual_name(names: Sequence[str], argument: str, usual: Sequence[str]) -> str:
-    if found := [name for name in usual if name in names]:
-        return found[0]
+    if matches := [name for name in usual if name in names]:
+        return matches[0]
     raise ValueError(f"the dataset has the columns {', '.join(names)}: name that of the {argument} as {argument}=...")
 
 

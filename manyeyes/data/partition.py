@@ -222,8 +222,8 @@ def give_users(
     if (split == "train").all():  # without an official test set
         split = np.where(all_users == "", split, within_users(all_users, seed))
     notes = {"partition": partition, "users": users, "seed": seed}
-    given = replace(manifest, users=all_users, split=split, notes={**manifest.notes, **notes})
-    return given.take(np.flatnonzero((all_users != "") | (split != "train")))
+    partitioned = replace(manifest, users=all_users, split=split, notes={**manifest.notes, **notes})
+    return partitioned.take(np.flatnonzero((all_users != "") | (split != "train")))
 
 
 def make_owners(

@@ -159,10 +159,10 @@ def _make_head(model: FlatModel, layer: str, calls: Calls, image_shape: tuple[in
     else:
         for name in _skipped_layers(model, calls, part, layer):
             head.set_submodule(name, _Skipped(tuple(calls[name].outputs.shape[1:])))
-        given = _Given(head.get_submodule(layer))
-        _set_forward(given.layer, given)
+        head_layer = _FixedInput(head.get_submodule(layer))
+        _set_forward(head_layer.layer, head_layer)
         shape = image_shape if inputs is None else tuple(inputs.shape[1:])
-        _set_forward(head, _Replay(head.get_submodule(part), given, shape))
+        _set_forward(head, _Replay(head.get_submodule(part), head_layer, shape))
     features = calls[layer].inputs
     if features is not None and features.dim() != 4:
         head.channels_last = ()  # type: ignore[assignment]  # a setting, which is not a tensor
@@ -223,7 +223,7 @@ class _Part:
 
 
 @dataclass(eq=False)
-class _Given:
+class _FixedInput:
     """The forward of the first layer of a head: whatever its inputs, it takes the features."""
 
     layer: nn.Module
@@ -238,7 +238,7 @@ class _Replay:
     """The forward of a head of several layers: that of a part of the model, with other inputs for one of them."""
 
     part: nn.Module
-    first: _Given
+    first: _FixedInput
     input_shape: tuple[int, ...]
 
     def __call__(self, features: Tensor) -> Any:

@@ -152,8 +152,8 @@ class _FeatureSource:
         if not len(rows):
             return False
         expected = self._features(rows)
-        kept = self.file.open()[rows].reshape(len(rows), -1).view(np.float32)
-        return bool(np.abs(kept - expected).max() > RTOL * np.abs(expected).max())
+        stored = self.file.open()[rows].reshape(len(rows), -1).view(np.float32)
+        return bool(np.abs(stored - expected).max() > RTOL * np.abs(expected).max())
 
     def _compute(self, missing: list[int]) -> None:
         num_images = sum(len(self.file.chunk_rows(chunk)) for chunk in missing)

@@ -37,7 +37,7 @@ class Runs:
             return self.records[name]
         names = [run.name for run in self.records]
         if name not in names:
-            raise ValueError(f"There is no run {name!r}{suggestion(name, names)}: choose {', '.join(names)}.")
+            raise ValueError(f"Found no run {name!r}{suggestion(name, names)}: choose {', '.join(names)}.")
         return self.records[names.index(name)]
 
     def to_pandas(self) -> DataFrame:

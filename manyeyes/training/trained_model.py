@@ -142,7 +142,7 @@ def load_model(path: str | Path, user: str | int | None = None, model: Model | N
     path = Path(path)
     file = path / MODEL_FILE if path.is_dir() else path
     if not file.is_file():
-        raise ValueError(f"There is no model in {path}: give the folder of a finished run, or its {MODEL_FILE}.")
+        raise ValueError(f"Found no model in {path}: give the folder of a finished run, or its {MODEL_FILE}.")
     tensors, metadata, _ = read_tensors(file)
     info = _read_info(file, metadata)
     module = _make_module(file, info, model)

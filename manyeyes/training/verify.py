@@ -22,7 +22,7 @@ REMOVED_BY_A_RESUME = (run_files.FAILED_FILE, run_files.DIVERGED_FILE)
 def verify_run(folder: Path) -> dict[str, str]:
     """Return what is wrong with each file of a run folder; empty for a file with its checksum."""
     if not folder.is_dir() or not any((folder / name).exists() for name in (run_files.CONFIG_FILE, CHECKSUMS_FILE)):
-        raise ValueError(f"There is no run in {folder}: give the folder of a run")
+        raise ValueError(f"Found no run in {folder}: give the folder of a run")
     results = _verify_texts(folder)
     if (folder / run_files.CHECKPOINT_FILE).exists():
         results |= _verify_checkpoint(folder)

@@ -59,7 +59,7 @@ WRONG = [
     ("sampler=best", "Unknown sampler 'best': choose uniform, poisson, size_weighted, all, centralized"),
     ("algorithm=fedbn", "Linear has no norm"),
     ("preprocess.crop=99", "crop"),
-    ("resume=nowhere", "There is no run to resume in nowhere: give the folder of a run."),
+    ("resume=nowhere", "Found no run to resume in nowhere: give the folder of a run."),
     ("--bogus", "Unknown option --bogus: choose --help, --multirun, --cfg job"),
     ("--cfg=everything", "--cfg=everything is not possible: choose job, hydra or all."),
     ("--config-dir=nowhere", "nowhere' not found"),

@@ -149,9 +149,9 @@ def test_a_dataset_that_cannot_be_used_is_one_sentence(
 
 def test_an_unreachable_name_is_one_sentence(tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    outcome = command("data", "prepare", "hf", "nobody/nothing")
+    outcome = command("data", "prepare", "hf", "unknown/nothing")
     assert outcome.code == 2
-    assert outcome.err.startswith("manyeyes: nobody/nothing cannot be loaded as a dataset (")
+    assert outcome.err.startswith("manyeyes: unknown/nothing cannot be loaded as a dataset (")
     assert outcome.err.endswith("check the name and the connection, or give a folder\n")
     assert outcome.err.count("\n") == 1
     assert not list(tmp_path.iterdir())

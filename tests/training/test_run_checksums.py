@@ -80,4 +80,4 @@ def test_the_doctor_names_each_damaged_file_of_a_run(command: Any, tiny: tuple[s
 
 
 def test_the_doctor_refuses_a_folder_without_a_run(command: Any) -> None:
-    assert command("doctor", ".").err == "manyeyes: There is no run in .: give the folder of a run\n"
+    assert command("doctor", ".").err == "manyeyes: Found no run in .: give the folder of a run\n"

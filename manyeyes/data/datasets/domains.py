@@ -33,12 +33,14 @@ def read_manifest(
     ids = manifest.labels["label"].nonzero()[1]
     for domain in np.unique(domains):
         rows = np.flatnonzero(domains == domain)
-        numbers = partitions.make_owners(ids[rows], partition, users, alpha, classes_per_client, seed)
-        owners[rows] = [f"{domain}-{number:03d}" if number >= 0 else "" for number in numbers]
-    kept = np.flatnonzero(owners != "")
-    names = owners[kept].astype(str)
-    given = replace(manifest.take(kept), users=names, split=partitions.within_users(names, seed))
-    return replace(given, notes={**given.notes, "partition": partition, "users of each domain": users, "seed": seed})
+        clients = partitions.make_owners(ids[rows], partition, users, alpha, classes_per_client, seed)
+        owners[rows] = [f"{domain}-{number:03d}" if number >= 0 else "" for number in clients]
+    examples = np.flatnonzero(owners != "")
+    names = owners[examples].astype(str)
+    partitioned = replace(manifest.take(examples), users=names, split=partitions.within_users(names, seed))
+    return replace(
+        partitioned, notes={**partitioned.notes, "partition": partition, "users of each domain": users, "seed": seed}
+    )
 
 
 def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:

@@ -93,10 +93,10 @@ def as_column(cells: Sequence[Any]) -> NDArray[Any]:
     if any(text.isdecimal() and (len(text) > MAX_EXACT_DIGITS or str(int(text)) != text) for text in texts):
         return np.array(texts)  # codes such as 007, and not numbers
     try:
-        numbers = np.array([float(text) if text else math.nan for text in texts])
+        values = np.array([float(text) if text else math.nan for text in texts])
     except ValueError:
         return np.array(texts)
-    return numbers.astype(np.int64) if all(text.isdecimal() for text in texts) else numbers
+    return values.astype(np.int64) if all(text.isdecimal() for text in texts) else values
 
 
 def _read_folder(root: Path) -> tuple[list[Row], list[tuple[str, str]]]:

@@ -57,9 +57,9 @@ def read_manifest(raw: Path, *, name: str = "femnist", seed: int = 0) -> Manifes
 def _json_files(raw: Path) -> list[tuple[Path, str]]:
     """Return the files to read and their split: those of train and test if both exist, else all of one folder."""
     for root in (raw, raw / "data"):
-        found = {folder: sorted((root / folder).glob("*.json")) for folder in FOLDERS}
-        chosen = ("train", "test") if found["train"] and found["test"] else ("all_data",)
-        files = [(path, FOLDERS[folder]) for folder in chosen for path in found[folder]]
+        tables = {folder: sorted((root / folder).glob("*.json")) for folder in FOLDERS}
+        chosen = ("train", "test") if tables["train"] and tables["test"] else ("all_data",)
+        files = [(path, FOLDERS[folder]) for folder in chosen for path in tables[folder]]
         if files := files or [(path, "") for path in sorted(root.glob("*.json"))]:
             return files
     raise ValueError(
