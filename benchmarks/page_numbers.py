@@ -252,8 +252,8 @@ def numbers() -> dict[str, str]:
         "crowd.memory": f"{(large['host_bytes'] - medium['host_bytes']) / MIB:.0f} MiB",
         "crowd.h200_few": milliseconds(seconds(few_gpu)),
         "crowd.h200_many": milliseconds(seconds(many_gpu)),
-        "planning.small": f"{planning('50 clients of 5 images')} us",
-        "planning.medium": f"{planning('5,000 clients of 5 images')} us",
+        "planning.few": f"{planning('50 clients of 5 images')} us",
+        "planning.many": f"{planning('5,000 clients of 5 images')} us",
         "planning.flair": planning("200 users of FLAIR's sizes") + " us",
     }
     for peer in ("pfl", "flower"):

@@ -21,7 +21,7 @@ from manyeyes.config.groups import GROUPS, RUN_OPTIONS
     ("line", "expected"),
     [
         ("manyeyes re", ["report", "reproduce"]),
-        ("manyeyes data ", ["inspect", "prepare", "synthesize", "verify"]),
+        ("manyeyes data ", ["embed", "inspect", "prepare", "synthesize", "verify"]),
         ("manyeyes data prepare cifar1", ["cifar10", "cifar100"]),
         ("manyeyes data prepare cifar10 --cla", ["--classes-per-client"]),
         ("manyeyes report --t", ["--title"]),
