@@ -138,7 +138,7 @@ def _convert_norms(module: nn.Module, norm: str | None, adapter: Adapter) -> str
     """Convert the norms of a module as it was asked for; return what was done."""
     if norm is None and adapter.name != "none" and has_batch_norm(module):
         norm = "frozen"  # what travels is the adapters and the classifier, without statistics
-    return "" if norm is None else f"model.norm={norm}: {convert_norms(module, norm)}."
+    return "" if norm is None or not has_batch_norm(module) else f"model.norm={norm}: {convert_norms(module, norm)}."
 
 
 def replace_classifier(module: nn.Module, classes: int) -> None:

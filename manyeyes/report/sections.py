@@ -146,7 +146,8 @@ def _option(run: RunRecord, name: str) -> float | None:
 
 
 def _package_version(run: RunRecord, name: str) -> str:
-    return str((run.environment.get("packages") or {}).get(name, ""))
+    packages = run.environment.get("packages")
+    return str(packages.get(name, "")) if isinstance(packages, dict) else ""
 
 
 def _neighbors(run: RunRecord) -> str:

@@ -49,4 +49,4 @@ def test_the_settings_of_a_run_are_valid(personal: Any, tmp_path: Path, classes:
     config = compose_config(run.overrides(Path("store"), tmp_path))
     assert config["rounds"] == 12
     assert config["algorithm"]["name"] == ("fedper" if is_fedper else "finetuned")
-    assert config["preprocess"]["crop"] == (64 if classes else 0)
+    assert config["preprocess"]["crop"] == (64 if classes else None)

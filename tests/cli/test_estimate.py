@@ -95,7 +95,7 @@ def test_a_partitioner_decides_the_users() -> None:
     [
         (("--ranks", "0"), "argument --ranks: '0': give whole numbers of at least 1, separated by commas"),
         (("--images-per-second", "no"), "argument --images-per-second: 'no': give a number above 0"),
-        (("--cohorts", "33"), "cohort_size=33 is more than the 32 users of the data"),
+        (("--cohorts", "33"), "cohort_size=33 is more than the 32 training users"),
         (("sampler=centralized",), "sampler=centralized has no clients"),
         (("sampler=all", "--cohorts", "3"), "AllClients takes all 32 users: leave out --cohorts"),
         ((*PRIVATE, "privacy.noise_multiplier=0.01"), "One round spends more than the privacy budget"),

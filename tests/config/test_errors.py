@@ -22,7 +22,10 @@ WRONG = [
     ("weather=rain", "Unknown setting `weather`"),
     ("weather/today=rain", "Unknown setting `weather"),
     ("algorithm=fedfoo", "Unknown algorithm 'fedfoo'"),
-    ("model=lenett", "Unknown model 'lenett' (did you mean 'lenet'?): choose lenet, linear, mobilenet_v1"),
+    (
+        "model=lenett",
+        "Unknown model 'lenett' (did you mean 'lenet'?): choose lenet, efficientnet_lite0, linear, mobilenet_v1",
+    ),
     ("data=planets", "Unknown data 'planets': choose synthetic, store, cifar10"),
     ("trackers=[paper]", "Unknown trackers 'paper': choose tensorboard, mlflow, wandb, or package.module:Name."),
     ("callbacks=[early_stoping]", "Unknown callbacks 'early_stoping' (did you mean 'early_stopping'?)"),

@@ -32,7 +32,7 @@ def test_a_launcher_reports_a_failed_run_and_finishes_the_others(
     run = ("run", *sweep, *tiny, "engine=reference", "rounds=1", "algorithm.epochs=0,1,2")
     process = spawn("-m", "manyeyes", *run)  # a process of its own, since launchers replace its output streams
     _, errors = process.communicate(timeout=200)
-    assert process.returncode == 1
+    assert process.returncode == 2  # the failed run has a wrong setting
     assert "manyeyes: run 0: " in errors
     assert "epochs" in errors
     assert not (tmp_path / "sweep" / "0" / "model.safetensors").exists()
