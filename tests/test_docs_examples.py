@@ -37,6 +37,8 @@ READERS_VARIABLES = {  # what a page says that its reader has
         "writer": np.arange(20) // 5,
     }
 }
+NEEDS = {"docs/models.md": "timm"}  # the fixture of what a page imports
+PHOTOS = 20  # of the table that docs/data.md reads
 LEAF_FILE = {"user_data": {"f0001_41": {"x": [[0.5] * 784], "y": [3]}}}
 
 
@@ -165,10 +167,24 @@ def prepare_for(args: list[str], folder: Path) -> None:
         PIL.Image.new("RGB", (40, 30), "red").save(folder / photo)
 
 
+def write_photos(folder: Path) -> None:
+    """Write photos of ten users, and a table of them."""
+    rows = ["path,user,label"]
+    for number in range(PHOTOS):
+        path = folder / f"{number}.png"
+        PIL.Image.new("RGB", (40, 30), (number, 0, 0)).save(path)
+        rows.append(f"{path},{number % 10},{number % 2}")
+    (folder / "photos.csv").write_text("\n".join(rows))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if PYTHON.search(text) and page not in OWN_TEST])
-def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_of_a_page_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Each training is cut to two rounds."""
+    if page in NEEDS:
+        request.getfixturevalue(NEEDS[page])
     train: Callable[..., Any] = manyeyes.training.train.train
 
     def train_briefly(*args: Any, **options: Any) -> Any:
@@ -179,6 +195,7 @@ def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(manyeyes.training.train, "train", train_briefly)
     (tmp_path / "all_data_0.json").write_text(json.dumps(LEAF_FILE))
+    write_photos(tmp_path)
     names: dict[str, Any] = dict(READERS_VARIABLES.get(page, {}))
     for block in PYTHON.findall(PAGES[page]):
         exec(compile(block, page, "exec"), names)

@@ -39,7 +39,7 @@ def test_a_notebook_names_no_path_of_a_machine(path: Path) -> None:
 
 @pytest.mark.slow
 @notebooks
-def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(path, as_version=4)
@@ -47,5 +47,6 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
         if not SIGN_DIGITS.exists():
             pytest.skip("needs the Sign Language Digits Dataset in sign_digits/, which is not part of the repository")
         zipfile.ZipFile(SIGN_DIGITS).extractall(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of the kernel: beside other tests, threads wait for each other
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
