@@ -71,6 +71,7 @@ def _train_composed(config: DictConfig) -> Result:
 def _resume(folder: Path, config: DictConfig) -> Result:
     """Continue a run; of one that was complete, say that nothing was trained."""
     settings = resumed_settings(folder, config, HydraConfig.get().overrides.task)
+    check_complete(folder / CONFIG_FILE, settings)
     events = read_events(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []
     result = train_from(settings, folder, resume=True)
     if events and result.events[-1]["round"] == (last := events[-1]["round"]):
@@ -82,8 +83,6 @@ def _resume(folder: Path, config: DictConfig) -> Result:
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:
     """Train the run that settings describe, in `folder`."""
     settings = build.plain(config)
-    if resume:
-        check_complete(folder / CONFIG_FILE, settings)
     options, description = build.train_options(settings), build.describe_settings(settings)
     algorithm, preprocess = build.build_algorithm(settings), build.build_preprocess(settings)
     build.check_cohort(settings, algorithm)

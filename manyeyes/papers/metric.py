@@ -70,7 +70,7 @@ class AfterRounds:
         value = float(curve.values_E[-1]) if self.rounds is None else curve.value_at_round(self.rounds)
         if not self.relative or value is None:
             return value
-        return None if baseline is None else relative_accuracy(value, baseline)
+        return relative_accuracy(value, baseline) if baseline else None
 
 
 def relative_after(rounds: int | None = None) -> AfterRounds:
@@ -93,7 +93,10 @@ class WithinBatches:
 
 @dataclass(frozen=True)
 class RoundsTo:
-    """The rounds until the relative accuracy first reaches a fraction; infinite if it never does."""
+    """The rounds until the relative accuracy first reaches a fraction; infinite if it never does.
+
+    None if there is no centralized baseline, or one of accuracy 0.
+    """
 
     fraction: float
 
@@ -101,7 +104,7 @@ class RoundsTo:
         return f"rounds to {self.fraction:.0%} relative accuracy"
 
     def compute(self, outcome: RunOutcome) -> float | None:
-        if outcome.centralized_baseline is None:
+        if not outcome.centralized_baseline:
             return None
         rounds = outcome.curve("accuracy").rounds_to(self.fraction * outcome.centralized_baseline)
         return math.inf if rounds is None else rounds

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from manyeyes.cli import reproduce
+from manyeyes.papers.metric import RunOutcome
 from tests.small_exhibits import ENGINE, read_accuracy
 
 pytestmark = pytest.mark.usefixtures("papers")
 
 
+@pytest.fixture
+def unmarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs on synthetic images be compared, as those on a paper's images are."""
+    read = RunOutcome.from_record
+    monkeypatch.setattr(RunOutcome, "from_record", staticmethod(lambda record: replace(read(record), caveats=())))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("unmarked")
 def test_all_runs_are_trained_and_compared(capsys: Any) -> None:
     assert reproduce.main(["test.table1", "rows=one", *ENGINE]) == 0
     assert sorted(str(path.parent) for path in Path("runs").rglob("model.safetensors")) == [
@@ -28,11 +38,13 @@ def test_all_runs_are_trained_and_compared(capsys: Any) -> None:
     assert f"| one | accuracy after 1 rounds | 50 ± 1 % | {measured} | {difference} | {verdict} |" in report
     assert "Within: at most 2 of the paper's standard deviations" in report
     relative = [read_accuracy(f"test/fedavg/{seed}") / read_accuracy(f"test/all/{seed}") for seed in (0, 1)]
-    assert f"| one | relative accuracy |  | {sum(relative) / 2:,.4g} ± " in report
+    assert f"| one [1] | relative accuracy |  | {sum(relative) / 2:,.4g} ± " in report
+    assert "[1] Relative to a centralized accuracy of " in report
     assert "2 of 2 measured" in capsys.readouterr().out
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unmarked")
 def test_an_evaluation_at_another_round_is_named_in_every_file_and_not_compared() -> None:
     assert reproduce.main(["test.table1", "rows=one", "seeds=1", "evaluate_every=0", *ENGINE]) == 0
     accuracy, gap = 100 * read_accuracy("test/fedavg/0", 0), "measured at round 0 of 1"
@@ -71,7 +83,8 @@ def test_a_stopped_run_is_resumed_and_ends_the_same() -> None:
 def test_the_best_run_of_a_grid_that_finished_counts() -> None:
     assert reproduce.main(["test.table1", "rows=grid", "seeds=1", *ENGINE]) == 0  # a learning rate of 1e30 diverges
     report = Path("runs/test/table1.md").read_text()
-    assert f"| grid | accuracy |  | {read_accuracy('test/lr_0.01/0'):,.4g} (lr_0.01) |" in report
+    assert f"| grid [1] | accuracy |  | {100 * read_accuracy('test/lr_0.01/0'):,.4g} % (lr_0.01) |" in report
+    assert "[1] Measured on synthetic images." in report
     assert "Diverged: 1 of 2 runs; each row shows the best of the others." in report
 
 
@@ -89,7 +102,8 @@ def test_finished_runs_are_compared_without_training(capsys: Any) -> None:
     assert reproduce.main(["test.table1", "rows=grid", "seeds=1", "--show"]) == 0
     report = Path("runs/test/table1.md").read_text()
     assert "Done so far: 1 of 2 runs; each row shows its best finished run." in report
-    assert f"| grid | accuracy |  | {read_accuracy('test/lr_0.01/0'):,.4g} (lr_0.01) |" in report
+    assert f"| grid [1] | accuracy |  | {100 * read_accuracy('test/lr_0.01/0'):,.4g} % (lr_0.01) |" in report
+    assert "[1] Measured on synthetic images." in report
     assert not Path("runs/test/lr_1e30").exists()
     assert capsys.readouterr().err == ""
 
@@ -117,12 +131,14 @@ def test_scaled_runs_are_marked_everywhere(capsys: Any) -> None:
     assert reproduce.main(["test.table1", "rows=one", "scale=0.5", "seeds=1", *ENGINE]) == 0
     assert Path("runs/test/scaled_by_0.5/fedavg/0/model.safetensors").exists()
     report = Path("runs/test/table1_scaled_by_0.5.md").read_text()
-    assert "**These runs are scaled by 0.5, not the paper's: nothing is compared.**" in report
-    assert "measured (scaled by 0.5)" in report
+    assert "**These runs are scaled by 0.5, on synthetic data, not the paper's: nothing is compared.**" in report
+    assert "measured (scaled by 0.5, on synthetic data)" in report
+    assert "| one [1] [2] | accuracy after 1 rounds | 50 ± 1 % | " in report
+    assert "[1] Scaled by 0.5: users 40 to 20.\n\n[2] Measured on synthetic images.\n" in report
     assert f"    manyeyes reproduce test.table1 rows=one scale=0.5 seeds=1 {' '.join(ENGINE)}\n" in report
     page = Path("runs/test/table1_scaled_by_0.5.html").read_text()
     assert f"{' '.join(ENGINE)} folder=runs/test/scaled_by_0.5/fedavg/0" in page, "the commands of the runs"
-    assert "(scaled by 0.5)" in capsys.readouterr().out
+    assert "(scaled by 0.5, on synthetic data)" in capsys.readouterr().out
 
 
 def test_data_is_the_folder_of_the_datasets(capsys: Any) -> None:
@@ -147,8 +163,13 @@ def test_data_is_the_only_dataset(capsys: Any) -> None:
 def test_a_synthetic_dataset_is_counted_and_described(capsys: Any) -> None:
     assert reproduce.main(["test.figure2", "synthetic=true", "scale=0.001"]) == 0
     report = next(Path("runs/test").glob("figure2*.md")).read_text()
-    assert "| flair | users | 51,414 users | 51 |" in report
-    assert "Synthetic images replace data/flair. Scaled by 0.001: users 51414 to 51." in report
+    assert "| flair [1] [2] [3] | users | 51,414 users | 51 |" in report
+    notes = [
+        "Synthetic images replace the dataset.",
+        "Scaled by 0.001: users 51414 to 51.",
+        "Measured on synthetic images.",
+    ]
+    assert "\n\n".join(f"[{number}] {note}" for number, note in enumerate(notes, 1)) in report
     assert "on synthetic data" in report
 
 

@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "flickr_aes": {"raters": 2, "min_ratings": 4, "min_per_score": 0},
     "cifar10": {"users": 3, "alpha": 1.0},
 }
-OPTIONS["cifar100"] = OPTIONS["cifar10"]
+OPTIONS |= dict.fromkeys(("cifar100", "medmnist", "tiny_imagenet"), OPTIONS["cifar10"])
 
 
 def synthetic_raw(name: str, raw: Path) -> Manifest:

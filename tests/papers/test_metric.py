@@ -51,7 +51,14 @@ def test_relative_accuracy_is_a_fraction_of_the_centralized_one() -> None:
     assert relative_after().compute(OUTCOME) == pytest.approx(0.8)
     assert relative_after(1).compute(OUTCOME) == pytest.approx(0.4)
     assert relative_after(4).compute(OUTCOME) is None
-    assert relative_after().compute(replace(OUTCOME, centralized_baseline=None)) is None
+
+
+@pytest.mark.parametrize("baseline", [None, 0.0])
+def test_nothing_is_relative_to_a_missing_baseline_or_to_an_accuracy_of_zero(baseline: float | None) -> None:
+    outcome = replace(OUTCOME, centralized_baseline=baseline)
+    assert relative_after().compute(outcome) is None
+    assert RoundsTo(0.1).compute(outcome) is None
+    assert Multiple(0.9).compute(outcome) is None
 
 
 @pytest.mark.parametrize(("fraction", "rounds"), [(0.1, 0), (0.3, 1), (0.9, 2), (1.0, 2), (1.1, math.inf)])

@@ -50,7 +50,7 @@ def read_manifest(
 def write_synthetic(synthetic: SyntheticImages, raw: Path) -> None:
     """Write synthetic images as Tiny-ImageNet; the users are lost, and those of the test split are validation images."""
     root = raw / FOLDER
-    write_synthetic_marker(root)
+    write_synthetic_marker(raw)
     population = make_synthetic(synthetic)
     labels, is_test = population.labels.nonzero()[1], np.asarray(population.columns["split"]) == "test"
     names = [f"n{label:08d}" for label in labels]
