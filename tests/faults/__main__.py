@@ -33,7 +33,7 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     num_failures, start = 0, time.monotonic()
-    print(f"{'what':<34}{'fault':<30}{'cases':>7}{'same bytes':>12}{'named so':>9}{'failed':>8}{'seconds':>9}")
+    print(f"{'what':<34}{'fault':<30}{'cases':>7}{'same bytes':>12}{'reported':>9}{'failed':>8}{'seconds':>9}")
     for name, kind, tally in _rows(args):
         same, named, failed = tally.counts[SAME], tally.counts[SAID] + tally.counts[NAMED], len(tally.failures)
         seconds, start = time.monotonic() - start, time.monotonic()

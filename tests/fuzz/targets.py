@@ -387,6 +387,7 @@ def read_resumed(folder: Path) -> None:
     for name in ("run", "personal"):
         path = folder / name
         settings = read_settings(path) | {"rounds": 3, "checkpoint_seconds": 1000.0}
+        _as_command(lambda settings=settings, path=path: check_complete(path / CONFIG_FILE, settings))  # type: ignore[misc]
         _as_command(lambda settings=settings, path=path: train_from(settings, path, resume=True))  # type: ignore[misc]
 
 
