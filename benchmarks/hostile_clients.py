@@ -87,7 +87,7 @@ class Attack:
         return reply
 
     def _changed(self, array: Array) -> Array:
-        assert self.change_update is not None
+        assert self.change_update is not None, "an attack that changes replies says how"
         return Array(np.asarray(self.change_update(array.numpy()), np.float32))
 
 
