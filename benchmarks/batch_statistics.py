@@ -24,7 +24,7 @@ from manyeyes.engines.images import load_to_device
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.checkpoint import load
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 from manyeyes.training.run_folder import RunFolder
 
 

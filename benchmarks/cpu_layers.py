@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from manyeyes.models.fast.cpu import optimize_for_cpu
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 
 NUM_REPEATS = 15
 CONVOLUTIONS = [  # images, channels, image size, kernel size

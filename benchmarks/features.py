@@ -23,7 +23,7 @@ import torch
 import manyeyes as me
 from manyeyes.core.population import Population
 from manyeyes.engines.multiprocess.worker import cores
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 
 NUM_USERS, IMAGES_PER_USER, COHORT_SIZE = 50, 20, 10
 REPEATS = 3

@@ -45,7 +45,7 @@ from manyeyes.flower.split import split
 from manyeyes.flower.training_spec import parse_settings
 from manyeyes.metrics import Accuracy
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 from tests.flower.fake_grid import Change, FakeGrid, Node
 
 COMMON = "algorithm=fedavg rounds=10 evaluate_every=0 engine.device=cpu engine.threads=1"

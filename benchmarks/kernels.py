@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from manyeyes.engines.base import deterministic_kernels
 from manyeyes.engines.gpu.compiling import compiled, compiling
 from manyeyes.models.fast.cuda import optimize_for_cuda
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 
 NUM_REPEATS = 20
 

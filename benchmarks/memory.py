@@ -26,13 +26,12 @@ from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import init_state
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import EngineSetup
+from manyeyes.engines.base import EngineSetup, retained_memory
 from manyeyes.engines.evaluation import LocalEvaluator
-from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 
 MODELS = ("lenet", "resnet18", "mobilenet_v2")
 MODES = ("retained", "returned")

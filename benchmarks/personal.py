@@ -22,7 +22,7 @@ from pathlib import Path
 
 from manyeyes.config.run import RESUME_OVERRIDES
 from manyeyes.papers.fedper import MODELS, cifar_run, flickr_run
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 from manyeyes.training.processes import Train, run_parallel
 from manyeyes.training.run_folder import read_events
 

@@ -23,7 +23,7 @@ from manyeyes.engines.gpu.buffers import PlanBuffers
 from manyeyes.engines.gpu.engine import MAX_VMAP_WIDTH, VMAP_STREAMS, streams_for
 from manyeyes.engines.gpu.scheduling import Schedule, make_schedule
 from manyeyes.engines.images import load_to_device
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 
 CASES = {  # workload, users, clients, and whether clients run side by side
     "50 clients of 5 images": ("crowd", 100, 50, True),

@@ -25,7 +25,7 @@ from manyeyes.engines.base import choose_precision
 from manyeyes.engines.multiprocess.worker import cores
 from manyeyes.engines.select import choose_device
 from manyeyes.io.files import write_text
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 
 PROGRAM = "python -m benchmarks.rounds"
 PEERS = tuple(name for name in RUNNERS if name != "ours")

@@ -15,7 +15,7 @@ from manyeyes.cli.parser import Parser
 from manyeyes.engines.select import choose_device, describe_engine
 from manyeyes.io.cpu_info import cpu_name
 from manyeyes.io.packages import install_command, optional_requirements
-from manyeyes.training.environment import package_version
+from manyeyes.training.description import package_version
 from manyeyes.training.verify import UNCHECKED, verify_run
 
 PURPOSES = {  # of the extras

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from manyeyes.cli.parser import Parser
-from manyeyes.core.population import with_caveats
 from manyeyes.report.table import Table
+from manyeyes.training.run_files import with_caveats
 from manyeyes.training.trained_model import load_model
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from manyeyes.cli.parser import Parser
 from manyeyes.config.build import build_population
 from manyeyes.config.compose import compose_config
-from manyeyes.core.population import Population, with_caveats
+from manyeyes.core.population import Population
 from manyeyes.core.registry import options_of
 from manyeyes.data.store.reader import read_caveats
 from manyeyes.papers import EXHIBITS, DatasetRecipe, Exhibit, get_exhibits
@@ -28,6 +28,7 @@ from manyeyes.papers.results import ExhibitResults
 from manyeyes.papers.runner import error_message, missing_dataset, run_all
 from manyeyes.report.population import show
 from manyeyes.report.table import Table
+from manyeyes.training.run_files import with_caveats
 
 USAGE = """manyeyes reproduce --list
        manyeyes reproduce PAPER.NAME [--plan | --show] [option=value ...]

@@ -1,18 +1,11 @@
 """`manyeyes run`: train with the settings given, once or for every combination of a sweep."""
 
-import os
 import sys
 from collections.abc import Sequence
 
-import hydra
-from omegaconf import DictConfig
-
-from manyeyes.config.compose import prepare_overrides
-from manyeyes.config.errors import format_error, is_config_error
 from manyeyes.config.groups import GROUPS
 from manyeyes.config.help import run_help
-from manyeyes.config.launchers import wait_for_all_jobs
-from manyeyes.config.run import check_resume_overrides, run_one
+from manyeyes.config.run import check_resume_overrides, run_jobs
 
 FLAGS = ("--multirun", "-m", "--resolve")
 VALUE_FLAGS = ("--cfg", "-c", "--config-dir", "-cd")
@@ -26,35 +19,12 @@ def main(argv: list[str]) -> int:
     chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
     if "resume" in chosen:
         _check_resume(chosen)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors are raised, and can be printed in one sentence
-    sys.argv = ["manyeyes run", *flags, *prepare_overrides(overrides)]  # where Hydra reads its arguments
-    failures: list[Exception] = []
-    process = os.getpid()
-
-    def job(config: DictConfig) -> float | None:
-        return _run_job(config, failures, process)
-
-    try:
-        with wait_for_all_jobs(chosen.get("hydra/launcher", ""), numbered=True):
-            hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
-    except Exception as error:
-        if is_config_error(error):
-            raise ValueError(format_error(error, overrides)) from None
-        raise
+    failures = run_jobs(flags, overrides)
     if failures and not {"--multirun", "-m"} & set(flags):
         raise failures[0]
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)
     return 1 if failures else 0
-
-
-def _run_job(config: DictConfig, failures: list[Exception], process: int) -> float | None:
-    """Train one run; in a process of a launcher, whose list of failures stays there, a failure is printed and raised."""
-    value = run_one(config, failures)
-    if failures and os.getpid() != process:
-        print(f"manyeyes: {failures[-1]}", file=sys.stderr)
-        raise failures[-1]
-    return value
 
 
 def _check_resume(chosen: dict[str, str]) -> None:

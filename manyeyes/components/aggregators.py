@@ -9,9 +9,9 @@ from torch import Tensor
 
 from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm, Tensors
-from manyeyes.core.numerics import l2_norms
 from manyeyes.core.population import Population
 from manyeyes.core.registry import component, describe, option, register
+from manyeyes.core.uplink import l2_norms
 
 MAX_SORTED_ELEMENTS = 2**22  # values that are sorted or compared at once
 EPS = 1e-12

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from manyeyes.components.aggregators import Aggregate, blocks, no_state, replaces_the_sum
 from manyeyes.core.algorithm import Doubles, Tensors
-from manyeyes.core.numerics import l2_norms
 from manyeyes.core.population import Ints
 from manyeyes.core.registry import component, option
+from manyeyes.core.uplink import l2_norms
 
 MIN_CLIENTS_FOR_MEDIAN = 3  # of two norms the median is one client's own
 MIN_CLIENTS_FOR_DIRECTIONS = 4  # two that agree do not outvote a third, whose data may differ

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.algorithm import SLOTS, Algorithm, OptState
-from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import ALL, PERSONAL
 from manyeyes.core.registry import check_options, component, option
 from manyeyes.core.state import RoundContext
+from manyeyes.core.uplink import l2_norms
 
 
 @dataclass(frozen=True)

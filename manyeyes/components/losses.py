@@ -4,8 +4,6 @@ Targets are class ids (int64 [B]) or, with several labels per image, multi-hot r
 every class is a binary problem of its own, and an example's loss is the mean over the classes.
 """
 
-from functools import cache
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -13,6 +11,7 @@ from torch.nn import functional as F
 from manyeyes.core.algorithm import Algorithm, Loss
 from manyeyes.core.population import Population
 from manyeyes.core.registry import component, option
+from manyeyes.core.state import RoundContext
 
 EPS = 1e-12  # smallest base of the focal factor, whose slope is infinite at 0 for a gamma below 1, and sum of weights
 
@@ -75,7 +74,11 @@ class Focal:
         return focused if is_single else focused.mean(1)
 
 
-@cache
+def training_loss(context: RoundContext, population: Population) -> Loss:
+    """Return the loss of a round: the algorithm's, or the default for the kind of labels."""
+    return default_loss(population.labels.multi) if context.loss is None else context.loss
+
+
 def default_loss(multi: bool) -> Loss:
     """Return the loss of an algorithm that names none."""
     return BinaryCrossEntropy() if multi else CrossEntropy()

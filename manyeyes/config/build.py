@@ -68,7 +68,9 @@ def _needed_for_privacy(algorithm: Algorithm, chosen: Container[str]) -> dict[st
 def ignored_options(config: Config) -> dict[str, str]:
     """Return the options of the named algorithm that only set a component which is replaced, and its slot."""
     settings = plain(config)
-    description, ignored = settings["algorithm"], {}
+    description, ignored = settings["algorithm"], dict[str, str]()
+    if not any(settings.get(slot) for slot in SLOTS):
+        return ignored
     algorithm = build("algorithm", description)
     for option in sorted(description.keys() - {"name"}):
         default = build("algorithm", {name: value for name, value in description.items() if name != option})
@@ -136,9 +138,11 @@ def build_engine_options(config: Config) -> EngineOptions:
 
 
 def train_options(config: Config) -> dict[str, Any]:
-    """Return the keyword arguments of `train`: the options of the run and of its engine, trackers, callbacks, metrics."""
+    """Return the keyword arguments of `train`: the algorithm, and options of the run, its engine and what observes it."""
     settings = plain(config)
     return {
+        "algorithm": build_algorithm(settings),
+        "preprocess": build_preprocess(settings),
         **asdict(build_run_config(settings)),
         **asdict(build_engine_options(settings)),
         **{name: listed(settings.get(name)) for name in LISTS},  # descriptions, from which `train` builds components

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -16,14 +16,14 @@ from omegaconf import DictConfig, StringNode
 from manyeyes.config.errors import check_settings, format_error, is_config_error
 from manyeyes.config.groups import (
     GROUPS,
-    PREPROCESS_OPTIONS,
-    RUN_OPTIONS,
     Group,
     boolean_settings,
     dict_node,
+    preprocess_options,
+    run_options,
     user_choices,
 )
-from manyeyes.core.registry import format_value
+from manyeyes.core.registry import Option, format_value
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
@@ -56,12 +56,13 @@ def hydra_context() -> Iterator[None]:
 def store_groups() -> None:
     """Store every group with Hydra, and where Hydra may write: a run's folder is created by the run alone."""
     store = ConfigStore.instance()
+    catalogs = {name: group.catalog() for name, group in GROUPS.items()}
     settings: dict[str, Any] = {name: {} if group.is_list else None for name, group in GROUPS.items()}
-    settings |= {"preprocess": dict_node(PREPROCESS_OPTIONS), **dict_node(RUN_OPTIONS)}
+    settings |= {"preprocess": dict_node(preprocess_options()), **dict_node(run_options())}
     store.store(name="settings", node=DictConfig(settings))
     for group in GROUPS.values():
-        for choice in group.choices():
-            _store_choice(group, choice, choice)
+        for choice, options in catalogs[group.name].items():
+            _store_choice(group, choice, choice, options)
     hydra = {"run": {"dir": "."}, "sweep": {"dir": "runs/${now:%Y-%m-%d_%H-%M-%S}_sweep"}, "output_subdir": None}
     quiet = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
     chosen: list[dict[str, Any]] = [{name: [] if group.is_list else group.default} for name, group in GROUPS.items()]
@@ -99,14 +100,14 @@ def _store_user_choices(override: str) -> str:
     def store(import_path: re.Match[str]) -> str:
         assert group is not None, f"{override} chooses from no group"
         name = re.sub(r"\W", "__", import_path[0])
-        _store_choice(group, name, import_path[0])
+        _store_choice(group, name, import_path[0], group.options(import_path[0]))
         return name
 
     return user_choices(group).sub(store, override) if group else override
 
 
-def _store_choice(group: Group, name: str, choice: str) -> None:
-    node = {"name": StringNode(choice, is_optional=False), **dict_node(group.options(choice))}
+def _store_choice(group: Group, name: str, choice: str, options: Iterable[Option]) -> None:
+    node = {"name": StringNode(choice, is_optional=False), **dict_node(options)}
     package = group.prefix(choice) if group.is_list else None
     ConfigStore.instance().store(group=group.name, name=name, node=DictConfig(node), package=package)
 

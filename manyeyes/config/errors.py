@@ -8,7 +8,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, is_plain, nested_options, setting_names
+from manyeyes.config.groups import GROUPS, is_plain, nested_options, preprocess_options, run_options, setting_names
 from manyeyes.core.registry import Option, libraries, suggestion
 
 TYPE_NAMES = {"Float": "a number", "Integer": "a whole number", "bool": "true or false"}
@@ -95,8 +95,8 @@ def check_settings(config: DictConfig) -> None:
     values: Any = OmegaConf.to_container(config, resolve=False)
     values.pop("hydra", None)
     _check_references("", values)
-    _check_names("", values, {option.name for option in RUN_OPTIONS} | {"preprocess", *GROUPS})
-    _check_options("preprocess", values["preprocess"], PREPROCESS_OPTIONS)
+    _check_names("", values, {option.name for option in run_options()} | {"preprocess", *GROUPS})
+    _check_options("preprocess", values["preprocess"], preprocess_options())
     for name in GROUPS:
         _check_group(name, values[name])
 

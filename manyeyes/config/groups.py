@@ -21,7 +21,7 @@ import manyeyes.privacy.mechanisms
 import manyeyes.training.builtin_callbacks
 import manyeyes.training.trackers  # noqa: F401  # which register themselves
 from manyeyes.core.algorithm import SLOTS, Algorithm
-from manyeyes.core.registry import Option, libraries, lookup, names, options_of
+from manyeyes.core.registry import Option, catalog, libraries, lookup, names, options_of
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
 from manyeyes.models import model_options
@@ -30,13 +30,24 @@ from manyeyes.training.config import RunConfig
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 NO_COMPONENT = "none"  # switches off a slot of the named algorithm
 OPTIONAL_SLOTS = ("partitioner", *(slot.name for slot in fields(Algorithm) if slot.default is None))
-PREPROCESS_OPTIONS = options_of(Preprocess)
-ENGINE_OPTIONS = tuple(option for option in options_of(EngineOptions) if option.name != "engine")
-RUN_OPTIONS = (
-    *options_of(RunConfig),
-    Option("folder", str, "", "where the run is kept; empty: runs/ and the time"),
-    Option("resume", str, "", "the folder of a run to continue"),
-)
+
+
+@cache
+def run_options() -> tuple[Option, ...]:
+    """Return the options at the top level: those of a run, and where it is kept."""
+    folder = Option("folder", str, "", "where the run is kept; empty: runs/ and the time")
+    return (*options_of(RunConfig), folder, Option("resume", str, "", "the folder of a run to continue"))
+
+
+@cache
+def preprocess_options() -> tuple[Option, ...]:
+    return options_of(Preprocess)
+
+
+@cache
+def engine_options() -> tuple[Option, ...]:
+    """Return the options of every engine."""
+    return tuple(option for option in options_of(EngineOptions) if option.name != "engine")
 
 
 @dataclass(frozen=True)
@@ -61,14 +72,19 @@ class Group:
         if choice == NO_COMPONENT:
             return ()
         if self.name == "engine":
-            return ENGINE_OPTIONS
+            return engine_options()
         if self.name == "model":
             return model_options(choice)
-        registration = lookup(self.slot, choice)
-        return tuple(
-            replace(option, default=registration.preset.get(option.name, option.default))
-            for option in options_of(registration.factory)
-        )
+        return lookup(self.slot, choice).options
+
+    def catalog(self) -> dict[str, tuple[Option, ...]]:
+        """Return the options of every choice, by name."""
+        if self.name == "model":
+            return {choice: model_options(choice) for choice in names("model")}
+        if self.name == "engine":
+            return dict.fromkeys(self.choices(), engine_options())
+        switched_off: dict[str, tuple[Option, ...]] = {NO_COMPONENT: ()}
+        return catalog(self.slot) | (switched_off if self.name in OPTIONAL_SLOTS else {})
 
     def prefix(self, choice: str) -> str:
         """Return the setting under which a choice has its options: the group, or its item of the group's list."""
@@ -108,8 +124,8 @@ def setting_names(overrides: Iterable[str] = ()) -> Iterator[str]:
 
 def setting_options(overrides: Iterable[str] = ()) -> Iterator[tuple[str, Option]]:
     """Yield the full name and the option of every setting that is not a group."""
-    yield from ((option.name, option) for option in RUN_OPTIONS)
-    yield from with_full_names(PREPROCESS_OPTIONS, "preprocess")
+    yield from ((option.name, option) for option in run_options())
+    yield from with_full_names(preprocess_options(), "preprocess")
     choices = [(group, choice) for group in GROUPS.values() for choice in group.choices()]
     for override in overrides:
         name, _, value = override.partition("=")

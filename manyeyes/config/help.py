@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING
 from typing import Any
 
-from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS, Group, is_plain, nested_options
+from manyeyes.config.groups import GROUPS, Group, is_plain, nested_options, preprocess_options, run_options
 from manyeyes.core.registry import Option, libraries, lookup, names
 
 HEAD = """usage: manyeyes run [group=choice ...] [setting=value ...] [--multirun] [--cfg job]
@@ -54,8 +54,8 @@ def _group_lines() -> Iterator[str]:
 
 def _setting_lines() -> Iterator[str]:
     """Yield every setting: of the run, of preprocessing and the engine, and of the choices of every group."""
-    yield from ("", "Settings of the run:", *_lines(RUN_OPTIONS, ""))
-    yield from ("", "Preprocessing of images:", *_lines(PREPROCESS_OPTIONS, "preprocess."))
+    yield from ("", "Settings of the run:", *_lines(run_options(), ""))
+    yield from ("", "Preprocessing of images:", *_lines(preprocess_options(), "preprocess."))
     yield from ("", "Every engine:", *_choice_lines(GROUPS["engine"], "auto"))
     for group in GROUPS.values():
         if group.name != "engine":

@@ -1,21 +1,24 @@
 """From composed settings to a run in its folder."""
 
+import os
 import sys
 from collections.abc import Container, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from manyeyes.config import build
-from manyeyes.config.compose import resume_command
+from manyeyes.config.compose import prepare_overrides, resume_command
 from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
 from manyeyes.config.groups import GROUPS, list_key
-from manyeyes.core.population import with_caveats
+from manyeyes.config.launchers import wait_for_all_jobs
 from manyeyes.core.registry import UNKNOWN, format_value, suggestion
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed.process_group import PeerLostError
@@ -27,13 +30,38 @@ from manyeyes.training.loop import Interrupted
 from manyeyes.training.progress import show_progress
 from manyeyes.training.result import Result
 from manyeyes.training.run_checksums import check_text
-from manyeyes.training.run_files import CAVEATS_KEY, CONFIG_FILE, METRICS_FILE, check_version
+from manyeyes.training.run_files import CAVEATS_KEY, CONFIG_FILE, METRICS_FILE, check_version, with_caveats
 from manyeyes.training.run_folder import read_events, unused_path
 from manyeyes.training.train import train
 
 ALWAYS_DESCRIBED = ("preprocess", "engine", "trackers", "callbacks", "metrics")  # of a run, in its folder
 RUN_OVERRIDES = ("rounds", "max_local_batches", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds")
 RESUME_OVERRIDES = (*RUN_OVERRIDES, "client_state_cache_mib", "trackers", "callbacks", "engine")
+
+
+def run_jobs(flags: Sequence[str], overrides: Sequence[str]) -> list[Exception]:
+    """Train one run, or each of a sweep, as Hydra composes them; return the failures."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors are raised, and can be printed in one sentence
+    sys.argv = ["manyeyes run", *flags, *prepare_overrides(overrides)]  # where Hydra reads its arguments
+    failures: list[Exception] = []
+    process = os.getpid()
+
+    def job(config: DictConfig) -> float | None:
+        value = run_one(config, failures)
+        if failures and os.getpid() != process:  # a launcher's process, whose list of failures stays there
+            print(f"manyeyes: {failures[-1]}", file=sys.stderr)
+            raise failures[-1]
+        return value
+
+    launcher = next((value for value in overrides if value.startswith("hydra/launcher=")), "").partition("=")[2]
+    try:
+        with wait_for_all_jobs(launcher, numbered=True) if launcher else nullcontext():
+            hydra.main(version_base="1.3", config_path=None, config_name="config")(job)()
+    except Exception as error:
+        if is_config_error(error):
+            raise ValueError(format_error(error, overrides)) from None
+        raise
+    return failures
 
 
 def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
@@ -83,9 +111,8 @@ def _resume(folder: Path, config: DictConfig) -> Result:
 def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: bool = False) -> Result:
     """Train the run that settings describe, in `folder`."""
     settings = build.plain(config)
-    options, description = build.train_options(settings), build.describe_settings(settings)
-    algorithm, preprocess = build.build_algorithm(settings), build.build_preprocess(settings)
-    build.check_cohort(settings, algorithm)
+    description, options = build.describe_settings(settings), build.train_options(settings)
+    build.check_cohort(settings, options["algorithm"])
     title = (settings["algorithm"] or {}).get("name", "training")
     with show_progress(title, shows_progress()):
         announce(f"loading data={settings['data']['name']}")
@@ -94,8 +121,6 @@ def train_from(config: DictConfig | Mapping[str, Any], folder: Path, resume: boo
         return train(
             population,
             settings["model"],
-            algorithm,
-            preprocess=preprocess,
             folder=folder,
             resume=resume,
             metadata=description,

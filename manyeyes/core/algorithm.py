@@ -295,6 +295,13 @@ class Algorithm:
         """Return the filled slots, each as its component would be typed."""
         return {slot: short_repr(part) for slot in SLOTS if (part := getattr(self, slot)) is not None}
 
+    @property
+    def keeps_client_states(self) -> bool:
+        """Whether clients keep anything from round to round."""
+        parts = (self.correction, self.personal_layers, self.personal_model)
+        has_residual = self.compressor is not None and self.compressor.error_feedback
+        return any(part is not None for part in parts) or self.client_optimizer.persist_state or has_residual
+
     def validate(self, population: Population) -> None:
         """Raise ValueError for a combination that a component refuses, before round 1."""
         for slot, hint in get_type_hints(Algorithm).items():

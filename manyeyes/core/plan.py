@@ -32,7 +32,7 @@ class ClientPlan:
     full_indices: Ints | None = None  # all examples of the client and their weights, where a correction needs them
     full_weights: Floats | None = None
     phase_S: Ints | None = None  # ALL, PERSONAL or SHARED; None: always ALL
-    repeat: int = 0  # how often the client was drawn before in this round
+    stream: int | str = 0  # the name of its random numbers: its id, and how often it was drawn before in this round
 
     @cached_property
     def num_images(self) -> int:
@@ -42,10 +42,6 @@ class ClientPlan:
     @property
     def num_steps(self) -> int:
         return len(self.example_indices_SB)
-
-    @property
-    def stream(self) -> int | str:
-        return random_stream(self.client_id, self.repeat)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +66,7 @@ def plan_round(
     if not len(users):
         return RoundPlan(seed, round, ())
     client_ids, num_held = population.user_ids[users].tolist(), population.num_examples[users].tolist()
-    repeats = count_repeats(client_ids)
-    streams = [random_stream(*draw) for draw in zip(client_ids, repeats, strict=True)]
+    streams = random_streams(client_ids)
     batches = draw_batches(algorithm, num_held, seed, round, streams)
     num_examples_K = np.array([algorithm.batching.num_examples(n) for n in num_held])
     num_steps_K = np.array([len(positions_SB) for positions_SB in batches])
@@ -104,25 +99,20 @@ def plan_round(
                 full_indices=full_indices,
                 full_weights=full_weights,
                 phase_S=phases[k],
-                repeat=repeats[k],
+                stream=streams[k],
             )
         )
     return RoundPlan(seed, round, tuple(clients))
 
 
-def count_repeats(client_ids: Sequence[int]) -> list[int]:
-    """Return how often each client is already among those before it."""
+def random_streams(client_ids: Sequence[int]) -> list[int | str]:
+    """Return the name of each client's random numbers: its id; repeated draws of a client in a round are independent."""
     num_draws: Counter[int] = Counter()
-    repeats = []
+    streams: list[int | str] = []
     for client_id in client_ids:
-        repeats.append(num_draws[client_id])
+        streams.append(f"{client_id}/{num_draws[client_id]}" if num_draws[client_id] else client_id)
         num_draws[client_id] += 1
-    return repeats
-
-
-def random_stream(client_id: int, repeat: int) -> int | str:
-    """Return the name of a client's random numbers: its id; draws of the same client in one round are independent."""
-    return f"{client_id}/{repeat}" if repeat else client_id
+    return streams
 
 
 def draw_batches(

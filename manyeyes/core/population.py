@@ -241,14 +241,17 @@ class Population:
         )
 
 
+def fetch(population: Population, examples: Ints, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the images [B, H, W, 3] and the targets of the same examples."""
+    import torch
+
+    images = take_images(population.images, population.image_indices[examples], device)
+    return images, torch.from_numpy(population.labels.targets(examples)).to(device)
+
+
 def caveats_of(populations: Iterable[Population | None]) -> tuple[str, ...]:
     """Return the caveats of several populations, each once."""
     return tuple(dict.fromkeys(caveat for p in populations if p is not None for caveat in p.caveats))
-
-
-def with_caveats(text: str, caveats: Iterable[str]) -> str:
-    """Return a name or a title, followed by what has to be said of its data."""
-    return f"{text} ({CAVEAT_SEPARATOR.join(caveats)})" if tuple(caveats) else text
 
 
 def _as_column(name: str, column: ArrayLike | Labels) -> NDArray[Any] | Labels:

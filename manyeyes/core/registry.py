@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
-from functools import cache, partial, wraps
+from functools import cache, partial, partialmethod, wraps
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
@@ -93,6 +93,12 @@ class Registration:
         """The setting that chooses the component, and under which its options are: `aggregator`, `metrics.top_k`."""
         setting = SETTINGS.get(self.slot, self.slot)
         return f"{setting}.{self.name.rpartition(':')[2]}" if setting == f"{self.slot}s" else setting
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The options of the component, with the defaults that its name sets."""
+        declared = options_of(self.factory)
+        return tuple(replace(option, default=self.preset.get(option.name, option.default)) for option in declared)
 
 
 _REGISTRY: dict[str, dict[str, Registration]] = {}
@@ -277,6 +283,17 @@ def component(slot: str, name: str) -> Callable[[type[C]], type[C]]:
     return decorate
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def settings_class(prefix: str) -> Callable[[type[C]], type[C]]:
+    """Make a class a frozen dataclass of settings with a prefix, whose values are checked."""
+
+    def decorate(kind: type[C]) -> type[C]:
+        kind.__post_init__ = partialmethod(check_options, prefix)  # type: ignore[attr-defined]
+        return dataclass(frozen=True)(kind)
+
+    return decorate
+
+
 def names(slot: str) -> tuple[str, ...]:
     """Return the registered names of a slot, in the order of registration."""
     return tuple(_REGISTRY.get(slot, {}))
@@ -290,6 +307,11 @@ def libraries(slot: str) -> tuple[str, ...]:
 def is_import_path(name: str) -> bool:
     """Return whether a component's name is `package.module:Name`, and not a name of the package or of a library."""
     return ":" in name and not any(name.partition(":")[0] in known for known in _LIBRARIES.values())
+
+
+def catalog(slot: str) -> dict[str, tuple[Option, ...]]:
+    """Return the options of every registered component of a slot, by name."""
+    return {name: lookup(slot, name).options for name in names(slot)}
 
 
 def lookup(slot: str, name: str) -> Registration:
@@ -382,6 +404,20 @@ def source_hash(component: Any) -> str | None:
         return None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except (TypeError, OSError):
         return None
+
+
+def source_hashes(components: Iterable[Any], description: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hash of the source file of each component that does not come with manyeyes, by import path.
+
+    They are those given, and those that a description of settings names.
+    """
+    paths = {import_path(component): component for component in components if component is not None}
+    for setting, value in description.items():
+        items = value if isinstance(value, list) else [value]
+        names = {str(item.get("name")) for item in items if isinstance(item, Mapping)}
+        paths |= {name: import_object(name, setting) for name in names - paths.keys() if is_import_path(name)}
+    own = {path: part for path, part in sorted(paths.items()) if not path.startswith(("manyeyes.", "torch."))}
+    return {path: digest for path, part in own.items() if (digest := source_hash(part)) is not None}
 
 
 def suggestion(name: str, known: Iterable[Any]) -> str:

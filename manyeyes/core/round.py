@@ -53,14 +53,17 @@ def run_round(
     if algorithm.privacy is not None:
         check_private(algorithm)
         check_plan(plan)
+    ids = [client.client_id for client in plan.clients] if algorithm.keeps_client_states else []
+    client_states = {client_id: client_state for client_id in ids if (client_state := clients.get(client_id))}
     context = make_context(algorithm, state, engine)
-    client_states = {c.client_id: client_state for c in plan.clients if (client_state := clients.get(c.client_id))}
 
-    cohort = personal = Cohort.empty(plan, state.weights)
     if plan.clients:
         cohort = Cohort(plan, engine.train(state.weights, plan, context, client_states))
-    update_W, aggregated = aggregate_updates(algorithm, state, context, cohort, noise_seed)
-    new_state = step_server(algorithm, aggregated, cohort, update_W, len(population.user_ids), engine.num_trainable)
+    else:
+        cohort = Cohort.empty(plan, state.weights)
+    update, state = aggregate_updates(algorithm, state, context, cohort, noise_seed)
+    new_state = step_server(algorithm, state, context, cohort, population, update, engine.num_trainable)
+    personal = None
     if algorithm.personal_model is not None and plan.clients:
         personal = train_personal_models(algorithm, algorithm.personal_model, state, plan, engine, client_states)
     metrics = round_metrics(algorithm, population, context, cohort, new_state, personal, engine.num_trainable)
@@ -69,7 +72,7 @@ def run_round(
     if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(new_state.weights).all()):
         raise DivergenceError(f"the weights after round {new_state.round} are no longer finite")
     new_states = cohort.result.client_states
-    clients.update(merge_client_states(client_states, new_states, personal) if personal.plan.clients else new_states)
+    clients.update(new_states if personal is None else merge_client_states(client_states, new_states, personal))
     return new_state, metrics
 
 
@@ -86,6 +89,40 @@ def make_context(algorithm: Algorithm, state: ServerState, engine: Engine) -> Ro
         compressor=algorithm.compressor,
         keep_client_updates=algorithm.aggregator is not None and privacy is None,
         loss=algorithm.loss,
+    )
+
+
+def step_server(
+    algorithm: Algorithm,
+    state: ServerState,
+    context: RoundContext,
+    cohort: Cohort,
+    population: Population,
+    update_W: Tensor,
+    num_trainable: int,
+) -> ServerState:
+    """Step the server optimizer and the correction; BatchNorm statistics are only averaged."""
+    theta, statistics = state.weights[:num_trainable], state.weights[num_trainable:]
+    update = update_W[:num_trainable]
+    new_theta, opt_state = algorithm.server_optimizer.step(theta, update, state.opt_state, state.round)
+    correction_state = state.correction_state
+    if algorithm.correction is not None and cohort.accepted and algorithm.privacy is None:
+        step = ServerStep(
+            theta_before=theta,
+            theta_after=new_theta,
+            update=update,
+            uploads=cohort.result.uploads_P,
+            num_sampled=len(cohort.plan.clients),
+            num_accepted=len(cohort.accepted),
+            num_clients=len(population.user_ids),
+        )
+        correction_state, new_theta = algorithm.correction.server_update(correction_state, step)
+    return replace(
+        state,
+        round=state.round + 1,
+        weights=torch.cat([new_theta, statistics - update_W[num_trainable:]]),
+        opt_state=opt_state,
+        correction_state=correction_state,
     )
 
 
@@ -126,31 +163,3 @@ def robust_mean(aggregator: Aggregator, state: ServerState, cohort: Cohort) -> t
     weights_K = torch.tensor([c.weight for c in cohort.accepted], dtype=torch.float64)
     updates_KW = result.updates_KW[np.flatnonzero(result.accepted_K)]
     return aggregator.aggregate(updates_KW, weights_K, state.weights, state.aggregator_state)
-
-
-def step_server(
-    algorithm: Algorithm, state: ServerState, cohort: Cohort, update_W: Tensor, num_users: int, num_trainable: int
-) -> ServerState:
-    """Step the server optimizer and the correction; BatchNorm statistics are only averaged."""
-    theta, statistics = state.weights[:num_trainable], state.weights[num_trainable:]
-    update = update_W[:num_trainable]
-    new_theta, opt_state = algorithm.server_optimizer.step(theta, update, state.opt_state, state.round)
-    correction_state = state.correction_state
-    if algorithm.correction is not None and cohort.accepted and algorithm.privacy is None:
-        step = ServerStep(
-            theta_before=theta,
-            theta_after=new_theta,
-            update=update,
-            uploads=cohort.result.uploads_P,
-            num_sampled=len(cohort.plan.clients),
-            num_accepted=len(cohort.accepted),
-            num_clients=num_users,
-        )
-        correction_state, new_theta = algorithm.correction.server_update(correction_state, step)
-    return replace(
-        state,
-        round=state.round + 1,
-        weights=torch.cat([new_theta, statistics - update_W[num_trainable:]]),
-        opt_state=opt_state,
-        correction_state=correction_state,
-    )

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from manyeyes.core.algorithm import Algorithm, ClientOptimizer, Compressor, Correction, Loss
+from manyeyes.core.algorithm import Algorithm, ClientOptimizer, Compressor, Correction, Loss, OptState
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.population import Population
 
@@ -130,6 +130,20 @@ def init_state(algorithm: Algorithm, weights: Tensor, num_trainable: int) -> Ser
     )
 
 
+def make_client_state(
+    personal_weights: Tensor | None, correction_state: Tensor | None, opt_state: OptState
+) -> ClientState:
+    """Return what a client keeps for its next round."""
+    tensors = {PERSONAL_WEIGHTS: personal_weights, CORRECTION_STATE: correction_state}
+    tensors |= {f"{OPT_STATE}{i}": tensor for i, tensor in enumerate(opt_state)}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def persisted_opt_state(client_state: ClientState) -> OptState:
+    """Return the state of the client optimizer that a client carries from round to round."""
+    return tuple(client_state[name] for name in sorted(client_state) if name.startswith(OPT_STATE))
+
+
 def communication_cost(algorithm: Algorithm, num_shared: int, num_trainable: int) -> tuple[int, int]:
     """Return the bytes that one client uploads and downloads in a round."""
     correction, compressor = algorithm.correction, algorithm.compressor
@@ -148,7 +162,7 @@ def round_metrics(
     context: RoundContext,
     cohort: Cohort,
     new_state: ServerState,
-    personal: Cohort,
+    personal: Cohort | None,
     num_trainable: int,
 ) -> RoundMetrics:
     """Return the metrics of a round."""
@@ -183,12 +197,14 @@ def round_metrics(
     )
 
 
-def rejection_reasons(population: Population, cohort: Cohort, personal: Cohort) -> dict[str, str]:
+def rejection_reasons(population: Population, cohort: Cohort, personal: Cohort | None) -> dict[str, str]:
     """Return why clients were rejected, by name; empty for an update that was not finite."""
     reasons = {
         population.user_name(client.user): cohort.result.rejection_reasons.get(client.client_id, "")
         for client in cohort.rejected
     }
+    if personal is None:
+        return reasons
     for client in personal.rejected:
         name = population.user_name(client.user)
         default = f"the personal model of user {name} was not finite and is discarded"

@@ -19,9 +19,8 @@ from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.state import RoundContext
 from manyeyes.cost.formulas import ModelSize, Throughput
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.base import DistInfo, EngineSetup
+from manyeyes.engines.base import DistInfo, EngineSetup, retained_memory
 from manyeyes.engines.gpu.compiling import cache_folder
-from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.select import choose_engine
 from manyeyes.io.cpu_info import cpu_name
 from manyeyes.io.files import write_text

@@ -1,10 +1,10 @@
-"""What all engines share: options, setup and base class."""
+"""What all engines share: options, setup, base class, and how a process computes and merges its part."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -17,20 +17,24 @@ from torch import Tensor
 from manyeyes.core.algorithm import Algorithm, PersonalLayers
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.population import Ints, Population
-from manyeyes.core.registry import check_options, option
-from manyeyes.core.state import ClientStates, CohortResult, RoundContext
+from manyeyes.core.registry import option, settings_class
+from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext, in_plan_order
 from manyeyes.data.preprocess import FeatureDecoder, Preprocess
 from manyeyes.engines.distributed.data_parallel import ClientGroup
 from manyeyes.engines.distributed.process_group import peer_errors
 from manyeyes.engines.images import ImagePrefetcher
+from manyeyes.io.portable import c_library
 from manyeyes.models.flat import FlatModel
 from manyeyes.models.inspection import ModuleTraits, probe
 
 T = TypeVar("T")
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
+LIBC = c_library()
+TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt: what is returned at once, and how much is mapped
+DEFAULTS = {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}  # the values that glibc arrives at by itself
 
 
-@dataclass(frozen=True)
+@settings_class("engine")
 class EngineOptions:
     """Which engine trains, and what it may use."""
 
@@ -50,9 +54,6 @@ class EngineOptions:
         choices=("auto", "on", "off"),
     )
     prefetch_mib: int = option(1024, "MiB of the next round's images that are read ahead from disk", minimum=0)
-
-    def __post_init__(self) -> None:
-        check_options(self, "engine")
 
 
 @dataclass(frozen=True)
@@ -198,3 +199,56 @@ def deterministic_kernels(precision: str) -> Iterator[None]:
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = was_tf32
+
+
+def merge_results(
+    weights: Tensor,
+    plan: RoundPlan,
+    partial_results: Iterable[tuple[list[int], CohortResult]],
+    keep_updates: bool = False,
+) -> CohortResult:
+    """Return the results of parts of a plan as one, in the order of the plan; a client of no part is not accepted.
+
+    Each part is the indices of its clients in the plan, and their result.
+    """
+    num_clients = len(plan.clients)
+    update_W, uploads_P = torch.zeros_like(weights), None
+    updates_KW = weights.new_zeros(num_clients, len(weights)) if keep_updates else None
+    accepted_K, (loss_K, norm_K) = np.zeros(num_clients, bool), np.zeros((2, num_clients))
+    states: dict[int, ClientState] = {}
+    for indices, result in partial_results:
+        update_W += result.update_W
+        if result.uploads_P is not None:
+            uploads_P = result.uploads_P.clone() if uploads_P is None else uploads_P + result.uploads_P
+        if updates_KW is not None and result.updates_KW is not None:
+            updates_KW[indices] = result.updates_KW
+        accepted_K[indices], loss_K[indices], norm_K[indices] = result.accepted_K, result.loss_K, result.norm_K
+        states |= result.client_states
+    client_states = in_plan_order(plan, states)
+    return CohortResult(update_W, uploads_P, accepted_K, loss_K, norm_K, client_states, updates_KW)
+
+
+def retain_freed_memory() -> None:
+    """Let this process retain the memory it frees: requesting it again took more than half of a ResNet18's time."""
+    _set_options({TRIM_THRESHOLD: -1, MMAP_MAX: 0})
+
+
+@contextmanager
+def retained_memory(device: torch.device) -> Iterator[None]:
+    """Retain freed memory within the block if the process trains on a CPU; it is returned at the end."""
+    if device.type != "cpu":
+        yield
+        return
+    retain_freed_memory()
+    try:
+        yield
+    finally:
+        _set_options(DEFAULTS)
+        with suppress(AttributeError):
+            LIBC.malloc_trim(0)
+
+
+def _set_options(options: dict[int, int]) -> None:
+    with suppress(AttributeError):  # other C libraries have no such options
+        for option, value in options.items():
+            LIBC.mallopt(option, value)

@@ -10,18 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from manyeyes.core.population import Ints, Population
+from manyeyes.core.population import Ints, Population, fetch
 from manyeyes.core.state import PERSONAL_WEIGHTS, ClientStates, DivergenceError
 from manyeyes.data.preprocess import FeatureDecoder, Preprocess
 from manyeyes.engines.base import SINGLE_PROCESS, DistInfo, compute_dtype, deterministic_kernels
-from manyeyes.engines.client_step import fetch
 from manyeyes.engines.gpu.compiling import capture_forward
-from manyeyes.metrics import Accuracy, MultiLabelScores
+from manyeyes.metrics import Accuracy, MultiLabelScores, Score
 from manyeyes.metrics.arrays import as_array
 from manyeyes.metrics.base import NO_METRICS, MetricSet
 from manyeyes.models.flat import FlatModel
 
-Score = Accuracy | MultiLabelScores
 GPU_EVAL_BATCH = 1024  # images of at most SMALL_IMAGE_PIXELS, on a GPU; a quarter of it otherwise
 SMALL_IMAGE_PIXELS = 64  # per side
 MAX_SCORED_MODELS = 50  # clients' models, evenly chosen, that are scored where no evaluated user has one
@@ -71,7 +69,7 @@ class LocalEvaluator:
         self.batch_size = self.batch_size or GPU_EVAL_BATCH // (1 if is_small and self.device.type == "cuda" else 4)
 
     def evaluate_global(self, weights: Tensor) -> Score:
-        return self._merge(self._scores(weights, self.dist.shard(np.arange(len(self.population)))))
+        return self._merge(self._scores(weights, self.dist.shard(np.arange(self.population.image_indices.size))))
 
     def evaluate_personal_layers(self, weights: Tensor, mask: Tensor, clients: ClientStates) -> Score:
         """Score as `Evaluator` does or, if no user of the population has personal layers, some clients' models."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyeyes.components.client_optimizers import local_step, trained_mask
-from manyeyes.components.losses import EPS, weighted_mean
+from manyeyes.components.losses import EPS, training_loss, weighted_mean
 from manyeyes.core.algorithm import OptState
 from manyeyes.core.plan import ClientPlan, RoundPlan
+from manyeyes.core.population import Floats, Ints, fetch
 from manyeyes.core.registry import register
 from manyeyes.core.rng import derive_key
 from manyeyes.core.state import (
@@ -25,18 +26,12 @@ from manyeyes.core.state import (
     ClientStates,
     CohortResult,
     RoundContext,
-)
-from manyeyes.engines.base import EngineBase, EngineSetup, deterministic_kernels
-from manyeyes.engines.client_step import (
-    LossAndGrad,
-    fetch,
     make_client_state,
-    merge_results,
     persisted_opt_state,
-    simulate_uplink,
-    training_loss,
 )
-from manyeyes.engines.distributed.data_parallel import ClientGroup
+from manyeyes.core.uplink import simulate_uplink
+from manyeyes.engines.base import EngineBase, EngineSetup, deterministic_kernels, merge_results
+from manyeyes.engines.distributed.data_parallel import ClientGroup, LossAndGrad
 
 FULL_GRADIENT_BATCH = 256  # examples per batch of the gradient over all of a client's data
 
@@ -104,7 +99,8 @@ class ReferenceEngine(EngineBase):
             offset = correction.offset(context.correction_state, correction_state)
             if correction.needs_full_gradient:
                 full_gradient = self.full_gradient(start, client, context)
-        opt_state = persisted_opt_state(client_state) or None
+        is_persistent = context.client_optimizer.persist_state
+        opt_state = persisted_opt_state(client_state) or None if is_persistent else None
         end, opt_state, loss = self._local_steps(weights, start, client, context, offset, opt_state)
 
         update_W, upload_P = start - end, None
@@ -121,7 +117,7 @@ class ReferenceEngine(EngineBase):
         new_state = make_client_state(
             personal_weights=None if mask is None else end[mask],
             correction_state=correction_state if correction is not None else None,
-            opt_state=opt_state or () if context.client_optimizer.persist_state else (),
+            opt_state=opt_state or () if is_persistent else (),
         )
         return update_W, loss, new_state, upload_P
 
@@ -153,63 +149,57 @@ class ReferenceEngine(EngineBase):
         self, theta: Tensor, statistics: Tensor, client: ClientPlan, step: int, context: RoundContext
     ) -> LossAndGrad:
         """Return the loss of one batch and its gradient [P], computed alone or together with a group's members."""
-        example_weights, uniforms_SBD = client.example_weights_SB[step], client.augment_uniforms_SBD
-        seed = torch.tensor(client.dropout_seeds_S[step], device=self.device)
+        indices_B, weights_B = client.example_indices_SB[step], client.example_weights_SB[step]
+        seed, is_real_B = torch.tensor(client.dropout_seeds_S[step], device=self.device), indices_B >= 0
 
         def gradient_of(selected_B: NDArray[np.bool_]) -> LossAndGrad:
-            images, targets = fetch(self.population, client.example_indices_SB[step][selected_B], self.device)
-            weights = torch.from_numpy(example_weights[selected_B]).to(self.device)
             uniforms = None
-            if uniforms_SBD is not None:
-                uniforms = torch.from_numpy(uniforms_SBD[step][selected_B]).to(self.device)
-            self.model.module.train()
+            if client.augment_uniforms_SBD is not None:
+                uniforms = torch.from_numpy(client.augment_uniforms_SBD[step][selected_B]).to(self.device)
+            selected = indices_B[selected_B], weights_B[selected_B]
+            return self._gradient(theta, statistics, context, *selected, uniforms, seed)
 
-            def batch_loss(outputs: Tensor) -> Tensor:
-                return weighted_mean(training_loss(context, self.population)(outputs, targets), weights)
-
-            return self._gradient(theta, statistics, self.preprocess.augment(images, uniforms), batch_loss, seed)
-
-        is_real_B = client.example_indices_SB[step] >= 0
         if self._group is None:
             return gradient_of(is_real_B)
-        return self._group.gradient(gradient_of, is_real_B, example_weights, theta)
+        return self._group.gradient(gradient_of, is_real_B, weights_B, theta)
 
     def full_gradient(self, weights: Tensor, client: ClientPlan, context: RoundContext) -> Tensor:
         """Return the gradient of the loss over all of the client's examples [P], without augmentation."""
-        assert client.full_indices is not None and client.full_weights is not None, (
+        indices, example_weights = client.full_indices, client.full_weights
+        assert indices is not None and example_weights is not None, (
             "the plan was made for a correction that does not need the gradient of all of a client's examples"
         )
         theta, statistics = weights[: self.num_trainable], weights[self.num_trainable :]
-        loss_function, total = training_loss(context, self.population), torch.zeros_like(theta)
-        self.model.module.eval()
-        for first in range(0, len(client.full_indices), FULL_GRADIENT_BATCH):
+        total = torch.zeros_like(theta)
+        for first in range(0, len(indices), FULL_GRADIENT_BATCH):
             batch = slice(first, first + FULL_GRADIENT_BATCH)
-            images, targets = fetch(self.population, client.full_indices[batch], self.device)
-            example_weights = torch.from_numpy(client.full_weights[batch]).to(self.device)
-
-            def loss_sum(outputs: Tensor, targets: Tensor = targets, weights: Tensor = example_weights) -> Tensor:
-                return (loss_function(outputs, targets) * weights).sum()
-
-            total += self._gradient(theta, statistics, self.preprocess.evaluate(images), loss_sum)[1]
-        return total / max(float(client.full_weights.sum()), EPS)
+            total += self._gradient(theta, statistics, context, indices[batch], example_weights[batch], is_sum=True)[1]
+        return total / max(float(example_weights.sum()), EPS)
 
     def _gradient(
         self,
         theta: Tensor,
         statistics: Tensor,
-        images: Tensor,
-        loss_of: Callable[[Tensor], Tensor],
+        context: RoundContext,
+        examples: Ints,
+        example_weights: Floats,
+        uniforms: Tensor | None = None,
         seed: Tensor | None = None,
+        is_sum: bool = False,
     ) -> LossAndGrad:
-        """Return a loss of the model's outputs and its gradient [P]."""
-        leaf = self._to_compute_dtype(theta.detach()).requires_grad_()
-        inputs = self._to_compute_dtype(self.model.to_memory_format(images))
-        loss = loss_of(self.model(leaf, statistics, inputs, seed).to(theta.dtype))
+        """Return the mean loss of augmented examples and its gradient [P]; or the sum, without augmentation."""
+        images, targets = fetch(self.population, examples, self.device)
+        weights_B = torch.from_numpy(example_weights).to(self.device)
+        self.model.module.train(not is_sum)
+        inputs = self.preprocess.evaluate(images) if is_sum else self.preprocess.augment(images, uniforms)
+        leaf, inputs = theta.detach(), self.model.to_memory_format(inputs)
+        if self.precision == "bf16":
+            leaf, inputs = leaf.bfloat16(), inputs.bfloat16()
+        outputs = self.model(leaf.requires_grad_(), statistics, inputs, seed).to(theta.dtype)
+        losses_B = training_loss(context, self.population)(outputs, targets)
+        loss = (losses_B * weights_B).sum() if is_sum else weighted_mean(losses_B, weights_B)
         (grad,) = torch.autograd.grad(loss, leaf)
         return float(loss.detach()), grad.to(theta.dtype)
-
-    def _to_compute_dtype(self, tensor: Tensor) -> Tensor:
-        return tensor.bfloat16() if self.precision == "bf16" else tensor
 
 
 @contextmanager

@@ -18,11 +18,10 @@ from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.round import make_context
 from manyeyes.core.state import ServerState
+from manyeyes.core.uplink import compress
 from manyeyes.data.store.reader import open_population
-from manyeyes.engines.base import EngineSetup
-from manyeyes.engines.client_step import compress
+from manyeyes.engines.base import EngineSetup, retained_memory
 from manyeyes.engines.evaluation import LocalEvaluator, with_personal_weights
-from manyeyes.engines.malloc import retained_memory
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.client_state import load_state, save_state

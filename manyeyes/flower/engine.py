@@ -15,11 +15,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
-from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import ClientPlan, RoundPlan
 from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext
+from manyeyes.core.uplink import decompress, l2_norms
 from manyeyes.engines.base import EngineBase, EngineSetup
-from manyeyes.engines.client_step import decompress
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.flower.messages import CONFIG, InvalidReply, TensorSpecs, from_record, parse_config, send_tasks, to_record
 from manyeyes.flower.protection import Bounds, bound_norms, bound_updates, join_reasons, max_counted_loss, shorten

@@ -14,12 +14,11 @@ from torch import Tensor
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.state import ClientStates
 from manyeyes.engines.base import SINGLE_PROCESS
-from manyeyes.engines.evaluation import Score
 from manyeyes.flower.engine import MAX_LOSS, GridEngine
 from manyeyes.flower.members import Member
 from manyeyes.flower.messages import InvalidReply, from_record, parse_config, send_tasks, to_record
 from manyeyes.flower.protection import max_counted, max_counted_loss
-from manyeyes.metrics import Accuracy
+from manyeyes.metrics import Accuracy, Score
 
 REPLY_TYPES = {"client_id": int, "loss": float}
 NO_ROUND = -1  # of a task that only evaluates

@@ -20,9 +20,9 @@ from manyeyes.components.bounded_mean import (
 )
 from manyeyes.components.weighting import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
-from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population
+from manyeyes.core.uplink import l2_norms
 from manyeyes.flower.app import FederationConfig
 from manyeyes.training.scoring import FixedCohort
 

@@ -15,8 +15,8 @@ from manyeyes.config.build import build_model, build_run_config
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.rng import derive_key
 from manyeyes.data.store.reader import open_population
+from manyeyes.engines.base import retained_memory
 from manyeyes.engines.evaluation import Evaluator, LocalEvaluator
-from manyeyes.engines.malloc import retained_memory
 from manyeyes.flower.app import FederationConfig
 from manyeyes.flower.engine import GridEngine
 from manyeyes.flower.evaluation import GridEvaluator
@@ -77,6 +77,7 @@ def serve(grid: Grid, config: FederationConfig) -> Result:
         module=module,
         model=engine_setup.model,
         device=engine_setup.device,
+        caveats=population.caveats,
         plan_source=ConnectedPlanSource(algorithm, population, registry, spec.config.seed),
     )
     settings = cast(dict[str, Any], OmegaConf.to_container(spec.config, resolve=True))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -71,12 +71,15 @@ def named_if_damaged(path: Path | str, fix: str) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, ImportError):
-        raise
-    except Exception as error:  # libraries for files raise nearly anything about a damaged one
-        is_named = type(error) is ValueError and str(path) in str(error)
-        is_of_system = isinstance(error, OSError) and error.errno is not None and error.filename is not None
-        if is_named or is_of_system:
-            raise
-        reason = first_line(error).removesuffix(".")
-        raise ValueError(f"{path} cannot be read ({reason}): {fix}") from error
+    except Exception as error:
+        raise_damage(path, error, fix)
+
+
+def raise_damage(path: Path | str, error: Exception, fix: str) -> NoReturn:
+    """Raise what `named_if_damaged` makes of an error: libraries for files raise nearly any about a damaged one."""
+    is_named = type(error) is ValueError and str(path) in str(error)
+    is_of_system = isinstance(error, OSError) and error.errno is not None and error.filename is not None
+    if is_named or is_of_system or isinstance(error, MemoryError | ImportError):
+        raise error
+    reason = first_line(error).removesuffix(".")
+    raise ValueError(f"{path} cannot be read ({reason}): {fix}") from error

@@ -5,6 +5,7 @@ always reported; the metrics of the slot (`top_k`, `ece`, a user's own) are adde
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from manyeyes.metrics.accuracy import Accuracy as Accuracy
 from manyeyes.metrics.accuracy import PerUser as PerUser
@@ -21,6 +22,20 @@ from manyeyes.metrics.heterogeneity import mean_emd as mean_emd
 from manyeyes.metrics.multilabel import MultiLabelScores as MultiLabelScores
 
 PERSONALIZED = "personalized_"  # prefix of the results of models that clients have personalized
+Score = Accuracy | MultiLabelScores
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What an evaluation returns: the scores of the shared model, and those of personalized models."""
+
+    shared: Score | None = None
+    personalized: Score | None = None
+
+    def results(self) -> dict[str, float]:
+        """Return all metrics by name, those of personalized models first."""
+        shared, personalized = ({} if score is None else score.compute() for score in (self.shared, self.personalized))
+        return {PERSONALIZED + name: value for name, value in personalized.items()} | shared
 
 
 def result_info(name: str, metrics: Sequence[Metric] = ()) -> ResultInfo:

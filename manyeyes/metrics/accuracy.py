@@ -149,7 +149,8 @@ class Accuracy:
             "loss": self.mean_loss,
             "macro_accuracy": float(ratio(self.per_class().sum(), np.count_nonzero(self.count_C))),
         }
-        return overall | (self.per_user().compute() if len(self.users_U) else {}) | self.extra.compute()
+        extra = self.extra.compute() if self.extra.metrics else {}
+        return overall | (self.per_user().compute() if len(self.users_U) else {}) | extra
 
 
 def _sum_by_user(users: Ints, correct: Any, counts: Ints) -> tuple[Ints, Ints, Ints]:

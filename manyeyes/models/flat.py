@@ -66,6 +66,7 @@ class FlatModel:
         statistics = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         self._counters = {name: buffer for name, buffer in buffers.items() if name not in statistics}
         self._tensors = {**parameters, **statistics}
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}  # in the vector's order
         self._sizes = [t.numel() for t in self._tensors.values()]
         self._num_parameters = len(parameters)
         self.num_trainable, self.num_shared = sum(self._sizes[: self._num_parameters]), sum(self._sizes)
@@ -74,11 +75,6 @@ class FlatModel:
         self._float32_names = {name for name, layer in layers.items() if hasattr(layer, "running_mean")}
         others = self._tensors.keys() | self._float32_names
         self._fixed = {n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if n not in others}
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor in the vector, by name."""
-        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
     @property
     def trained_shapes(self) -> dict[str, tuple[int, ...]]:

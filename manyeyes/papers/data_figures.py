@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from manyeyes.core.population import Population
+from manyeyes.metrics.heterogeneity import split_stats
 from manyeyes.papers.results import ExhibitResults
 from manyeyes.report import population_charts as charts
 from manyeyes.report.chart import Chart
 from manyeyes.report.population import pixel_skew
-from manyeyes.training.dataset_stats import split_stats
 
 
 def classes_per_client(results: ExhibitResults) -> Iterator[Chart]:

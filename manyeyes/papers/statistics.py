@@ -7,8 +7,8 @@ import numpy as np
 
 from manyeyes.core.population import Ints, Population
 from manyeyes.metrics import mean_emd
+from manyeyes.metrics.heterogeneity import split_stats
 from manyeyes.report.population import users_with_half
-from manyeyes.training.dataset_stats import split_stats
 
 RARE_FRACTION = 0.001  # of the users: FLAIR's section 4.2
 RARE_CLASSES = "classes of fewer than 0.1 % of users"

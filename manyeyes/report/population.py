@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from manyeyes.core.population import CAVEAT_SEPARATOR, Ints, Population, with_caveats
+from manyeyes.core.population import CAVEAT_SEPARATOR, Ints, Population
 from manyeyes.core.rng import make_rng
+from manyeyes.metrics.arrays import Floats
+from manyeyes.metrics.heterogeneity import SplitStats, split_stats
 from manyeyes.report import population_charts as charts
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_page_folder
@@ -16,7 +18,7 @@ from manyeyes.report.page import ChartGrid, Section
 from manyeyes.report.population_charts import LARGEST_FRACTION, cumulative_share, share_of_largest
 from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import format_value, printable
-from manyeyes.training.dataset_stats import Doubles, SplitStats, split_stats
+from manyeyes.training.run_files import with_caveats
 
 MAX_SAMPLED_IMAGES, MAX_IMAGES_PER_USER = 4000, 32  # whose pixels are read
 SEED = 0  # of everything that is drawn at random
@@ -34,9 +36,9 @@ class PixelSkew:
     label: str
     users: int
     images: int
-    actual: Doubles
-    real_sizes: Doubles  # images assigned at random, each user keeping its number of them
-    equal_sizes: Doubles  # assigned at random, the same number to every user
+    actual: Floats
+    real_sizes: Floats  # images assigned at random, each user keeping its number of them
+    equal_sizes: Floats  # assigned at random, the same number to every user
 
 
 def population_stats(population: Population) -> list[SplitStats]:
@@ -83,7 +85,7 @@ def pixel_skew(population: Population, seed: int = SEED) -> PixelSkew | None:
     return PixelSkew(name, len(sizes_U), len(examples), pixel_emd(histograms_NB, sizes_U), real_sizes, equal_sizes)
 
 
-def pixel_emd(histograms_NB: NDArray[np.float32], sizes_U: Ints) -> Doubles:
+def pixel_emd(histograms_NB: NDArray[np.float32], sizes_U: Ints) -> Floats:
     """Return the earth mover's distance of each user's mean histogram from that of all, in gray levels.
 
     It is the mean over red, green and blue. Rows are cumulative histograms in the order of users: on a line,
@@ -175,12 +177,12 @@ def _heterogeneity_charts(population: Population, splits: list[SplitStats], pixe
     return [chart, charts.pixel_emd_chart(pixels.actual, pixels.real_sizes, pixels.equal_sizes, note)]
 
 
-def _locations(population: Population) -> Doubles:
+def _locations(population: Population) -> Floats:
     """Return the latitude and longitude of the images that have them [N, 2]."""
     for names in (("latitude", "longitude"), ("lat", "lon")):
         if all(name in population.columns for name in names):
             columns = [np.asarray(population.columns[name], np.float64) for name in names]
-            locations_N2: Doubles = np.stack(columns, axis=1)
+            locations_N2: Floats = np.stack(columns, axis=1)
             return locations_N2[np.isfinite(locations_N2).all(axis=1)]
     return np.empty((0, 2))
 

@@ -9,9 +9,10 @@ from PIL import Image as Pillow
 
 from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import make_rng
+from manyeyes.metrics.arrays import Floats
+from manyeyes.metrics.heterogeneity import SplitStats
 from manyeyes.report.chart import Axis, Chart, Kind, ReferenceLine, Series, make_series
 from manyeyes.report.page import Image, ImageStrip
-from manyeyes.training.dataset_stats import Doubles, SplitStats
 
 LARGEST_FRACTION = 0.023  # of the users, as in FLAIR's section 4.2
 MAX_NAMED_LABELS = 40  # with bars; more are a line
@@ -25,7 +26,7 @@ USERS_PER_THIRD, IMAGES_PER_USER = 4, 6  # of the example images
 THUMBNAIL_PIXELS, PNG_PIXELS = 192, 64  # longer side; up to the second, a JPEG would show its blocks
 
 
-def cumulative_share(sizes_U: Ints) -> Doubles:
+def cumulative_share(sizes_U: Ints) -> Floats:
     """Return the share of all images that the largest 0, 1, 2, ... users have."""
     return np.concatenate([[0], np.cumsum(np.sort(sizes_U)[::-1])]) / sizes_U.sum()
 
@@ -110,7 +111,7 @@ def label_emd_chart(splits: Sequence[SplitStats], note: str) -> Chart:
     return Chart("label_emd", title, x_axis, y_axis, make_series(columns, "steps"), caption.strip(), reference_lines)
 
 
-def pixel_emd_chart(actual_U: Doubles, real_sizes: Doubles, equal_sizes: Doubles, note: str) -> Chart:
+def pixel_emd_chart(actual_U: Floats, real_sizes: Floats, equal_sizes: Floats, note: str) -> Chart:
     """Return the cumulative distribution of the distance of users' pixels from those of all (FLAIR, figure 2 right)."""
     actual, random = np.median(actual_U), np.median(real_sizes)
     title = f"Users' pixels differ by {actual:.1f} gray levels, and by {random:.1f} if assigned at random (medians)"
@@ -125,7 +126,7 @@ def pixel_emd_chart(actual_U: Doubles, real_sizes: Doubles, equal_sizes: Doubles
     return Chart("pixel_emd", title, x_axis, y_axis, series, f"As in figure 2 (right) of FLAIR. {note}")
 
 
-def location_chart(latitude_N: Doubles, longitude_N: Doubles, num_images: int, seed: int) -> Chart:
+def location_chart(latitude_N: Floats, longitude_N: Floats, num_images: int, seed: int) -> Chart:
     """Return where the images were taken, on degrees of longitude and latitude."""
     title = f"{len(latitude_N):,} of {num_images:,} images have coordinates"
     caption = "A dot for each image."

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from manyeyes.config.compose import resume_command
-from manyeyes.core.population import with_caveats
 from manyeyes.metrics import PerUser
 from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
 from manyeyes.report.table import Table
 from manyeyes.report.text import format_value
-from manyeyes.training.run_files import METRICS_FILE, PER_USER_FILE, PRIVACY_FILE, check_version
+from manyeyes.training.run_files import METRICS_FILE, PER_USER_FILE, PRIVACY_FILE, check_version, with_caveats
 from manyeyes.training.run_record import RunRecord, read_run
 
 PERSONALIZED_COLUMN = "personalized"  # how the column of PER_USER_FILE begins

@@ -25,7 +25,7 @@ from manyeyes.training.run_files import (
 )
 from manyeyes.training.run_folder import RunFolder
 from manyeyes.training.score_tables import per_class_table, per_user_table
-from manyeyes.training.withholding import are_training_users, withholds_statistics
+from manyeyes.training.withholding import are_training_users
 
 AUTO = "auto"
 SELECTION_LOSS = "selection_loss"  # of the current model, in the events of evaluated rounds
@@ -124,7 +124,7 @@ class FinalReports(Callback):
             folder.write_json(CLIENTS_FILE, {users.user_name(u): int(k) for u, k in enumerate(users.user_ids)})
         if run.evaluator is not None and result.score is not None:
             population = run.evaluator.population
-            withholds = withholds_statistics(run.algorithm, run.config)
+            withholds = run.config.withholds_statistics(run.algorithm)
             if not (withholds and are_training_users(population, run.population)):
                 folder.write_text(PER_CLASS_FILE, per_class_table(result.score, population, result.personalized))
                 folder.write_text(PER_USER_FILE, per_user_table(result.score, population, result.personalized))

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypedDict
 
-from manyeyes.core.registry import check_options, option, options_of, suggestion
+from manyeyes.core.algorithm import Algorithm
+from manyeyes.core.registry import option, options_of, settings_class, suggestion
 from manyeyes.engines.base import EngineOptions
 
 
-@dataclass(frozen=True)
+@settings_class("")
 class RunConfig:
     """How long a run is, and what it evaluates and saves."""
 
@@ -27,8 +28,9 @@ class RunConfig:
     example_images: bool = option(True, "keep a few evaluated images for the report; never with privacy")
     unprotected_statistics: bool = option(False, "with privacy: record losses, counts and times of training users too")
 
-    def __post_init__(self) -> None:
-        check_options(self, "")
+    def withholds_statistics(self, algorithm: Algorithm) -> bool:
+        """Return whether a run is private and records nothing that its guarantee does not cover."""
+        return algorithm.privacy is not None and not self.unprotected_statistics
 
     def evaluates_after(self, round: int) -> bool:
         """Return whether the model is evaluated after this round, apart from the first and the last evaluation."""

@@ -1,31 +1,34 @@
-"""The description of a run as plain data, which `config.yaml` in its folder has: settings and components by name."""
+"""What a run is, as plain data: its settings and components by name, and the versions, machine and revision."""
 
 import hashlib
 import json
+import os
+import platform
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from manyeyes.core.algorithm import SLOTS, Algorithm
 from manyeyes.core.population import Population
-from manyeyes.core.registry import (
-    DESCRIPTION_ATTRIBUTE,
-    SETTINGS,
-    describe,
-    import_object,
-    import_path,
-    is_import_path,
-    source_hash,
-)
+from manyeyes.core.registry import DESCRIPTION_ATTRIBUTE, SETTINGS, describe, import_path, source_hashes
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineOptions
+from manyeyes.io.cpu_info import cpu_name
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.config import RunConfig
+
+PROJECT = "manyeyes"
+PACKAGES = (PROJECT, "torch", "numpy", "hydra-core", "safetensors")
 
 
 def describe_training(
@@ -56,17 +59,6 @@ def describe_training(
     }
     description["sources"] = source_hashes([*components.values(), *chain(*lists.values())], description)
     return {name: as_plain(value) for name, value in description.items()}
-
-
-def source_hashes(components: Iterable[Any], description: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hash of the source file of each component that does not come with manyeyes, by import path."""
-    paths = {import_path(component): component for component in components if component is not None}
-    for setting, value in description.items():
-        items = value if isinstance(value, list) else [value]
-        names = {str(item.get("name")) for item in items if isinstance(item, Mapping)}
-        paths |= {name: import_object(name, setting) for name in names - paths.keys() if is_import_path(name)}
-    own = {path: part for path, part in sorted(paths.items()) if not path.startswith(("manyeyes.", "torch."))}
-    return {path: digest for path, part in own.items() if (digest := source_hash(part)) is not None}
 
 
 def warn_of_changed_sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -124,3 +116,51 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return [import_path(value), {field.name: getattr(value, field.name) for field in fields(value) if field.repr}]
     return import_path(value)
+
+
+def environment() -> dict[str, Any]:
+    """Return what someone needs to know to repeat a run: versions, machine and revision."""
+    packages = {name: installed for name in PACKAGES if (installed := package_version(name))}
+    current = revision(Path(__file__).parents[1])
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "processor": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": packages,
+        "revision": current,
+        "command": sys.argv,
+    }
+
+
+def package_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def revision(package: Path) -> str | None:
+    """Return the git revision of the package in this folder, or None where it does not run from its own checkout.
+
+    A repository that merely encloses the package, such as a user's around a virtual environment, is not its checkout.
+    """
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    top = _git(package, "rev-parse", "--show-toplevel")
+    try:
+        project = tomllib.loads(Path(top or "", "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return _git(package, "describe", "--always", "--dirty", "--abbrev=40") if project == PROJECT else None
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    """Return what git prints in this folder, or None where it fails or is not installed."""
+    try:
+        process = subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return process.stdout.strip() if process.returncode == 0 else None

@@ -23,7 +23,7 @@ from manyeyes.io.steps import announce, announce_progress
 from manyeyes.models.features import RTOL, FeatureSplit, split_at_features
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.config import RunConfig
-from manyeyes.training.environment import PROJECT, package_version
+from manyeyes.training.description import PROJECT, package_version
 
 MIN_SAVING = 2  # times an image has to be seen on average, before `auto` computes its features
 MAX_BYTES_IN_MEMORY = 2**28  # of features that are read at once, so that no round waits for the disk

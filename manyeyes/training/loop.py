@@ -20,15 +20,15 @@ from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, RoundMetrics, ServerState, init_state
 from manyeyes.engines.distributed.process_group import PeerLostError
 from manyeyes.io.steps import announce, format_seconds
+from manyeyes.metrics import Scores
 from manyeyes.training.callbacks import CallbackList, TrainingRun
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.result import Scores
 from manyeyes.training.run_files import Event
 from manyeyes.training.run_folder import Recorder
 from manyeyes.training.scoring import score_models, scored_models
 from manyeyes.training.setup import TrainingSetup
-from manyeyes.training.withholding import public_event, public_results, withholds_statistics
+from manyeyes.training.withholding import public_event, public_results
 
 
 def train_rounds(loop: TrainingLoop) -> None:
@@ -119,7 +119,7 @@ class TrainingLoop:
             raise
         self.num_batches += metrics.max_client_batches
         event = make_event(metrics, time.perf_counter() - start, isinstance(algorithm.sampler, Centralized))
-        return public_event(event) if withholds_statistics(algorithm, setup.config) else event
+        return public_event(event) if setup.config.withholds_statistics(algorithm) else event
 
     def evaluate(self, event: Event) -> None:
         """Add the scores of the current model to an event; after the last round, those of the model that is kept."""
@@ -151,15 +151,19 @@ class TrainingLoop:
         self.recorder.write(event)
 
     def _score(self, event: Event) -> None:
+        setup = self.setup
         self.scored_round, start = self.state.round, time.monotonic()
-        if self.setup.evaluator is not None:
+        if setup.evaluator is not None:
             last = f"last time {format_seconds(self.scoring_seconds)}" if self.scoring_seconds >= 1 else ""
-            announce(f"evaluating {scored_models(self.setup)}", last)
-        self.scores = score_models(self.setup, self.kept_state if self.is_complete else self.state, self.clients)
+            announce(f"evaluating {scored_models(setup)}", last)
+        self.scores = score_models(setup, self.kept_state if self.is_complete else self.state, self.clients)
         self.scoring_seconds = time.monotonic() - start
-        event |= recorded_results(self.setup, self.scores)
-        if self.setup.best_model is not None and self.is_complete:
-            event["best_round"] = self.setup.best_model.round
+        results = self.scores.results() | count_users_without_test(setup)
+        if setup.evaluator is not None and setup.config.withholds_statistics(setup.algorithm):
+            results = public_results(results, setup.evaluator.population, setup.population)
+        event |= results
+        if setup.best_model is not None and self.is_complete:
+            event["best_round"] = setup.best_model.round
 
     def _agree(self, is_interrupt_requested: bool) -> bool:
         """Take over a request to stop from any process; return whether any process was interrupted."""
@@ -168,14 +172,6 @@ class TrainingLoop:
             requests = self.setup.dist.all_gather(requests[0])
         self.stop_reason = next((reason for _, reason in requests if reason is not None), None)
         return any(interrupted for interrupted, _ in requests)
-
-
-def recorded_results(setup: TrainingSetup, scores: Scores) -> dict[str, float]:
-    """Return the results of an evaluation that are recorded."""
-    results = scores.results() | count_users_without_test(setup)
-    if setup.evaluator is None or not withholds_statistics(setup.algorithm, setup.config):
-        return results
-    return public_results(results, setup.evaluator.population, setup.population)
 
 
 def count_users_without_test(setup: TrainingSetup) -> dict[str, float]:

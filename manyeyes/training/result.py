@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from manyeyes.core.population import CAVEAT_SEPARATOR, Population, with_caveats
-from manyeyes.engines.evaluation import Score
-from manyeyes.metrics import PERSONALIZED, Curve, MultiLabelScores
-from manyeyes.training.run_files import CAVEATS_KEY, Event
+from manyeyes.core.population import CAVEAT_SEPARATOR, Population
+from manyeyes.metrics import PERSONALIZED, Curve, MultiLabelScores, Score, Scores
+from manyeyes.training.headline import shared_model_name
+from manyeyes.training.run_files import CAVEATS_KEY, Event, with_caveats
 from manyeyes.training.run_record import RunRecord
 from manyeyes.training.score_tables import per_class_table, per_user_table
 from manyeyes.training.trained_model import ImageInput, ModelInfo, Prediction, TrainedModel
@@ -28,19 +28,6 @@ PRINTED_METRICS = ("accuracy", "macro_accuracy", "user_mean", "macro_ap", "micro
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
-    """What an evaluation returns: the scores of the shared model, and those of personalized models."""
-
-    shared: Score | None = None
-    personalized: Score | None = None
-
-    def results(self) -> dict[str, float]:
-        """Return all metrics by name, those of personalized models first."""
-        shared, personalized = ({} if score is None else score.compute() for score in (self.shared, self.personalized))
-        return {PERSONALIZED + name: value for name, value in personalized.items()} | shared
-
-
-@dataclass(frozen=True, eq=False)
 class Result:
     """What `train` returns."""
 
@@ -50,7 +37,7 @@ class Result:
     folder: Path | None
     personalized: Score | None = None  # of the model that each client has personalized
     caveats: tuple[str, ...] = ()  # what has to be said of the result because of its data, such as "synthetic images"
-    shared_model: str = "shared model"  # what the models of `score` are called next to personalized ones
+    has_personal_layers: bool = False  # whether `score` is of models in which some layers stay with their client
     info: ModelInfo | None = None  # how the model is used
     evaluated: Population | None = None  # what the scores are of
 
@@ -83,13 +70,12 @@ class Result:
 
     def describe(self) -> str:
         """Return the most important final metrics as text, those of personalized models first."""
-        scores = {"personalized models": self.personalized, self.shared_model: self.score}
-        texts = {model: _format(score) for model, score in scores.items() if score is not None}
-        return (
-            "; ".join(f"{model}: {text}" for model, text in texts.items())
-            if len(texts) > 1
-            else "".join(texts.values())
-        )
+        if self.score is None:
+            return ""
+        if self.personalized is None:
+            return _format(self.score)
+        shared = f"{shared_model_name(self.has_personal_layers)}: {_format(self.score)}"
+        return f"personalized models: {_format(self.personalized)}; {shared}"
 
     def predict(self, images: ImageInput | Sequence[ImageInput]) -> list[Prediction]:
         """Return the model's prediction for each image: paths, Pillow images or uint8 arrays (see `TrainedModel`)."""

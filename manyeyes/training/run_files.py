@@ -5,11 +5,12 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from manyeyes.core.population import CAVEAT_SEPARATOR
 from manyeyes.io.parsing import parse_json, parse_yaml
 from manyeyes.io.tail import TailReader, read_small_file
 from manyeyes.training.run_checksums import check_text
@@ -41,6 +42,11 @@ MAX_HEADER_BYTES = 2**26  # of a checkpoint
 MAX_ROUND = 2**53  # exact as a float
 LOCKS_FILE = "/proc/locks"
 NANOSECONDS = 1e9  # per second
+
+
+def with_caveats(text: str, caveats: Iterable[str]) -> str:
+    """Return a name or a title, followed by what has to be said of its data."""
+    return f"{text} ({CAVEAT_SEPARATOR.join(caveats)})" if tuple(caveats) else text
 
 
 def run_status(

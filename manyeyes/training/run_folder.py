@@ -29,7 +29,7 @@ from manyeyes.training import checkpoint as checkpoints
 from manyeyes.training import run_files
 from manyeyes.training.checkpoint import CallbackState, Checkpoint
 from manyeyes.training.client_state import ClientStateStore
-from manyeyes.training.environment import environment
+from manyeyes.training.description import environment
 from manyeyes.training.run_checksums import write_checked_text
 from manyeyes.training.run_files import Event, check_version, parse_event
 

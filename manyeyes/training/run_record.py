@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from manyeyes.core.notebook import html_table
-from manyeyes.core.population import CAVEAT_SEPARATOR, with_caveats
+from manyeyes.core.population import CAVEAT_SEPARATOR
 from manyeyes.io.parsing import parse_json, parse_yaml
 from manyeyes.metrics import PERSONALIZED, PerUser
+from manyeyes.metrics.heterogeneity import is_valid
 from manyeyes.training import run_files
-from manyeyes.training.dataset_stats import is_valid
 from manyeyes.training.event_columns import CUMULATIVE, Floats, Ints, LongEvents
 from manyeyes.training.frames import events_frame, scores_frame
 from manyeyes.training.headline import headline_metric, shared_model_name
@@ -35,6 +35,7 @@ from manyeyes.training.run_files import (
     parse_event,
     read_metrics_checksum,
     read_status,
+    with_caveats,
 )
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from manyeyes.core.population import Population
-from manyeyes.engines.evaluation import Score
-from manyeyes.metrics import PERSONALIZED, MultiLabelScores
+from manyeyes.metrics import PERSONALIZED, MultiLabelScores, Score
 
 
 def per_class_table(score: Score, population: Population, personalized: Score | None = None) -> str:

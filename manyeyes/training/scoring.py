@@ -11,7 +11,7 @@ from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import derive_key
 from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, RoundContext, ServerState
 from manyeyes.engines.evaluation import Evaluator, with_personal_weights
-from manyeyes.training.result import Scores
+from manyeyes.metrics import Scores
 from manyeyes.training.setup import TrainingSetup
 
 MODELS_IN_MEMORY = 16  # whole models of clients, at the same time

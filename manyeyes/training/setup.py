@@ -95,11 +95,7 @@ class TrainingSetup:
     metrics: tuple[Any, ...] = ()  # that are reported in addition to the usual ones
     splits: dict[str, Population | None] = field(default_factory=dict)  # whose statistics are written
     feature_files: tuple[FeatureFile, ...] = ()  # that the model is trained on, where it is the head of `module`
-
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        """What has to be said of all results of the run, because of its data."""
-        return caveats_of([self.population, *self.splits.values()])
+    caveats: tuple[str, ...] = ()  # what has to be said of all results of the run, because of its data
 
 
 def make_setup(
@@ -116,6 +112,7 @@ def make_setup(
     splits = make_splits(population, test, algorithm, config)
     height, width, channels = splits.train.image_shape
     num_classes, model_seed = len(splits.train.classes), derive_key(config.seed, "weights") % 2**63
+    caveats = caveats_of(splits.by_users.values())
     algorithm.validate(splits.train)
     algorithm = resolve_schedules(algorithm, config.rounds)
     if algorithm.example_weighting is not None:
@@ -180,6 +177,7 @@ def make_setup(
         metrics=metrics.metrics,
         splits=splits.by_users,
         feature_files=inputs.files,
+        caveats=caveats,
     )
 
 

@@ -13,9 +13,10 @@ from manyeyes.core.population import CAVEAT_SEPARATOR, Population
 from manyeyes.core.registry import import_path, show_options
 from manyeyes.core.state import DivergenceError
 from manyeyes.data.preprocess import Preprocess
+from manyeyes.engines.base import retained_memory
 from manyeyes.engines.distributed.process_group import PeerLostError
-from manyeyes.engines.malloc import retained_memory
 from manyeyes.metrics import MetricSet
+from manyeyes.metrics.heterogeneity import dataset_stats
 from manyeyes.models.build import Model, weights_input
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.builtin_callbacks import FinalReports, RejectionMessages
@@ -23,9 +24,7 @@ from manyeyes.training.callbacks import build_all
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import TRAIN_OPTIONS, TrainOptions, split_options
-from manyeyes.training.dataset_stats import dataset_stats
 from manyeyes.training.description import describe_training, fingerprint, warn_of_changed_sources
-from manyeyes.training.headline import shared_model_name
 from manyeyes.training.loop import TrainingLoop, train_rounds
 from manyeyes.training.progress import RoundProgress, show_progress
 from manyeyes.training.result import Result
@@ -33,7 +32,7 @@ from manyeyes.training.run_files import CAVEATS_KEY, DATASET_STATS_FILE, MODEL_F
 from manyeyes.training.run_folder import Recorder, RunFolder
 from manyeyes.training.setup import TrainingSetup, check_norm_statistics, make_setup
 from manyeyes.training.trained_model import ModelInfo, write_model
-from manyeyes.training.withholding import check_recording, public_splits, withholds_statistics
+from manyeyes.training.withholding import check_recording, public_splits
 
 MIB = 2**20
 
@@ -100,13 +99,13 @@ def train(
     if trackers and folder is None:
         raise ValueError("Trackers write to the run folder and this run has none: set folder.")
     metric_set = MetricSet(build_all("metric", metrics))
-    description = describe_training(
-        algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics, metadata
-    )
     with show_progress(title, progress) as display:
         setup = make_setup(population, model, algorithm, test, preprocess, config, engine_options, metric_set)
         observers = trackers if display is None else (*trackers, RoundProgress(display))
         with setup.engine, retained_memory(setup.device):
+            description = describe_training(
+                algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics, metadata
+            )
             return run_training(setup, folder, description, resume, callbacks, observers)
 
 
@@ -155,6 +154,7 @@ def open_run(
         return Recorder(), stack.enter_context(closing(ClientStateStore(None, setup.device, max_bytes))), None
     folder, writes = RunFolder(Path(path)), setup.dist.rank == 0
     run_fingerprint = fingerprint(setup.algorithm, setup.preprocess, setup.config.seed, setup.model, setup.population)
+    stats = training_statistics(setup) if writes and not resume else {}
     if writes:
         stack.enter_context(folder)
     checkpoint = folder.load(setup.device, run_fingerprint) if resume else None
@@ -164,9 +164,8 @@ def open_run(
             warn_of_changed_sources(read_config(folder.path), description)
         else:
             folder.create({"engine": setup.engine_name, "device": str(setup.device)})
-            withholds = withholds_statistics(setup.algorithm, setup.config)
-            if splits := public_splits(setup.splits, setup.population) if withholds else setup.splits:
-                folder.write_text(DATASET_STATS_FILE, json.dumps(dataset_stats(splits)) + "\n")
+            if stats:
+                folder.write_text(DATASET_STATS_FILE, json.dumps(stats) + "\n")
         folder.write_config({**description, CAVEATS_KEY: CAVEAT_SEPARATOR.join(setup.caveats)})
         recorder = stack.enter_context(closing(Recorder(folder, run_fingerprint, checkpoint)))
     if setup.dist.size > 1:
@@ -174,6 +173,14 @@ def open_run(
     index = None if checkpoint is None else checkpoint.clients
     clients = ClientStateStore(folder.client_states, setup.device, max_bytes, index, writes)
     return recorder, stack.enter_context(closing(clients)), checkpoint
+
+
+def training_statistics(setup: TrainingSetup) -> dict[str, Any]:
+    """Return the dataset statistics of a run; of a private one, of the splits without training users."""
+    splits: Mapping[str, Population | None] = setup.splits
+    if setup.config.withholds_statistics(setup.algorithm):
+        splits = public_splits(splits, setup.population)
+    return dataset_stats(splits) if splits else {}
 
 
 def finish(loop: TrainingLoop, description: Mapping[str, Any]) -> Result:
@@ -190,7 +197,7 @@ def finish(loop: TrainingLoop, description: Mapping[str, Any]) -> Result:
         folder=recorder.path,
         personalized=scores.personalized,
         caveats=setup.caveats,
-        shared_model=shared_model_name(setup.algorithm.personal_layers is not None),
+        has_personal_layers=setup.algorithm.personal_layers is not None,
         info=info,
         evaluated=None if setup.evaluator is None else setup.evaluator.population,
     )

@@ -21,14 +21,9 @@ USER_MEANS = ("user_mean", "user_weighted_mean")  # over all evaluated users; th
 FIX = "or set unprotected_statistics=true"
 
 
-def withholds_statistics(algorithm: Algorithm, config: RunConfig) -> bool:
-    """Return whether a run is private and records nothing that its guarantee does not cover."""
-    return algorithm.privacy is not None and not config.unprotected_statistics
-
-
 def check_recording(algorithm: Algorithm, config: RunConfig) -> None:
     """Refuse settings with which a private run would show exact numbers of its training users."""
-    if not withholds_statistics(algorithm, config):
+    if not config.withholds_statistics(algorithm):
         return
     for setting in ("eval_split", "select_best_on"):
         if getattr(config, setting) == TRAIN_SPLIT:

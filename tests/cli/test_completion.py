@@ -14,7 +14,7 @@ import pytest
 from manyeyes.algorithms import NAMED_ALGORITHMS
 from manyeyes.cli import COMMANDS
 from manyeyes.cli.completion import complete
-from manyeyes.config.groups import GROUPS, RUN_OPTIONS
+from manyeyes.config.groups import GROUPS, run_options
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_can_follow_a_command_line(line: str, expected: list[str]) -> None:
 def test_every_command_setting_of_the_run_and_group_is_offered() -> None:
     assert complete("manyeyes ") == sorted([*COMMANDS, "--help", "--version"])
     settings = complete("manyeyes run ")
-    assert {f"{name}=" for name in (*GROUPS, *(option.name for option in RUN_OPTIONS))} <= {*settings}
+    assert {f"{name}=" for name in (*GROUPS, *(option.name for option in run_options()))} <= {*settings}
     assert complete("manyeyes run algorithm=") == sorted(f"algorithm={name}" for name in NAMED_ALGORITHMS)
 
 

@@ -12,10 +12,10 @@ import torch
 from scipy.stats import lognorm
 
 from manyeyes.components import SGD, AllClients
-from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import plan_round
 from manyeyes.core.round import run_round
 from manyeyes.core.state import DivergenceError, RoundContext
+from manyeyes.core.uplink import l2_norms
 from manyeyes.privacy.mechanisms import CentralDP
 from tests.privacy.private_runs import (
     ENGINES,

@@ -14,12 +14,12 @@ from torch import Tensor
 from manyeyes.algorithms import fedadam, fedavg, fedper, fedprox, local_only, mimelite, scaffold
 from manyeyes.components import BF16, AllClients, Centralized, Int8, TopK, UniformSampler, WeightUniformly
 from manyeyes.core.algorithm import Algorithm, Compressor
-from manyeyes.core.numerics import l2_norms
 from manyeyes.core.plan import plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.rng import make_rng
 from manyeyes.core.round import run_round
 from manyeyes.core.state import RoundContext, RoundMetrics, ServerState, communication_cost, init_state
+from manyeyes.core.uplink import l2_norms
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineSetup
 from manyeyes.engines.reference import ReferenceEngine

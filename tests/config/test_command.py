@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 import manyeyes as me
-from manyeyes.config.groups import GROUPS, PREPROCESS_OPTIONS, RUN_OPTIONS
+from manyeyes.config.groups import GROUPS, preprocess_options, run_options
 from manyeyes.core.registry import import_object
 from tests.training.small_runs import equal_tensors, events_without_times
 
@@ -117,8 +117,8 @@ def test_cfg_shows_every_setting_and_trains_nothing(tmp_path: Path, command: Any
     outcome = command("run", "algorithm=fedvc", "rounds=7", "--cfg", "job")
     shown = yaml.safe_load(outcome.out)
     assert (outcome.code, outcome.err) == (0, "")
-    assert shown.keys() == {option.name for option in RUN_OPTIONS} | {"preprocess", *GROUPS}
-    assert shown["preprocess"].keys() == {option.name for option in PREPROCESS_OPTIONS}
+    assert shown.keys() == {option.name for option in run_options()} | {"preprocess", *GROUPS}
+    assert shown["preprocess"].keys() == {option.name for option in preprocess_options()}
     assert shown["rounds"] == 7
     assert (shown["algorithm"]["name"], shown["algorithm"]["virtual_client_size"]) == ("fedvc", 256)
     assert list(tmp_path.iterdir()) == []

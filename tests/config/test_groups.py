@@ -7,12 +7,12 @@ import pytest
 from manyeyes.algorithms import NAMED_ALGORITHMS
 from manyeyes.config.compose import compose_config
 from manyeyes.config.groups import (
-    ENGINE_OPTIONS,
     GROUPS,
-    PREPROCESS_OPTIONS,
-    RUN_OPTIONS,
     Group,
+    engine_options,
     nested_options,
+    preprocess_options,
+    run_options,
     setting_names,
 )
 from manyeyes.core.algorithm import SLOTS
@@ -49,7 +49,9 @@ def test_every_option_has_a_help_text(group: Group, choice: str) -> None:
 
 
 def test_every_setting_of_a_run_has_a_help_text() -> None:
-    assert [option.name for option in (*RUN_OPTIONS, *PREPROCESS_OPTIONS, *ENGINE_OPTIONS) if not option.help] == []
+    assert [
+        option.name for option in (*run_options(), *preprocess_options(), *engine_options()) if not option.help
+    ] == []
 
 
 @pytest.mark.fast_cases("server_optimizer")

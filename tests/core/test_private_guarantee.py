@@ -37,9 +37,9 @@ from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.core.round import run_round
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext, RoundMetrics, ServerState, init_state
+from manyeyes.core.uplink import decompress
 from manyeyes.data.preprocess import Preprocess
 from manyeyes.engines.base import EngineSetup
-from manyeyes.engines.client_step import decompress
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.mechanisms import CentralDP

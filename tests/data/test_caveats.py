@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from manyeyes.core.population import SYNTHETIC, Population, caveats_of, with_caveats
+from manyeyes.core.population import SYNTHETIC, Population, caveats_of
 from manyeyes.data.datasets import flair
 from manyeyes.data.manifest import SYNTHETIC_MARKER, SYNTHETIC_NOTES, Manifest
 from manyeyes.data.partition import IIDPartitioner, repartition
@@ -19,6 +19,7 @@ from manyeyes.data.store.reader import open_population
 from manyeyes.data.store.writer import write_store
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.flower.split import split as split_by_user
+from manyeyes.training.run_files import with_caveats
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "flickr_aes": {"raters": 2, "min_ratings": 4, "min_per_score": 0},

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from manyeyes.core.population import Ints, Population, SingleLabels
-from manyeyes.engines.client_step import fetch
+from manyeyes.core.population import Ints, Population, SingleLabels, fetch
 from manyeyes.engines.images import DeviceImages, image_bytes, load_to_device, place_images
 from tests.engines.engine_runs import CPU
 

@@ -12,7 +12,7 @@ STEPS = """
 import resource
 import torch
 from pathlib import Path
-from manyeyes.engines.malloc import retained_memory
+from manyeyes.engines.base import retained_memory
 
 def pages():
     return int(Path("/proc/self/statm").read_text().split()[1])

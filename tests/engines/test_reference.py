@@ -16,11 +16,10 @@ from manyeyes.components import AdaptiveServer, AllClients, ServerSGD
 from manyeyes.components.losses import default_loss, weighted_mean
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import plan_round
-from manyeyes.core.population import MultiLabels, Population, SingleLabels
+from manyeyes.core.population import MultiLabels, Population, SingleLabels, fetch
 from manyeyes.core.round import run_round
 from manyeyes.core.state import ServerState
 from manyeyes.data.preprocess import Preprocess
-from manyeyes.engines.client_step import fetch
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.flat import FlatModel
 from tests.engines.engine_runs import CPU, initial_state, make_setup, run_rounds

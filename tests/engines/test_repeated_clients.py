@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyeyes.algorithms import fedprox, fedvc
 from manyeyes.components import Int8, ProximalTerm, SizeWeightedSampler
-from manyeyes.core.plan import RoundPlan, plan_round
+from manyeyes.core.plan import ClientPlan, RoundPlan, plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.state import CohortResult
 from manyeyes.engines.base import EngineBase, EngineSetup
@@ -28,9 +28,13 @@ ALGORITHM = fedvc(cohort_size=9, virtual_client_size=6, batch_size=4, lr=0.1, re
 FEW_USERS = POPULATION.filter(POPULATION.owners(np.arange(len(POPULATION))) < 3)
 
 
+def num_earlier_draws(client: ClientPlan) -> int:
+    return int(str(client.stream).partition("/")[2] or 0)
+
+
 def make_plan(population: Population = POPULATION) -> RoundPlan:
     plan = plan_round(ALGORITHM, population, seed=1, round=0)
-    assert max(client.repeat for client in plan.clients) >= 2, "no client is drawn three times: choose another seed"
+    assert max(map(num_earlier_draws, plan.clients)) >= 2, "no client is drawn three times: choose another seed"
     return plan
 
 
@@ -45,8 +49,8 @@ def make_linear_setup() -> EngineSetup:
 
 def test_every_draw_has_examples_of_its_own_and_the_first_is_that_of_a_cohort_without_repeats() -> None:
     plan = make_plan()
-    alone = {client.client_id: client for client in plan.clients if client.repeat == 0}
-    assert [client.repeat for client in plan.clients] == [
+    alone = {client.client_id: client for client in plan.clients if num_earlier_draws(client) == 0}
+    assert [num_earlier_draws(client) for client in plan.clients] == [
         sum(earlier.client_id == client.client_id for earlier in plan.clients[:k])
         for k, client in enumerate(plan.clients)
     ]
@@ -54,7 +58,7 @@ def test_every_draw_has_examples_of_its_own_and_the_first_is_that_of_a_cohort_wi
     for client in plan_round(everyone, POPULATION, seed=1, round=0).clients:
         if (first := alone.get(client.client_id)) is not None:
             np.testing.assert_array_equal(first.example_indices_SB, client.example_indices_SB)
-    client_id = max(plan.clients, key=lambda client: client.repeat).client_id
+    client_id = max(plan.clients, key=num_earlier_draws).client_id
     draws = [client for client in plan.clients if client.client_id == client_id]
     assert len({tuple(sorted(c.example_indices_SB.ravel().tolist())) for c in draws}) == len(draws)
     assert len({int(c.dropout_seeds_S[0]) for c in draws}) == len(draws)
@@ -95,8 +99,8 @@ def test_rounding_errors_of_two_draws_of_a_client_are_independent() -> None:
     context = make_round_context(ALGORITHM, 0.1, compressor=Int8(64))
     first = plan.clients[0]
     updates = []
-    for repeat in (0, 1):  # the same examples twice
-        clients = (replace(first, repeat=repeat),)
+    for stream in ("0", "0/1"):  # the same examples twice
+        clients = (replace(first, stream=stream),)
         with ReferenceEngine(setup) as engine:
             updates.append(engine.train(setup.model.read(), replace(plan, clients=clients), context, {}).update_W)
     assert not torch.equal(*updates)

@@ -24,7 +24,7 @@ import torch
 
 import manyeyes as me
 from manyeyes.cli import main, one_line
-from manyeyes.config.groups import GROUPS, NO_COMPONENT, PREPROCESS_OPTIONS, RUN_OPTIONS, nested_options
+from manyeyes.config.groups import GROUPS, NO_COMPONENT, nested_options, preprocess_options, run_options
 from manyeyes.core.registry import Option, build, options_of
 from manyeyes.engines.base import EngineOptions
 from manyeyes.training.config import RunConfig
@@ -106,8 +106,8 @@ def wrong_texts(option: Option) -> Iterator[tuple[str, bool]]:
 
 def run_settings() -> Iterator[tuple[tuple[str, ...], str, Option]]:
     """Yield every setting of `manyeyes run` once, with what has to be chosen for it."""
-    yield from (((), option.name, option) for option in RUN_OPTIONS)
-    yield from with_prefix((), "preprocess", PREPROCESS_OPTIONS)
+    yield from (((), option.name, option) for option in run_options())
+    yield from with_prefix((), "preprocess", preprocess_options())
     seen = set()
     for group in GROUPS.values():
         for choice in group.choices():

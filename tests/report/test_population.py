@@ -18,11 +18,11 @@ from manyeyes.core.population import MultiLabels, Population, SingleLabels
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.data.synthetic.users import sizes
 from manyeyes.metrics import emd, mean_emd
+from manyeyes.metrics.heterogeneity import split_stats
 from manyeyes.report import export, population
 from manyeyes.report.page import ImageStrip
 from manyeyes.report.population import pixel_skew, show, users_with_half, without_pooled
 from manyeyes.report.population_charts import cumulative_share, example_images, share_of_largest
-from manyeyes.training.dataset_stats import split_stats
 
 
 def make_population(

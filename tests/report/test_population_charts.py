@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from manyeyes.metrics.heterogeneity import SplitStats
 from manyeyes.report import population_charts as charts
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import render_png
 from manyeyes.report.svg import render_svg
-from manyeyes.training.dataset_stats import SplitStats
 
 
 def make_stats(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import manyeyes
-from manyeyes.training.environment import package_version, revision
+from manyeyes.training.description import package_version, revision
 
 PACKAGE = Path(manyeyes.__file__).parent
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

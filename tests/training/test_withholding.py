@@ -22,7 +22,7 @@ from manyeyes.training.checkpoint import load
 from manyeyes.training.config import RunConfig
 from manyeyes.training.run_files import CHECKPOINT_FILE, CLIENT_STATES_FILE, LOCK_FILE
 from manyeyes.training.run_folder import read_events
-from manyeyes.training.withholding import PUBLIC_FIELDS, withholds_statistics
+from manyeyes.training.withholding import PUBLIC_FIELDS
 from tests.training.small_runs import run
 
 SERVER_FILES = (CHECKPOINT_FILE, CLIENT_STATES_FILE, LOCK_FILE)  # to continue the run, and shown to no user
@@ -244,6 +244,6 @@ def test_the_batches_of_a_private_run_are_unknown(population: Population) -> Non
 
 
 def test_only_private_runs_withhold(population: Population) -> None:
-    assert not withholds_statistics(FEDAVG, RunConfig())
-    assert withholds_statistics(replace(FEDAVG, privacy=CENTRAL), RunConfig())
-    assert not withholds_statistics(replace(FEDAVG, privacy=CENTRAL), RunConfig(unprotected_statistics=True))
+    assert not RunConfig().withholds_statistics(FEDAVG)
+    assert RunConfig().withholds_statistics(replace(FEDAVG, privacy=CENTRAL))
+    assert not RunConfig(unprotected_statistics=True).withholds_statistics(replace(FEDAVG, privacy=CENTRAL))

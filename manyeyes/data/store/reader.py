@@ -27,7 +27,7 @@ from manyeyes.data.store.checksums import CHECKSUMS_FILE, FIX, ImageChecksums, n
 from manyeyes.data.store.images import JpegImages, MemoryMappedImages
 from manyeyes.data.store.meta import EXAMPLES_FILE, read_meta
 from manyeyes.io.packages import import_optional
-from manyeyes.io.parsing import named_if_damaged
+from manyeyes.io.parsing import raise_damage
 
 MAX_BYTES_IN_MEMORY = 2**28  # of images that are read at once, so that no round waits for the disk
 
@@ -38,36 +38,44 @@ def load_store(
     task: Annotated[str, "which of its labels are predicted; empty: the first ones"] = "",
 ) -> Population:
     """A dataset that `manyeyes data prepare` made, or an HDF5 file of FLAIR."""
-    population = open_population(Path(path), task or None)
-    if np.prod(population.images.shape) > MAX_BYTES_IN_MEMORY:
-        return population
-    return replace(population, images=population.images[:])
+    return open_population(Path(path), task or None, MAX_BYTES_IN_MEMORY)
 
 
-def open_population(path: Path, task: str | None = None) -> Population:
+def open_population(path: Path, task: str | None = None, max_bytes_in_memory: int = 0) -> Population:
     """Open a prepared dataset, or an HDF5 file of FLAIR, with the labels of a task; by default of its first one."""
     path = Path(path)
     if path.is_file():
         hdf5 = import_optional("manyeyes.data.store.hdf5")
-        return cast(Population, hdf5.open_hdf5(path, task or "coarse"))
+        population = cast(Population, hdf5.open_hdf5(path, task or "coarse"))
+        return replace(population, images=_read_if_small(population.images, max_bytes_in_memory))
     examples = import_optional("manyeyes.data.store.examples")
     meta = read_meta(path)
     check_sizes(path, meta)
-    tasks = {name: tuple(classes) for name, classes in meta["tasks"].items()}
-    data = read_checked(path / EXAMPLES_FILE, meta["crc32"][EXAMPLES_FILE])
-    with named_if_damaged(path / EXAMPLES_FILE, FIX):
-        user_names, offsets, rows, columns = examples.read(data, tasks)
-        labels: Any = columns[next(iter(tasks))]
-    with named_if_damaged(path, FIX):
+    try:
         images = open_images(path.absolute(), meta)
-    if len(rows) and not 0 <= rows.min() <= rows.max() < len(images):
-        raise ValueError(f"{path / EXAMPLES_FILE} has rows that are not among the {len(images)} images: {FIX}")
+    except Exception as error:
+        raise_damage(path, error, FIX)
     if CHECKSUMS_FILE not in meta["crc32"]:
         fix = f"`manyeyes data verify {path} --add-checksums` checks it and adds them"
         warnings.warn(f"{path} has no checksums of its images: {fix}", stacklevel=2)
+    pixels, caveats = _read_if_small(images, max_bytes_in_memory), _caveats(meta)
+    tasks = {name: tuple(classes) for name, classes in meta["tasks"].items()}
+    data = read_checked(path / EXAMPLES_FILE, meta["crc32"][EXAMPLES_FILE])
+    try:
+        user_names, offsets, rows, columns = examples.read(data, tasks)
+        labels: Any = columns[next(iter(tasks))]
+    except Exception as error:
+        raise_damage(path / EXAMPLES_FILE, error, FIX)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(images):
+        raise ValueError(f"{path / EXAMPLES_FILE} has rows that are not among the {len(images)} images: {FIX}")
     users = np.arange(len(user_names))
-    population = Population(images, labels, offsets, users, rows, columns, user_names, _caveats(meta))
+    population = Population(pixels, labels, offsets, users, rows, columns, user_names, caveats)
     return population if task is None else population.task(task)
+
+
+def _read_if_small(images: Any, max_bytes: int) -> Any:
+    """Return images of up to this size as an array, and larger ones as they are."""
+    return images[:] if np.prod(images.shape) <= max_bytes else images
 
 
 def read_caveats(path: Path) -> tuple[str, ...]:

@@ -18,9 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from manyeyes.components.losses import EPS
 from manyeyes.core.population import Floats
-from manyeyes.engines.client_step import LossAndGrad
 from manyeyes.models.flat import FlatModel, SeededDropout
 from manyeyes.models.inspection import probe
+
+LossAndGrad = tuple[float, Tensor]
 
 # Rough times of one core and of a network. They only decide which clients are split, as a function of the model alone:
 # a measurement would decide differently each time, and runs repeat bit for bit.

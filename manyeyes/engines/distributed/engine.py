@@ -15,8 +15,7 @@ from torch import Tensor
 
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.state import ClientState, ClientStates, CohortResult, RoundContext, in_plan_order
-from manyeyes.engines.base import EngineBase, EngineSetup
-from manyeyes.engines.client_step import merge_results
+from manyeyes.engines.base import EngineBase, EngineSetup, merge_results
 from manyeyes.engines.distributed.data_parallel import ClientGroup, GroupCache
 from manyeyes.engines.distributed.process_group import all_reduce, init_process_group, peer_errors
 from manyeyes.engines.load_balancing import Assignment, ClientCost, balance_with_groups

@@ -6,8 +6,15 @@ import torch
 from torch import Tensor
 
 from manyeyes.core.plan import ClientPlan
-from manyeyes.core.state import CORRECTION_STATE, PERSONAL_WEIGHTS, ClientState, ClientStates, RoundContext
-from manyeyes.engines.client_step import make_client_state, persisted_opt_state
+from manyeyes.core.state import (
+    CORRECTION_STATE,
+    PERSONAL_WEIGHTS,
+    ClientState,
+    ClientStates,
+    RoundContext,
+    make_client_state,
+    persisted_opt_state,
+)
 from manyeyes.engines.gpu.stream import RoundBuffers, Stream
 from manyeyes.engines.reference import ReferenceEngine
 

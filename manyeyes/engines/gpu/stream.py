@@ -14,8 +14,8 @@ from torch import Tensor
 
 from manyeyes.components.client_optimizers import local_step, trained_mask
 from manyeyes.core.algorithm import Correction
-from manyeyes.core.numerics import l2_norms
 from manyeyes.core.state import RoundContext
+from manyeyes.core.uplink import l2_norms
 from manyeyes.engines.gpu.compiling import capture_graph
 
 ROW_ALIGNMENT = 64  # values: where each client's weights begin, so that matrix products are fast for all of them

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyeyes.components.losses import training_loss
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
 from manyeyes.engines.base import compute_dtype, deterministic_kernels
-from manyeyes.engines.client_step import training_loss
 from manyeyes.engines.gpu.buffers import PlanBuffers, PlanChunk
 from manyeyes.engines.gpu.client_state import ClientStateTransfer
 from manyeyes.engines.gpu.compiling import compiled, compiling

@@ -18,8 +18,7 @@ from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.plan import RoundPlan
 from manyeyes.core.registry import register
 from manyeyes.core.state import ClientStates, CohortResult, RoundContext
-from manyeyes.engines.base import EngineBase, EngineSetup
-from manyeyes.engines.client_step import merge_results
+from manyeyes.engines.base import EngineBase, EngineSetup, merge_results
 from manyeyes.engines.images import PrefetchBuffer
 from manyeyes.engines.load_balancing import balance_clients
 from manyeyes.engines.multiprocess.worker import Worker, cores, pickle_error, serialize, unsupported_machine

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyeyes.engines.malloc import retain_freed_memory
+from manyeyes.engines.base import retain_freed_memory
 
 HANGUP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # not on Windows
 SIGNALS = {signal.SIGINT, signal.SIGTERM, *HANGUP}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from manyeyes.core.population import Population, SingleLabels
-from manyeyes.training.dataset_stats import dataset_stats, is_valid
+from manyeyes.metrics.heterogeneity import dataset_stats, is_valid
 
 Stats = dict[str, Any]
 
