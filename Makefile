@@ -22,7 +22,7 @@ demo: $(VENV)/core
 	$(BIN)/manyeyes demo
 
 check: $(VENV)/ready lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not browser"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test: $(VENV)/ready lint
 	@$(BROWSER)

@@ -33,10 +33,11 @@ TORCHVISION_OPERATORS = torch.library.Library("torchvision", "FRAGMENT")
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of a test as slow whose id has none of the texts in its mark `fast_cases`."""
+    """Mark as slow what needs a browser, and the cases of a test whose id has none of the texts in `fast_cases`."""
     for item in items:
         mark = item.get_closest_marker("fast_cases")
-        if mark is not None and not any(text in item.name.partition("[")[2] for text in mark.args):
+        is_slow_case = mark is not None and not any(text in item.name.partition("[")[2] for text in mark.args)
+        if is_slow_case or item.get_closest_marker("browser"):
             item.add_marker("slow")
 
 

@@ -79,6 +79,7 @@ def first_values(overrides: list[str]) -> list[str]:
     return [example if "[" in example else example.partition(",")[0] for example in settings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "example"), EXAMPLES, ids=[f"{page}: {example}"[:90] for page, example in EXAMPLES])
 def test_a_command_has_settings_and_flags_that_exist(page: str, example: str, parse_only: None) -> None:
     for name, value in VARIABLES.items():

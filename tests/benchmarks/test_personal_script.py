@@ -42,7 +42,7 @@ def test_a_run_with_fewer_rounds_is_continued_and_one_with_more_is_refused(perso
         personal.PersonalRun("resnet34", 4, True, 64, 6).remaining(store, tmp_path, [])
 
 
-@pytest.mark.fast_cases("0-False", "0-True")
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "is_fedper"), [(4, True), (4, False), (0, True), (0, False)])
 def test_the_settings_of_a_run_are_valid(personal: Any, tmp_path: Path, classes: int, is_fedper: bool) -> None:
     run = personal.PersonalRun("resnet34", classes, is_fedper, 64, 12)

@@ -58,6 +58,7 @@ def test_a_synthetic_dataset_is_prepared_trained_on_and_inspected(name: str, tmp
     assert "<h1" in (tmp_path / "page" / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_prepared_dataset_is_found_by_its_name(tmp_path: Path, command: Any) -> None:
     assert command("data", "synthesize", "cifar10", "--raw", "raw", *SMALL).code == 0
     assert command("data", "prepare", "cifar10", "--raw", "raw", "--users", "6").code == 0

@@ -23,6 +23,7 @@ def rows(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("| ")]
 
 
+@pytest.mark.slow
 def test_a_table_by_hand(command: Callable[..., Any], tmp_path: Path) -> None:
     """32 users of 12 images; a linear model of 10 (3,072 + 1) numbers, 122,920 bytes; 48 images at 100 per second."""
     outcome = command("estimate", *TINY, "rounds=1000", "--ranks", "1,2", "--cohorts", "4,8", *FAST)
@@ -36,6 +37,7 @@ def test_a_table_by_hand(command: Callable[..., Any], tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_settings_are_those_of_a_run(command: Callable[..., Any]) -> None:
     outcome = command("estimate", *TINY, "algorithm=scaffold", "compressor=int8", "--ranks", "1", *FAST)
     size = 30730
@@ -66,6 +68,7 @@ def test_the_noise_that_a_budget_needs_is_named(command: Callable[..., Any]) -> 
     assert "the privacy budget allows" not in outcome.out
 
 
+@pytest.mark.slow
 def test_the_speed_is_measured_and_cached(
     command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,12 +87,13 @@ def test_synthetic_users_lack_only_their_images() -> None:
     assert population.image_shape == with_images.image_shape
 
 
+@pytest.mark.slow
 def test_a_partitioner_decides_the_users() -> None:
     population = training_population(compose_config([*TINY, "partitioner=iid", "partitioner.num_clients=7"]))
     assert len(population.user_ids) == 7
 
 
-@pytest.mark.fast_cases("arguments0", "arguments1", "arguments2", "arguments5", "arguments8")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -102,6 +102,7 @@ def test_own_settings_take_precedence(translate: Callable[..., dict[str, str]]) 
     assert (settings["data"], settings["rounds"], settings["evaluate_every"]) == ("synthetic", "3", "2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [

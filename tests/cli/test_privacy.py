@@ -27,6 +27,7 @@ def test_a_plan_is_printed_and_written_as_a_page_with_its_charts(tmp_path: Path,
     assert not re.search(r"(src|href|url)\W+https?:", page)  # self-contained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "computed"),
     [

@@ -50,6 +50,7 @@ def test_the_list_names_every_exhibit(capsys: Any) -> None:
     assert [key for key in EXHIBITS if key not in out] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

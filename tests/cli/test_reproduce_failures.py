@@ -100,6 +100,7 @@ def test_parallel_runs_equal_sequential_ones_and_a_failure_does_not_stop_the_oth
     assert models[0] == models[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_a_run_that_another_command_trained_in_the_meantime_is_not_a_failure(parallel: int) -> None:
     runs = list(planned_runs(FIGURE, ReproduceOptions()))
@@ -152,6 +153,7 @@ def test_a_killed_process_of_joblib_does_not_stop_the_other_runs(monkeypatch: py
     assert batches == [[0, 1, 2, 3, 4, 5, 6, 7], [3, 4, 5, 6, 7], [6, 7], [1], [2], [4], [5], [7]]
 
 
+@pytest.mark.slow
 def test_each_line_of_the_log_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     monkeypatch.setattr("sys.stderr.write", written.append)

@@ -34,6 +34,7 @@ def test_a_full_standard_output_is_one_sentence(tmp_path: Path) -> None:
     assert (outcome.returncode, outcome.stderr) == (1, "manyeyes: standard output: No space left on device\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 def test_an_error_that_cannot_be_printed_still_has_its_code(tmp_path: Path, redirection: str) -> None:
     outcome = shell(tmp_path, redirection, "-m", "manyeyes", "nonsense")
@@ -46,6 +47,7 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path, redirection:
     assert int(outcome.stderr) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.02, 0.1, 0.4])
 def test_ctrl_c_while_modules_are_imported_prints_no_traceback(spawn: Spawn, seconds: float) -> None:
     interrupt = f"threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGINT)).start()"

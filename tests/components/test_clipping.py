@@ -34,7 +34,7 @@ from tests.privacy.private_runs import (
 ALL_CLIENTS = replace(FEDAVG, sampler=AllClients())
 
 
-@pytest.mark.fast_cases("reference")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
 def test_no_client_adds_more_than_the_clipping_norm(name: str) -> None:
     """4,000 updates over four engines, at random rates and norms; the clipped ones have the clipping norm."""
@@ -81,6 +81,7 @@ def test_the_norm_of_a_large_update_is_not_underestimated() -> None:
     np.testing.assert_allclose(l2_norms(vectors), exact, rtol=3e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_client_with_a_non_finite_update_adds_nothing(name: str) -> None:
     user = int(POPULATION.owners([POPULATION.pixels(np.arange(len(POPULATION))).sum((1, 2, 3)).argmax()])[0])

@@ -118,7 +118,7 @@ def test_vmap_gives_each_client_its_own_gradient(loss: Loss, targets: Tensor) ->
     torch.testing.assert_close(together, torch.stack([gradient(out, targets) for out in outputs]))
 
 
-@pytest.mark.fast_cases("loss0-targets0")
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "targets"), CASES)
 def test_a_compiled_loss_is_one_graph_with_the_same_values(loss: Loss, targets: Tensor) -> None:
     compiled = torch.compile(loss.__call__, fullgraph=True, backend="aot_eager")

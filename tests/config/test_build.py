@@ -118,6 +118,7 @@ FAST = ("fedavg", "fedvc", "scaffold", "fedper")
 ALGORITHM_NAMES = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in NAMED_ALGORITHMS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHM_NAMES)
 def test_a_named_algorithm_is_built_from_its_settings(name: str) -> None:
     assert build_algorithm(compose_config([f"algorithm={name}"])) == NAMED_ALGORITHMS[name]()
@@ -144,6 +145,7 @@ def test_any_algorithm_is_built_from_the_description_of_its_components(algorithm
     assert build_algorithm({**description, "rounds": 100, "sources": {}}) == algorithm
 
 
+@pytest.mark.slow
 def test_a_schedule_without_a_length_is_described_without_one() -> None:
     config = compose_config(["algorithm.schedule.kind=cosine", "rounds=70"])
     assert build_algorithm(config).client_optimizer == SGD(0.01, schedule=Schedule("cosine"))
@@ -184,13 +186,14 @@ def test_defaults_are_those_of_the_declarations() -> None:
     assert build_run_config(config) == RunConfig()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "classes"), [("single", 3), ("coarse", 3), ("fine", 6), ("rating", 5)])
 def test_synthetic_images_have_the_labels_of_the_task(task: str, classes: int) -> None:
     settings = ("users=3", "images_per_user=2", "coarse=3", "fine=6", f"task={task}")
     assert len(build_population(compose_config([f"data.{setting}" for setting in settings])).classes) == classes
 
 
-@pytest.mark.fast_cases("iid")
+@pytest.mark.slow
 @pytest.mark.parametrize(("partitioner", "num_classes"), [("classes", {2}), ("iid", {3}), ("dirichlet", {1, 2, 3})])
 def test_a_partitioner_gives_the_examples_to_new_clients(partitioner: str, num_classes: set[int]) -> None:
     data = ("data.users=6", "data.images_per_user=20", "data.coarse=3", "data.fine=6")
@@ -212,6 +215,7 @@ def test_a_model_fits_the_images_after_preprocessing(population: Population, cro
     assert tuple(model.fc.weight.shape) == (3, 3 * num_pixels**2)
 
 
+@pytest.mark.slow
 def test_the_initial_weights_follow_from_the_seed(population: Population) -> None:
     first, again, different = (
         build_model(compose_config(["model=linear", f"seed={seed}"]), population).state_dict()["fc.weight"]

@@ -131,6 +131,7 @@ def test_help_takes_precedence_over_everything(command: Any, flag: str) -> None:
     assert outcome.out.startswith("usage: manyeyes run")
 
 
+@pytest.mark.slow
 def test_a_run_folder_has_the_settings(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
     settings = ("algorithm=fedprox", "algorithm.mu=0.5", "server_optimizer=adam", "server_optimizer.lr=0.05")
     assert command("run", *tiny, "rounds=2", *settings, "folder=run").code == 0
@@ -226,6 +227,7 @@ def test_a_resumed_run_takes_the_settings_that_may_change(tmp_path: Path, comman
     assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["rounds: [2\nseed: {", "- 1\n"])
 def test_damaged_settings_of_a_resumed_run_are_named(tmp_path: Path, command: Any, content: str) -> None:
     (tmp_path / "run").mkdir()
@@ -275,6 +277,7 @@ def test_a_setting_that_cannot_change_in_a_resumed_run_is_refused(tmp_path: Path
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "changed", "sentence"),
     [

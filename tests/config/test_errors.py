@@ -82,6 +82,7 @@ WRONG_VALUES = [  # found when the run is built
 CASES = [*WRONG, *(pytest.param(*case, marks=pytest.mark.slow) for case in WRONG_VALUES)]
 
 
+@pytest.mark.slow
 @pytest.mark.fast_cases(
     "ruonds=3",
     "algorithm.lrr=3",
@@ -111,6 +112,7 @@ def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [

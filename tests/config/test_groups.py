@@ -64,6 +64,7 @@ def test_a_choice_is_composed_with_its_name(group: str) -> None:
             assert compose_config([f"{group}={choice}"])[group].name == choice
 
 
+@pytest.mark.slow
 def test_lists_of_settings_are_not_shared_between_runs() -> None:
     first = compose_config(["personal_layers=matching"])
     first.personal_layers.patterns.append("fc.*")

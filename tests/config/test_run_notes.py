@@ -29,6 +29,7 @@ def test_privacy_replaces_a_sampler_without_accounting_by_one_of_the_same_expect
     assert privacy_notes(config) == ["privacy=central sets sampler=poisson instead of fedvc's sampler=size_weighted."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slot", "settings", "chosen"),
     [
@@ -45,6 +46,7 @@ def test_what_the_settings_choose_is_kept_and_refused(
         algorithm.validate(population)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fednova", "scaffold", "fedir"])
 def test_an_algorithm_that_privacy_does_not_cover_is_not_changed_into_another(
     name: str, population: Population

@@ -60,6 +60,7 @@ def assert_holds(population: Any, source: dict[str, Any], expected: list[int]) -
     assert (population.num_examples > 0).all()
 
 
+@pytest.mark.slow
 @fast_settings
 @given(sources())
 def test_every_example_has_its_own_user_and_labels(source: dict[str, Any]) -> None:
@@ -91,6 +92,7 @@ def test_every_example_is_in_one_split(source: dict[str, Any]) -> None:
     assert sorted(rows) == list(range(len(population)))
 
 
+@pytest.mark.slow
 @fast_settings
 @given(sources())
 def test_pooling_changes_only_the_owner_of_the_examples(source: dict[str, Any]) -> None:
@@ -102,6 +104,7 @@ def test_pooling_changes_only_the_owner_of_the_examples(source: dict[str, Any]) 
     np.testing.assert_array_equal(pooled.histogram(0), population.class_counts)
 
 
+@pytest.mark.slow
 @fast_settings
 @given(sources())
 def test_histograms_count_each_user_and_class(source: dict[str, Any]) -> None:

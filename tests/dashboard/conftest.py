@@ -66,10 +66,19 @@ def write(root: Path) -> Write:
     return create
 
 
+@pytest.fixture(scope="session")
+def stopping() -> Iterator[list[threading.Thread]]:
+    """Threads of servers that are stopping: waited for once, at the end, as each takes a fifth of a second."""
+    threads: list[threading.Thread] = []
+    yield threads
+    for thread in threads:
+        thread.join(10)
+
+
 @pytest.fixture
-def serve(root: Path) -> Iterator[Callable[..., str]]:
+def serve(root: Path, stopping: list[threading.Thread]) -> Iterator[Callable[..., str]]:
     """Start the dashboard on a free port in this process, and return its URL."""
-    servers: list[tuple[uvicorn.Server, threading.Thread]] = []
+    servers: list[uvicorn.Server] = []
 
     def start(token: str | None = None) -> str:
         sock = socket.create_server(("127.0.0.1", 0))
@@ -78,10 +87,10 @@ def serve(root: Path) -> Iterator[Callable[..., str]]:
         server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_level="error"))
         thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
         thread.start()
-        servers.append((server, thread))
+        servers.append(server)
+        stopping.append(thread)
         return f"http://127.0.0.1:{port}/"
 
     yield start
-    for server, thread in servers:
+    for server in servers:
         server.should_exit = True
-        thread.join(10)

@@ -156,6 +156,7 @@ def test_a_run_has_all_settings_and_its_command(serve: Serve, write: Write) -> N
     assert response["environment"]["command"] == "manyeyes run"
 
 
+@pytest.mark.slow
 def test_a_report_is_sandboxed(serve: Serve, write: Write) -> None:
     write("one")
     write("two", lr=0.3)
@@ -168,6 +169,7 @@ def test_a_report_is_sandboxed(serve: Serve, write: Write) -> None:
     assert "connect-src" not in response.headers["Content-Security-Policy"]
 
 
+@pytest.mark.slow
 def test_a_report_reads_no_links(serve: Serve, write: Write, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("class,examples,accuracy\nsecret,1,1\n")
     folder = write("one")
@@ -190,6 +192,7 @@ def test_a_large_response_is_compressed(serve: Serve, write: Write) -> None:
     connection.close()
 
 
+@pytest.mark.slow
 def test_the_server_does_not_import_torch() -> None:
     code = "import sys, manyeyes.dashboard.server; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -73,6 +73,7 @@ def test_an_interrupted_store_is_continued_by_the_same_command(
     assert folder_contents(tmp_path / "s") == folder_contents(tmp_path / "complete")
 
 
+@pytest.mark.slow
 def test_other_settings_start_again(tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_at_the_end(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
@@ -203,6 +204,7 @@ def test_a_truncated_log_is_used_up_to_its_last_complete_line(
         shutil.rmtree(tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_noticed(tmp_path: Path, manifest: Manifest) -> None:
     killed: list[int] = []
 
@@ -218,6 +220,7 @@ def test_a_killed_worker_is_noticed(tmp_path: Path, manifest: Manifest) -> None:
     write_store(manifest, tmp_path / "s", 8)
 
 
+@pytest.mark.slow
 def test_a_log_with_a_changed_bit_is_used_up_to_the_line_before(
     tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def synthetic_raw(name: str, raw: Path) -> Manifest:
     return DATASETS[name].read_manifest(raw, **OPTIONS.get(name, {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_reader_marks_synthetic_images_and_names_their_own_source_and_license(name: str, tmp_path: Path) -> None:
     manifest = synthetic_raw(name, tmp_path)

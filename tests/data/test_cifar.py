@@ -251,6 +251,7 @@ def test_a_binary_file_of_cifar_100_that_is_not_the_published_one_is_refused(
         cifar.read_manifest(tmp_path, classes=100)
 
 
+@pytest.mark.slow
 def test_an_archive_is_unpacked_to_no_more_than_the_size_of_cifar(copy_edition: CopyEdition, tmp_path: Path) -> None:
     folder = copy_edition("cifar-10-binary", tmp_path / "made")
     with (folder / "data_batch_1.bin").open("r+b") as file:

@@ -171,6 +171,7 @@ def test_an_invalid_file_of_ratings_raises_one_sentence(tmp_path: Path, text: st
         flickr_aes.read_manifest(tmp_path)
 
 
+@pytest.mark.slow
 def test_synthetic_raters_pass_the_filters_and_share_images(tmp_path: Path) -> None:
     flickr_aes.write_synthetic(SyntheticImages(users=6, size=32, images_per_user=120), tmp_path)
     manifest = flickr_aes.read_manifest(tmp_path, raters=3)

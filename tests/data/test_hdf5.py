@@ -103,6 +103,7 @@ def read_content(population: Population) -> dict[tuple[str, str], list[tuple[int
     return content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "classes"), [("coarse", COARSE), ("fine", FINE)])
 def test_every_image_has_its_user_split_id_and_labels(path: Path, task: str, classes: dict[str, int]) -> None:
     population = open_hdf5(path, task)
@@ -186,6 +187,7 @@ def test_a_missing_an_invalid_and_a_truncated_file_are_refused(tmp_path: Path) -
         open_hdf5(tmp_path / "cut.h5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_pfl, write_ml_flair])
 def test_a_file_that_the_library_never_finishes_to_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Path]
@@ -224,6 +226,7 @@ def replace_dataset(path: Path, name: str, value: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -288,6 +291,7 @@ def test_a_file_that_shrinks_after_opening_raises_an_oserror(tmp_path: Path) -> 
         images[np.array([0])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["labels_row", "labels_col"])
 @pytest.mark.parametrize("value", [-1, -1.0, np.nan, 0.5, 200, 2**63])
 def test_labels_that_are_no_image_or_class_are_refused(tmp_path: Path, name: str, value: float) -> None:

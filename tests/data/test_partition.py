@@ -93,6 +93,7 @@ def test_examples_of_a_class_are_assigned_at_random() -> None:
     assert np.abs(np.corrcoef(dirichlet(labels, 10, 1, seed=0), np.arange(1000))[0, 1]) < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_dirichlet_is_as_skewed_as_the_released_splits(cifar10: Ints, alpha: float) -> None:
     """The tolerances were set after measuring; over 30 seeds the largest differences were 0.030, 0.040 and 0.40."""

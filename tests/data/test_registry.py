@@ -33,6 +33,7 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_download_is_extracted_read_and_not_repeated(tmp_path: Path, site: tuple[Path, str]) -> None:
     folder, address = site
     cifar10 = dataset("cifar10")

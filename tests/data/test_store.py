@@ -15,6 +15,7 @@ from manyeyes.data.store.writer import write_store
 from tests.data.manifests import NUM_IMAGES, folder_contents, small_manifest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 def test_what_is_written_is_read(tmp_path: Path, manifest: Manifest, encoding: str) -> None:
     write_store(manifest, tmp_path / "s", 8, encoding=encoding)
@@ -107,6 +108,7 @@ def test_images_can_be_sent_to_another_process(tmp_path: Path, manifest: Manifes
     np.testing.assert_array_equal(unpickled.pixels(np.arange(9)), population.pixels(np.arange(9)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 @pytest.mark.parametrize("min_bytes_for_threads", [1, 10**9])
 def test_rows_in_any_order_are_those_of_the_array(
@@ -131,7 +133,7 @@ def test_rows_in_any_order_are_those_of_the_array(
             images[np.array([row])]
 
 
-@pytest.mark.fast_cases("raw")
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 def test_the_number_of_processes_changes_nothing(tmp_path: Path, manifest: Manifest, encoding: str) -> None:
     for processes in (1, 2):

@@ -57,6 +57,7 @@ def test_the_error_of_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Pa
         open_population(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["images.jpegs", "offsets.npy", "examples.parquet", "checksums.npy"])
 def test_a_changed_byte_is_found(tmp_path: Path, manifest: Manifest, name: str) -> None:
     write_store(manifest, tmp_path / "s", 8, encoding="jpeg")
@@ -143,6 +144,7 @@ def test_a_store_of_the_format_without_checksums_is_read_with_a_warning_and_gets
     assert find_damage(path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bytes", "crc32", "tasks", "encoding", "shape", "version"])
 @pytest.mark.parametrize("value", [None, 3, "x", [], {}, {"a": "b"}], ids=str)
 def test_metadata_without_a_key_or_of_another_type_is_damaged(tmp_path: Path, name: str, value: Any) -> None:

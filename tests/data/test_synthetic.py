@@ -106,6 +106,7 @@ def test_the_main_class_is_among_the_coarse_labels(population: Population) -> No
     assert one_hot[examples, population.labels.targets(examples)].all()
 
 
+@pytest.mark.slow
 def test_a_small_alpha_gives_few_classes_per_user() -> None:
     def classes_per_user(alpha: float) -> float:
         population = make_synthetic(

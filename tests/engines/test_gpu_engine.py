@@ -64,7 +64,7 @@ def make_algorithms(lr: float = 0.05, virtual_client_size: int = 12) -> dict[str
 ALGORITHMS = make_algorithms()
 
 
-@pytest.mark.fast_cases("ditto")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedrep, momentum, decay and clipping", "ditto"])
 def test_three_rounds_equal_the_references(name: str) -> None:
     assert_equals_reference("both", ALGORITHMS[name])
@@ -86,6 +86,7 @@ def test_several_labels_and_dropout(engine: str) -> None:
     assert_equals_reference(engine, fedavg(batch_size=8, lr=0.1), module, make_population(multi=True))
 
 
+@pytest.mark.slow
 def test_alternating_contexts_give_the_results_of_each_alone() -> None:
     """As with an evaluation after fine-tuning between two rounds."""
     algorithm = with_all_clients(ALGORITHMS["personal head"])
@@ -110,6 +111,7 @@ def test_alternating_contexts_give_the_results_of_each_alone() -> None:
                 torch.testing.assert_close(personal, state[PERSONAL_WEIGHTS], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["reference", *ENGINE_PARAMS])
 def test_bf16_is_close_to_float32(engine: str) -> None:
     expected, _, _ = train_on("reference", fedavg(batch_size=8, lr=0.05))

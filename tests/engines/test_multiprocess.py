@@ -113,6 +113,7 @@ def test_statistics_are_in_the_order_of_the_plan() -> None:
     assert actual.uploads_P is None
 
 
+@pytest.mark.slow
 def test_a_run_repeats_bit_for_bit() -> None:
     algorithm = replace(scaffold(batch_size=4), sampler=AllClients())
     ends = []
@@ -135,6 +136,7 @@ def test_new_workers_continue_a_run_bit_for_bit() -> None:
     assert torch.equal(expected.weights, resumed.weights)
 
 
+@pytest.mark.slow
 def test_at_most_one_worker_per_client_is_started() -> None:
     with make_engine(linear(), workers=20) as engine:
         train_one_round(engine, linear())

@@ -45,6 +45,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_its_clients_are_trained_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ def rows_of_round(round: int) -> list[int]:
     )
 
 
+@pytest.mark.slow
 def test_after_the_first_round_workers_find_all_images_in_memory(tmp_path: Path) -> None:
     images = LoggingImages(tmp_path / "log")
     actual = train_with_prefetching(images, 2**20, 5)

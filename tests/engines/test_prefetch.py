@@ -176,6 +176,7 @@ def test_an_error_of_the_prefetching_thread_ends_the_run() -> None:
     assert prefetch_threads() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_the_prefetching_thread_stops_between_chunks_when_a_run_fails(
     monkeypatch: pytest.MonkeyPatch, error: type[BaseException]

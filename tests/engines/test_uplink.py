@@ -126,7 +126,7 @@ def test_every_round_reports_its_bytes(tmp_path: Path, command: Callable[..., An
     assert "bytes_up" not in read_events(tmp_path / "centralized" / "metrics.jsonl")[1]
 
 
-@pytest.mark.fast_cases("overrides0", "overrides1")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [

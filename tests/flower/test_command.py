@@ -35,6 +35,7 @@ def test_an_app_holds_all_settings_and_they_can_be_read_back(command: Command, t
         assert (tmp_path / "app" / f"{module}.py").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -57,6 +58,7 @@ def test_settings_that_cannot_be_federated_are_refused_and_nothing_is_written(
     assert not (tmp_path / "app").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_empty_is_left_unchanged(command: Command, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()

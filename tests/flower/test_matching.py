@@ -105,6 +105,7 @@ def test_a_federated_run_equals_the_run_in_one_process(
         assert not expected_event.keys() - event.keys() or "privacy" in settings  # with which clients do not evaluate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"max_norm_ratio": 1.0, "reject_norm_ratio": 3.0}])
 def test_a_protected_run_equals_the_run_in_one_process_with_the_bounded_mean(
     population: Population, make_grid: Callable[..., Any], tmp_path: Path, options: dict[str, float]

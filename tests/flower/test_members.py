@@ -38,6 +38,7 @@ def report(**values: Any) -> Callable[[Message, Message], Message]:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
@@ -67,6 +68,7 @@ def test_a_client_that_reports_impossible_values_is_rejected(
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_class_counts_are_reported_only_if_the_algorithm_needs_them(
     make_grid: MakeGrid, config: FederationConfig
 ) -> None:

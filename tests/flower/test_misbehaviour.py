@@ -100,6 +100,7 @@ def test_a_reply_that_comes_twice_counts_once(
     assert "rejected_clients" not in result.events[1]
 
 
+@pytest.mark.slow
 def test_a_reply_of_the_round_before_is_left_out(
     make_grid: Callable[..., Any], config: FederationConfig, weights_without_it: torch.Tensor
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_false_loss_changes_no_weights_and_hardly_the_reported_loss(
     assert hostile.events[1]["train_loss"] < 10  # three losses near 1, and 10
 
 
+@pytest.mark.slow
 def test_a_false_loss_of_an_evaluation_hardly_changes_the_reported_loss(
     make_grid: Callable[..., Any], config: FederationConfig
 ) -> None:
@@ -174,6 +176,7 @@ def test_what_a_correction_uploads_is_clipped_and_named(
     assert (weights(hostile) - weights(serve_with(make_grid, config, None))).norm() < 1
 
 
+@pytest.mark.slow
 def test_statistics_of_batch_norm_are_bounded_apart_from_the_weights(
     make_grid: Callable[..., Any], config: FederationConfig
 ) -> None:
@@ -200,6 +203,7 @@ def test_a_component_of_the_user_works_on_both_sides(make_grid: Callable[..., An
     assert "rejected_clients" not in result.events[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("misbehave", "reason"),
     [

@@ -78,6 +78,7 @@ def test_a_lost_reply_has_no_effect_on_the_client(
     assert rejected_clients(config.folder) == rejected_clients(other.folder) == [[], ["1"], []]
 
 
+@pytest.mark.slow
 def test_a_client_that_disconnects_is_named_and_takes_part_again_as_another_node(
     make_grid: MakeGrid, config: FederationConfig
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_private_client_that_sends_a_longer_update_counts_for_the_clipping_nor
     torch.testing.assert_close(amplified, honest, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_personal_layers_are_never_sent(make_grid: MakeGrid, config: FederationConfig) -> None:
     settings = f"{COMMON} algorithm=fedper algorithm.head_layers=1 model=lenet model.width=4"
     config, sizes = replace(config, settings=settings), set()

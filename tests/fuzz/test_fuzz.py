@@ -55,6 +55,7 @@ def test_every_wrong_setting_is_one_sentence(name: str, count: int, inputs: Path
     assert progress.failures == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_inputs_that_once_failed_are_one_sentence(folder: Path, tmp_path: Path) -> None:
     case = create(TARGETS[folder.parent.name])

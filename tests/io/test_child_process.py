@@ -53,6 +53,7 @@ def test_a_loop_ends_after_the_limit() -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_signs_of_life_extend_the_limit() -> None:
     fork = multiprocessing.get_context("fork")  # starts at once
     assert call_in_process(fork, 5 * SIGN_SECONDS, work_slowly, 6) == 6

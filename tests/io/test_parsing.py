@@ -16,6 +16,7 @@ def test_values_and_a_few_aliases_are_read() -> None:
     assert parse_json('{"a": [1.5, null]}') == {"a": [1.5, None]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

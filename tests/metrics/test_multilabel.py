@@ -143,6 +143,7 @@ def test_user_results_are_in_the_table() -> None:
     assert (results["num_users_scored"], results["num_users_unscorable"], results["user_mean"]) == (1, 3, 0.5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(arrays(), st.lists(st.integers(0, 30), max_size=4))
 def test_the_grouping_and_order_of_batches_do_not_matter(case: Arrays, cuts: list[int]) -> None:

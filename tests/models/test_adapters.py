@@ -46,6 +46,7 @@ def test_a_new_adapter_does_not_change_the_function() -> None:
     assert torch.equal(module(images()), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torchvision")  # which peft imports
 def test_outputs_and_gradients_equal_those_of_peft() -> None:
     peft = importlib.import_module("peft")
@@ -71,6 +72,7 @@ def test_outputs_and_gradients_equal_those_of_peft() -> None:
             torch.testing.assert_close(grad, expected.view_as(grad), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_the_weight_plus_a_low_rank_product() -> None:
     module = with_values(build_model(network(), 3, adapter=LORA))
     merged = network()

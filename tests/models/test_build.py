@@ -102,6 +102,7 @@ def test_every_parameter_has_a_gradient(name: str) -> None:
     assert [key for key, grad in zip(keys, gradients, strict=True) if grad is None or not grad.any()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_channels_last_gives_the_same_logits(name: str) -> None:
     model, x = build_model(name, 10).eval(), random_images(2, 32)
@@ -111,7 +112,7 @@ def test_channels_last_gives_the_same_logits(name: str) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.fast_cases("lenet", "mobilenet")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "norm"), [("lenet", "group"), ("resnet18", "frozen_batch"), ("mobilenet_v1", "group")]
 )

@@ -36,7 +36,7 @@ def assert_same(fast: nn.Module, plain: nn.Module, inputs: Tensor) -> None:
         assert torch.linalg.vector_norm(actual - exact) <= 5e-6 * torch.linalg.vector_norm(exact)
 
 
-@pytest.mark.fast_cases("sides1")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layer",
     [

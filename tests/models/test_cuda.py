@@ -37,6 +37,7 @@ def losses_and_grads(module: nn.Module, parameters: dict[str, Tensor], images_KB
     return [loss_K, *torch.autograd.grad(loss_K.sum(), leaves)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plain", "kind"),
     [

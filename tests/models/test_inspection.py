@@ -57,7 +57,7 @@ class ModeDependent(nn.Module):
         return self.layer(x) if self.training else (self.layer(x), x)
 
 
-@pytest.mark.fast_cases("lenet", "linear", "mobilenet_v1", "resnet18-group")
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", names("model"))
 def test_built_in_models_fit(name: str, norm: str) -> None:

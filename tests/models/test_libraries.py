@@ -200,6 +200,7 @@ def test_the_head_of_an_imported_model_is_replaced(torchvision: Any) -> None:
 RUN = ("run", "data.users=20", "data.images_per_user=4", "rounds=1", "folder=out")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("timm", "offline")
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
@@ -227,6 +228,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["timm", "transformers"])
 def test_a_missing_library_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, command: Callable[..., Outcome], tmp_path: Path, library: str

@@ -41,6 +41,7 @@ def test_all_weights_of_a_file_are_loaded(tmp_path: Path, suffix: str) -> None:
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_a_classifier_of_other_classes_stays_new_and_the_rest_is_loaded(tmp_path: Path, suffix: str) -> None:
     state = trained()
@@ -58,6 +59,7 @@ def test_frozen_norms_ignore_only_the_counters(tmp_path: Path) -> None:
     assert all(key.endswith("num_batches_tracked") for key in report.ignored)
 
 
+@pytest.mark.slow
 def test_frozen_model_with_batch_norm_weights_is_the_same_function(tmp_path: Path) -> None:
     state = trained()
     batch = build_model("resnet18", 1000, norm="batch").eval()
@@ -135,6 +137,7 @@ def test_a_mismatched_key_is_named_and_nothing_is_loaded(
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_weights_of_a_deeper_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'layer1\.2\.conv1\.weight' and the model does not"):
         load_pretrained(build_model("resnet18", 10), save(trained("resnet34", 10, "group"), tmp_path / "w.pth"))

@@ -19,7 +19,7 @@ def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision(name: str) 
     assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == TORCHVISION[name]
 
 
-@pytest.mark.fast_cases("conv1.weight", "bn1", "layer4", "fc.weight")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "shape"),
     [
@@ -58,6 +58,7 @@ def test_convolutions_are_initialized_with_the_variance_of_fan_out() -> None:
     assert weight.var().item() == pytest.approx(2 / (512 * 9), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_outputs_equal_those_of_torchvision(torchvision: Any, name: str) -> None:
     theirs = getattr(torchvision.models, name)(num_classes=10).eval()

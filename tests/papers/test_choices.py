@@ -25,6 +25,7 @@ def test_landmarks_fedir_aims_at_balanced_classes() -> None:
     assert row.runs[0].setting("example_weighting.target") == "uniform"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "answer", "setting", "value"),
     [

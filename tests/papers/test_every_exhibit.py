@@ -110,6 +110,7 @@ def test_every_exhibit_has_a_figure() -> None:
     assert {chart["kind"] for exhibit in EXHIBITS.values() for chart in exhibit.charts} == set(CHARTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, "select_best_on", "evaluate_every_fraction"])
 def test_every_model_dataset_and_algorithm_of_the_papers_is_run(name: str) -> None:
     rows = [row for exhibit_rows in selected_rows().values() for row in exhibit_rows]

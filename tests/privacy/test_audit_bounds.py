@@ -58,7 +58,7 @@ def test_impossible_counts_are_refused() -> None:
         p_value(10, 4, 5, 1.0, 0.0)
 
 
-@pytest.mark.fast_cases("0.5")
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
 def test_the_bound_on_randomized_response_is_tight_and_valid(epsilon: float) -> None:
     """It tells the truth with probability e^eps / (1 + e^eps): the bound is wrong in at most 5 % of trials."""

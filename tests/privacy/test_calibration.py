@@ -68,7 +68,7 @@ def test_the_rounds_are_the_most_within_epsilon(noise: float, cohort: int, surpl
     assert replace(accountant, rounds=accountant.rounds + 1).epsilon(1e-5) > epsilon
 
 
-@pytest.mark.fast_cases("rdp")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["rdp", "pld"])
 def test_each_of_the_four_follows_from_the_others(method: str) -> None:
     known: dict[str, Any] = {"rounds": 300, "noise_multiplier": 1.3, "delta": 1e-6}

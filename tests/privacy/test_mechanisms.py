@@ -160,6 +160,7 @@ def test_a_target_that_no_user_has_a_part_in_makes_fedir_private(target: Any) ->
     replace(fedir(target=target), client_weighting=WeightUniformly(), privacy=CentralDP()).validate(POPULATION)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -104,6 +104,7 @@ ACTIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(ACTIONS, st.sampled_from([0, 60, UNLIMITED]))
 def test_a_crash_at_any_moment_leaves_the_states_of_the_last_checkpoint(

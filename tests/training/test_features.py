@@ -60,6 +60,7 @@ def assert_equal(result: Result, expected: Result) -> None:
     assert result.final == pytest.approx(expected.final, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_kind_of_run_ends_with_the_weights_and_scores_of_the_run_on_images(
     name: str, population: Population
@@ -180,6 +181,7 @@ def test_a_full_disk_is_told_and_auto_trains_on_images(
         assert "Features are not used, because they cannot be kept" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_data_embed_computes_the_features_of_a_run(command: Any, cache: Path, tiny: tuple[str, ...]) -> None:
     settings = (*tiny, "model=lenet", "model.width=4", "model.trainable=last:1")
     outcome = command("data", "embed", *settings)

@@ -88,7 +88,7 @@ def test_a_lazy_module_can_be_trained_after_it_was_called_once() -> None:
     assert run(population, model).events[-1]["round"] == 2
 
 
-@pytest.mark.fast_cases("uint8")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [list, np.int32, np.uint8, np.uint16])
 def test_labels_of_any_integer_type_train_the_same_model(dtype: Any) -> None:
     ids: Any = IDS.tolist() if dtype is list else IDS.astype(dtype)
@@ -101,6 +101,7 @@ def test_labels_of_any_integer_type_train_the_same_model(dtype: Any) -> None:
     assert equal_tensors(*models)
 
 
+@pytest.mark.slow
 def test_users_and_splits_may_be_lists() -> None:
     split = ["train", "test"] * 12
     id_list: Any = IDS.tolist()

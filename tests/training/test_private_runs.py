@@ -97,6 +97,7 @@ def test_a_noise_multiplier_calibrated_for_the_rounds_refuses_other_rounds_at_re
         run(population, private(CentralDP(epsilon=3.0, delta=DELTA)), tmp_path, rounds=4, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "privacy",
     [
@@ -131,6 +132,7 @@ def test_local_noise_is_accounted_for_the_client_that_took_part_most_often(popul
     assert spent == sorted(spent)
 
 
+@pytest.mark.slow
 def test_reproducible_noise_repeats_and_noise_of_the_operating_system_does_not(
     population: Population, tmp_path: Path
 ) -> None:
@@ -253,7 +255,7 @@ def test_a_private_run_is_resumed_by_the_command(
     assert "epsilon" in resumed[-1]
 
 
-@pytest.mark.fast_cases("args0", "args2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "message"),
     [

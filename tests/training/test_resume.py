@@ -142,6 +142,7 @@ DIFFERENT_RUNS: dict[str, Callable[[Population], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIFFERENT_RUNS)
 def test_another_run_does_not_continue_this_one_and_changes_nothing(
     tmp_path: Path, population: Population, name: str

@@ -52,6 +52,7 @@ def test_damaged_checksums_are_named(tmp_path: Path, content: str) -> None:
         read_checksums(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_doctor_names_each_damaged_file_of_a_run(command: Any, tiny: tuple[str, ...], tmp_path: Path) -> None:
     assert command("run", *tiny, "rounds=2", "folder=run").code == 0
     (tmp_path / "run" / "notes.txt").write_text("mine")

@@ -74,6 +74,7 @@ def _fail_in_round_4(loop: Any, event: dict[str, Any]) -> None:
         raise MemoryError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "requirement"), [("tensorboard", "tensorboard>=2.16"), ("mlflow", "mlflow>=3"), ("wandb", "wandb>=0.19")]
 )

@@ -63,6 +63,7 @@ def test_several_labels_are_those_above_one_half(tmp_path: Path) -> None:
     assert set(result.predict(IMAGES)[0].labels) == set(POPULATION.classes[:2])
 
 
+@pytest.mark.slow
 def test_a_users_model_has_its_own_head_on_the_shared_layers(tmp_path: Path) -> None:
     train(tmp_path / "run", me.fedper(cohort_size=12, batch_size=4), "lenet")
     shared = FlatModel(me.load_model(tmp_path / "run").module)

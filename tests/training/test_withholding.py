@@ -126,6 +126,7 @@ class Witness:
     on_round_end = on_evaluate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "tested"),
     [
