@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from manyeyes.cli import main
-from manyeyes.training.run_record import find_runs
+from manyeyes.training.run_names import find_runs
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
 RECIPE = re.compile(r"^## (\d+)\. (.+?)\n.*?^`(\w+\.py)`\n```python\n(.*?)^```\n```\n(.*?)^```", re.M | re.S)

@@ -29,7 +29,7 @@ from manyeyes.training.progress import PlainLines
 from manyeyes.training.result import curve
 from manyeyes.training.run_files import METRICS_FILE
 from manyeyes.training.run_folder import read_events, unused_path
-from manyeyes.training.run_record import find_runs
+from manyeyes.training.run_names import find_runs
 from manyeyes.training.train import train
 
 DATASET = SyntheticImages(users=600, size=32, coarse=10, fine=100, alpha=1.0, class_imbalance=0.5)

@@ -9,7 +9,7 @@ from manyeyes.io.steps import announce, shows_progress
 from manyeyes.report.report import write
 from manyeyes.training.progress import show_progress
 from manyeyes.training.run_files import check_version
-from manyeyes.training.run_record import find_runs
+from manyeyes.training.run_names import find_runs
 
 HELP = """RUN is a run's folder, NAME=FOLDER to give it another name, or a folder of runs such as a sweep's. Runs that
 differ only in their seed are drawn as one curve with a band."""

@@ -12,7 +12,7 @@ from typing import Any
 from manyeyes.dashboard.live_run import LiveRun
 from manyeyes.dashboard.settings import compact_settings
 from manyeyes.training.run_files import locked_inodes
-from manyeyes.training.run_record import RUN_FILES
+from manyeyes.training.run_names import RUN_FILES
 
 TIME_RESOLUTION_NS = 2 * 10**9  # after a change, in which another one may leave the same time
 REFRESH_SECONDS = 0.4  # at least, between two refreshes, however many pages ask

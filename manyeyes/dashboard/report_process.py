@@ -32,7 +32,7 @@ def make_report(folders: list[str], colors: Sequence[str] = ()) -> str:
 def _report_page(folders: list[str], colors: Sequence[str], _: SignOfLife) -> str:
     """Return the page; a link in a folder is an error, as it could lead anywhere."""
     from manyeyes.report.report import html, sections  # slow to import
-    from manyeyes.training.run_record import find_runs
+    from manyeyes.training.run_names import find_runs
 
     for folder in folders:
         with os.scandir(folder) as entries:

@@ -8,7 +8,8 @@ import numpy as np
 import yaml
 
 from manyeyes.deploy.formats import input_size
-from manyeyes.training.run_record import RunRecord, read_run
+from manyeyes.training.run_reader import read_run
+from manyeyes.training.run_record import RunRecord
 from manyeyes.training.trained_model import TrainedModel
 
 LIBRARY = "manyeyes"

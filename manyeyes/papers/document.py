@@ -16,7 +16,7 @@ from manyeyes.report.export import write_charts
 from manyeyes.report.page import Block, ChartGrid, Folded, Section, page
 from manyeyes.report.sections import code_block
 from manyeyes.training.run_files import METRICS_FILE
-from manyeyes.training.run_record import read_run
+from manyeyes.training.run_reader import read_run
 
 MAX_REPORTED_RUNS = 60  # on a page, one by one
 MAX_COMMANDS = 40  # on a page

@@ -11,7 +11,7 @@ from manyeyes.papers.exhibit import DatasetRecipe, Exhibit, ExhibitRow, RunRecip
 from manyeyes.papers.metric import AfterRounds, Metric, RunOutcome
 from manyeyes.papers.plan import ON_SYNTHETIC_DATA, ReproduceOptions, planned_run, planned_runs
 from manyeyes.papers.timing import EvaluationGap, evaluation_gap
-from manyeyes.training.run_record import read_run
+from manyeyes.training.run_reader import read_run
 
 
 class BestRun(NamedTuple):

@@ -6,7 +6,8 @@ from statistics import fmean, stdev
 from manyeyes.report.curves import Group, data_caveat, metric_info, metric_label
 from manyeyes.report.overview import is_ranked, ranked
 from manyeyes.report.text import format_mean, format_value
-from manyeyes.training.run_record import RunRecord, format_setting, naming_settings
+from manyeyes.training.run_names import naming_settings
+from manyeyes.training.run_record import RunRecord, format_setting
 
 MAX_LISTED = 4  # names or values in a sentence
 

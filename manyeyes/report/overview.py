@@ -18,7 +18,8 @@ from manyeyes.report.page import ChartGrid, Folded, Html
 from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import escape, format_duration, format_mean, format_value
 from manyeyes.training.headline import shared_metric
-from manyeyes.training.run_record import NAME_SEPARATOR, RunRecord, differing_settings, format_setting
+from manyeyes.training.run_names import NAME_SEPARATOR, differing_settings
+from manyeyes.training.run_record import RunRecord, format_setting
 
 MAX_SETTING_COLUMNS = 6  # of the table of runs
 MAX_SETTING_WIDTH = 24  # characters

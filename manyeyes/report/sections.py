@@ -12,7 +12,8 @@ from manyeyes.report.page import Block, ChartGrid, Folded, Html, Section
 from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import escape, format_duration
 from manyeyes.training.run_files import CONFIG_FILE
-from manyeyes.training.run_record import NOT_COMPARED, RunRecord, differing_settings, format_setting
+from manyeyes.training.run_names import differing_settings
+from manyeyes.training.run_record import NOT_COMPARED, RunRecord, format_setting
 
 WITHHELD = (
     "The losses, update norms, counts and times of single rounds, and statistics of the training users, are not recorded: "

@@ -12,7 +12,8 @@ from manyeyes.report.chart import Axis, Chart, ReferenceLine, Series
 from manyeyes.report.table import Table
 from manyeyes.report.text import format_value
 from manyeyes.training.run_files import METRICS_FILE, PER_USER_FILE, PRIVACY_FILE, check_version, with_caveats
-from manyeyes.training.run_record import RunRecord, read_run
+from manyeyes.training.run_reader import read_run
+from manyeyes.training.run_record import RunRecord
 
 PERSONALIZED_COLUMN = "personalized"  # how the column of PER_USER_FILE begins
 METRIC_LABELS = {"accuracy": "accuracy", "ap": "average precision"}

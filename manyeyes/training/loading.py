@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from manyeyes.core.notebook import html_table
 from manyeyes.core.registry import suggestion
 from manyeyes.training.frames import events_frame
-from manyeyes.training.run_record import RunRecord, differing_settings, find_runs
+from manyeyes.training.run_names import differing_settings, find_runs
+from manyeyes.training.run_record import RunRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,17 +1,12 @@
-"""Read run folders: settings, events, scores and status. A damaged file is named as a problem and never an error."""
+"""What is recorded of a run: settings, events, scores and status, and what follows from them."""
 
 from __future__ import annotations
 
-import base64
-import csv
 import json
-import os
 import re
-import sys
-import zlib
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,42 +15,19 @@ import numpy as np
 
 from manyeyes.core.notebook import html_table
 from manyeyes.core.population import CAVEAT_SEPARATOR
-from manyeyes.io.parsing import parse_json, parse_yaml
-from manyeyes.metrics import PERSONALIZED, PerUser
-from manyeyes.metrics.heterogeneity import is_valid
+from manyeyes.metrics import PerUser
 from manyeyes.training import run_files
 from manyeyes.training.event_columns import CUMULATIVE, Floats, Ints, LongEvents
 from manyeyes.training.frames import events_frame, scores_frame
 from manyeyes.training.headline import headline_metric, shared_model_name
-from manyeyes.training.run_checksums import check_text
-from manyeyes.training.run_files import (
-    Event,
-    Status,
-    finite_numbers,
-    parse_event,
-    read_metrics_checksum,
-    read_status,
-    with_caveats,
-)
+from manyeyes.training.run_files import Event, Status, finite_numbers, with_caveats
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from manyeyes.report.plotting import Figure
 
-MIN_LONG_BYTES = 2**24  # of a metrics file whose events are not all kept in memory as objects
-RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
-MORE_SCORES = {"class": {"precision", "recall", "f1", "ap_200"}, "user": set[str]()}  # of several labels per image
-IMAGE_TEXTS = ("heading", "by", "class", "predicted", "format", "data")  # of an entry of EXAMPLE_IMAGES_FILE
-IMAGE_SIGNATURES = {"png": b"\x89PNG", "jpeg": b"\xff\xd8\xff"}  # how the bytes of a picture begin
-MAX_IMAGES = 100  # of a run
 NOT_COMPARED = ("folder", "resume")  # settings that say where a run is, not what it is
-AUTOMATIC_NAME = re.compile(r"\d+|\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_.*")  # of the folder of a run, or of a sweep
-NAME_SEPARATOR = " · "
-# Settings that do not tell what a run is; its name has them only if the command has.
-UNNAMED_SETTINGS = re.compile(
-    r"(engine|example_images|trackers|sources|callbacks|checkpoint|client_state|data_caveats)\b.*"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,218 +181,8 @@ class RunRecord:
         return {name: PerUser(np.arange(len(counts)), values, counts) for name, values in columns.items()}
 
 
-def read_run(folder: Path, name: str = "") -> RunRecord:
-    reader = _FolderReader(folder)
-    events = reader.events()
-    settings = dict(_flat(reader.mapping(run_files.CONFIG_FILE)))
-    stats = reader.mapping(run_files.DATASET_STATS_FILE)
-    if stats and not is_valid(stats):
-        reader.problems.append(f"{run_files.DATASET_STATS_FILE} is damaged and ignored")
-        stats = {}
-    record = RunRecord(
-        name=name or folder.resolve().name,
-        folder=folder,
-        events=events,
-        settings=settings,
-        environment=reader.mapping(run_files.ENVIRONMENT_FILE),
-        privacy=reader.mapping(run_files.PRIVACY_FILE),
-        dataset_stats=stats,
-        class_rows=reader.rows(run_files.PER_CLASS_FILE, "class"),
-        user_rows=reader.rows(run_files.PER_USER_FILE, "user"),
-        example_images=reader.example_images(),
-        problems=tuple(reader.problems),
-    )
-    status, note = read_status(folder, events[-1] if events else None, record.planned_rounds)
-    return replace(record, status=status, status_note=note)
-
-
-class _FolderReader:
-    """Reads the files of a run folder, and collects the problems."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.problems: list[str] = []
-
-    def text(self, file: str) -> str:
-        """Return the text of a file; empty if it does not exist."""
-        data = self.data(file)
-        try:
-            check_text(self.folder, file, data)
-        except ValueError:
-            self.problems.append(f"{file} has another checksum than the run wrote and is ignored")
-            return ""
-        return data.decode(errors="replace")
-
-    def data(self, file: str) -> bytes:
-        try:
-            return (self.folder / file).read_bytes()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            self.problems.append(f"{file} cannot be read ({error.strerror})")
-            return b""
-
-    def mapping(self, file: str) -> dict[str, Any]:
-        parse = parse_yaml if file.endswith(".yaml") else parse_json
-        try:
-            content = parse(self.text(file) or "{}")
-        except ValueError:
-            content = None
-        if isinstance(content, dict):
-            return content
-        self.problems.append(f"{file} cannot be read")
-        return {}
-
-    def rows(self, file: str, subject: str) -> list[dict[str, str]]:
-        """Return the rows of a table of scores, whose first column is its subject."""
-        try:
-            rows = list(csv.DictReader(self.text(file).splitlines()))
-        except csv.Error:  # such as a text of over 131,072 characters
-            self.problems.append(f"{file} cannot be read")
-            return []
-        valid_rows = [row for row in rows if _is_score(row, subject)]
-        if num_invalid := len(rows) - len(valid_rows):
-            self.problems.append(f"{num_invalid} rows of {file} are damaged and ignored")
-        return valid_rows
-
-    def example_images(self) -> list[dict[str, Any]]:
-        """Return the images that are complete and are pictures."""
-        entries = self.mapping(run_files.EXAMPLE_IMAGES_FILE).get("images", [])
-        images = list(filter(_is_image, entries)) if isinstance(entries, list) else []
-        if not isinstance(entries, list) or len(images) < len(entries):
-            self.problems.append(f"{run_files.EXAMPLE_IMAGES_FILE} is damaged: some images are missing")
-        return images[:MAX_IMAGES]
-
-    def events(self) -> Sequence[Event]:
-        """Return the events in order; damaged lines, such as the last one after a crash, are ignored."""
-        events: list[Event] = []
-        damaged_lines: list[int] = []
-        size, crc = read_metrics_checksum(self.folder) or (0, 0)  # before the file, which a run may be writing
-        data = self.data(run_files.METRICS_FILE)
-        is_changed = zlib.crc32(data[:size]) != crc
-        if len(data) > MIN_LONG_BYTES and not is_changed and (long_events := LongEvents.parse(data)) is not None:
-            return long_events
-        for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
-            event = parse_event(line)
-            if event is None or not _is_next(event, events[-1]["round"] if events else -1):
-                damaged_lines.append(number)
-            else:
-                events.append(event)
-        if damaged_lines:
-            file, count, first = run_files.METRICS_FILE, len(damaged_lines), f"line {damaged_lines[0]}"
-            lines = f"{first} of {file} is" if count == 1 else f"{count:,} lines of {file}, the first {first}, are"
-            self.problems.append(f"{lines} damaged and ignored")
-        elif is_changed:
-            self.problems.append(f"{run_files.METRICS_FILE} has changed since the checkpoint was written")
-        return events
-
-
-def find_runs(arguments: list[str]) -> list[RunRecord]:
-    """Return the runs that a user named: folders, NAME=FOLDER, or folders of runs such as those of a sweep."""
-    given_names = {folder: name for argument in arguments for folder, name in _named_folders(argument)}
-    runs = [read_run(folder, name) for folder, name in given_names.items()]
-    names = [given_name or name for given_name, name in zip(given_names.values(), _folder_names(runs), strict=True)]
-    if len({run.caveats for run in runs}) > 1:  # otherwise the page says it of all
-        names = [with_caveats(name, run.caveats) for name, run in zip(names, runs, strict=True)]
-    counts = Counter(names)
-    named_runs = zip(runs, names, strict=True)
-    return [replace(run, name=name if counts[name] == 1 else f"{name} ({run.folder})") for run, name in named_runs]
-
-
 def format_setting(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def naming_settings(runs: list[RunRecord]) -> list[str]:
-    """Return the settings that tell runs apart: those that their commands chose and, where these are not enough, others.
-
-    What follows from another choice, such as the sampler of an algorithm, tells no more runs apart and is left out.
-    """
-    differing = [name for name in differing_settings(runs) if not UNNAMED_SETTINGS.match(name)]
-    overridden = dict.fromkeys(name for run in runs for name in run.overrides)
-    chosen = [name for key in overridden for name in (key, f"{key}.name") if name in differing]
-    others = sorted(differing, key=lambda name: name != "algorithm.name")
-    while len(keys := _values(runs, chosen)) < len(runs):
-        best = max(others, key=lambda name: len(_values(runs, [*chosen, name])), default="")
-        if not best or len(_values(runs, [*chosen, best])) == len(keys):
-            break
-        chosen.append(best)
-    return sorted(chosen, key=lambda name: (name != "algorithm.name", name == "seed", differing.index(name)))
-
-
-def describe_run(run: RunRecord, settings: Sequence[str]) -> str:
-    """Return the values of settings as a name: `fedavg · lr 0.1 · seed 0`."""
-    last = [name.removesuffix(".name").rpartition(".")[2] for name in settings]
-    briefs = [text if last.count(text) == 1 else name for name, text in zip(settings, last, strict=True)]
-    known = [(name, text) for name, text in zip(settings, briefs, strict=True) if run.settings.get(name) is not None]
-    parts = [
-        ("" if name.endswith(".name") else f"{text} ") + format_setting(run.settings[name]) for name, text in known
-    ]
-    return NAME_SEPARATOR.join(parts)
-
-
-def differing_settings(runs: list[RunRecord]) -> list[str]:
-    """Return the names of the settings that are not the same in all runs."""
-    names = dict.fromkeys(name for run in runs for name in run.settings if name not in NOT_COMPARED)
-    return [name for name in names if len({json.dumps(run.settings.get(name), default=str) for run in runs}) > 1]
-
-
-def _named_folders(argument: str) -> Iterator[tuple[Path, str]]:
-    """Yield the run folders that an argument names, and their names; empty where it gives none."""
-    given_name, folder = _split_name(argument)
-    if not folder.is_dir():
-        raise ValueError(f"No folder {folder}: give the folders of runs, such as runs/2026-11-15_21-00-00_fedavg.")
-    if _is_run(folder):
-        yield folder, given_name
-        return
-    run_folders = sorted(filter(_is_run, folder.rglob("*/")), key=_natural_order)
-    if not run_folders:
-        raise ValueError(f"{folder} has no run: give the folder of a run, or a folder of several runs.")
-    for run_folder in run_folders:
-        yield run_folder, given_name and f"{given_name} {run_folder.relative_to(folder)}"
-
-
-def _split_name(argument: str) -> tuple[str, Path]:
-    """Return the name and folder of FOLDER or NAME=FOLDER, both of which may contain an equals sign."""
-    equals = [match.start() for match in re.finditer("=", argument)]
-    candidates = [("", Path(argument)), *((argument[:index], Path(argument[index + 1 :])) for index in equals)]
-    return next((candidate for candidate in candidates if candidate[1].is_dir()), candidates[-1])
-
-
-def _folder_names(runs: list[RunRecord]) -> list[str]:
-    """Return the name of each run: its folder or, where the folder was named automatically, what tells the run apart."""
-    parents = [run.folder.resolve().parent for run in runs]
-    common = Path(os.path.commonpath(parents))
-    paths = [run.folder.resolve().relative_to(common) for run in runs]
-    settings = naming_settings(runs) if len(runs) > 1 else _chosen_settings(runs[0])
-    return [_folder_name(run, path, settings) for run, path in zip(runs, paths, strict=True)]
-
-
-def _chosen_settings(run: RunRecord) -> list[str]:
-    """Return what names a run on its own: the algorithm, its options in the command, and what the sweep varied."""
-    typed = " ".join(map(str, run.environment.get("command") or []))
-    chosen = [
-        n for n, value in run.overrides.items() if n.startswith("algorithm.") or f"{n}={value}" not in typed.split()
-    ]
-    return ["algorithm.name", *(n for n in chosen if n in run.settings)]
-
-
-def _folder_name(run: RunRecord, path: Path, settings: Sequence[str]) -> str:
-    is_automatic = all(map(AUTOMATIC_NAME.fullmatch, path.parts))
-    return (is_automatic and describe_run(run, settings)) or str(path)
-
-
-def _values(runs: list[RunRecord], settings: Sequence[str]) -> set[str]:
-    """Return the different combinations of values that runs have of some settings."""
-    return {json.dumps([run.settings.get(name) for name in settings], default=str) for run in runs}
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _columns_of(events: LongEvents) -> dict[str, tuple[Ints, Floats]]:
@@ -432,51 +194,3 @@ def _columns_of(events: LongEvents) -> dict[str, tuple[Ints, Floats]]:
     return {
         name: (events.rounds[known[name]], values[known[name]]) for name, values in numbers.items() if known[name].any()
     }
-
-
-def _is_next(event: Event, last_round: int) -> bool:
-    """Return whether an event is of a later round, and what is summed over rounds are numbers."""
-    return last_round < event["round"] and all(_is_number(event.get(name, 0)) for name in CUMULATIVE)
-
-
-def _is_score(row: dict[str, str], subject: str) -> bool:
-    """Return whether a row of a table has the columns that a run writes: a name, a count and numbers."""
-    if None in row or not _are_score_columns([*row], subject):
-        return False
-    _, count, *values = row.values()
-    try:
-        return int(count) >= 0 and all(map(_is_number, map(float, values)))
-    except (TypeError, ValueError):
-        return False
-
-
-def _are_score_columns(columns: list[str], subject: str) -> bool:
-    shared = [column for column in columns[2:] if not column.startswith(PERSONALIZED.removesuffix("_"))]
-    is_metric = shared[:1] in (["accuracy"], ["ap"]) and len(columns[2:]) <= len(shared) + 1
-    return columns[:2] == [subject, "examples"] and is_metric and set(shared[1:]) <= MORE_SCORES[subject]
-
-
-def _is_image(entry: object) -> bool:
-    """Return whether an entry of EXAMPLE_IMAGES_FILE has all its texts, and a picture of the format that it names."""
-    if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in IMAGE_TEXTS):
-        return False
-    numbers = (entry.get("probability"), entry.get("width"))
-    try:
-        start = base64.b64decode(entry["data"], validate=True)[:8]
-    except ValueError:
-        return False
-    is_picture = start.startswith(IMAGE_SIGNATURES.get(entry["format"], b"no such format"))
-    return is_picture and all(map(_is_number, numbers)) and isinstance(entry.get("is_correct"), bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-
-
-def _is_run(folder: Path) -> bool:
-    return any(os.path.isfile(folder / name) for name in RUN_FILES)  # unlike Path.is_file, False without permission
-
-
-def _natural_order(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key by which run2 comes before run10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from manyeyes.data.store.verify import find_damage
-from manyeyes.training.run_record import read_run
+from manyeyes.training.run_reader import read_run
 from manyeyes.training.verify import verify_run
 from tests.damage import flip_bit
 from tests.data.test_store_damage import error_of, read_all

@@ -65,7 +65,7 @@ from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import RunConfig
 from manyeyes.training.run_files import CONFIG_FILE
-from manyeyes.training.run_record import find_runs
+from manyeyes.training.run_names import find_runs
 
 MIB = 2**20
 CPU = torch.device("cpu")

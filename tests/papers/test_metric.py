@@ -21,7 +21,7 @@ from manyeyes.papers.metric import (
     scale_budget,
 )
 from manyeyes.training.run_files import Event
-from manyeyes.training.run_record import read_run
+from manyeyes.training.run_reader import read_run
 
 # Accuracy 0.1, 0.2, 0.5, 0.4 after 0, 1, 2, 3 rounds, whose largest clients trained on 3, 4, 5 batches.
 EVENTS: list[Event] = [

@@ -15,7 +15,8 @@ from manyeyes.report.overview import summary
 from manyeyes.report.page import Section
 from manyeyes.report.sections import reproduction_section
 from manyeyes.report.sweep import sweep_section
-from manyeyes.training.run_record import RunRecord, find_runs
+from manyeyes.training.run_names import find_runs
+from manyeyes.training.run_record import RunRecord
 
 Sweep = Callable[..., list[RunRecord]]
 PRESETS = {"fedavg": ("uniform", 1), "fedvc": ("size_weighted", 2)}  # a sampler and an option that follow

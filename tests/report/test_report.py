@@ -21,7 +21,8 @@ from manyeyes.report.overview import summary
 from manyeyes.report.report import write
 from manyeyes.report.scale import ticks
 from manyeyes.report.svg import render_svg
-from manyeyes.training.run_record import find_runs, read_run
+from manyeyes.training.run_names import find_runs
+from manyeyes.training.run_reader import read_run
 
 MakeRun = Callable[..., Path]
 

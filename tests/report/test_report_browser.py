@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from manyeyes.report.report import write
-from manyeyes.training.run_record import find_runs
+from manyeyes.training.run_names import find_runs
 
 pytestmark = pytest.mark.browser
 FIRST = "#explorer figure"

@@ -19,7 +19,7 @@ from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.privacy.mechanisms import CentralDP
 from manyeyes.training.example_images import example_images
 from manyeyes.training.run_files import EXAMPLE_IMAGES_FILE
-from manyeyes.training.run_record import read_run
+from manyeyes.training.run_reader import read_run
 from manyeyes.training.train import train
 
 CLASSES = ("cat", "dog")

@@ -24,7 +24,7 @@ from manyeyes.models.flat import FlatModel
 from manyeyes.training import checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.result import Result
-from manyeyes.training.run_record import read_run
+from manyeyes.training.run_reader import read_run
 from manyeyes.training.train import train
 from tests.training.small_runs import equal_tensors, events_without_times, kill_twice
 

@@ -13,7 +13,8 @@ import yaml
 
 from manyeyes.algorithms import fedavg
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
-from manyeyes.training.run_record import differing_settings, find_runs, read_run
+from manyeyes.training.run_names import differing_settings, find_runs
+from manyeyes.training.run_reader import read_run
 from manyeyes.training.train import train
 
 WriteRun = Callable[..., Path]
