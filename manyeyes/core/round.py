@@ -17,6 +17,8 @@ from manyeyes.core.plan import RoundPlan, plan_round
 from manyeyes.core.population import Population
 from manyeyes.core.rng import derive_key
 from manyeyes.core.state import (
+    ClientState,
+    ClientStates,
     Cohort,
     DivergenceError,
     MutableClientStates,
@@ -53,8 +55,7 @@ def run_round(
     if algorithm.privacy is not None:
         check_private(algorithm)
         check_plan(plan)
-    ids = [client.client_id for client in plan.clients] if algorithm.keeps_client_states else []
-    client_states = {client_id: client_state for client_id in ids if (client_state := clients.get(client_id))}
+    client_states = kept_states(algorithm, plan, clients)
     context = make_context(algorithm, state, engine)
 
     if plan.clients:
@@ -67,13 +68,23 @@ def run_round(
     if algorithm.personal_model is not None and plan.clients:
         personal = train_personal_models(algorithm, algorithm.personal_model, state, plan, engine, client_states)
     metrics = round_metrics(algorithm, population, context, cohort, new_state, personal, engine.num_trainable)
-    # With privacy, whether a run goes on must not depend on the loss of one client.
-    has_loss = algorithm.privacy is None and not math.isnan(metrics.update_norm)
-    if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(new_state.weights).all()):
-        raise DivergenceError(f"the weights after round {new_state.round} are no longer finite")
+    check_finite(algorithm, new_state, metrics)
     new_states = cohort.result.client_states
     clients.update(new_states if personal is None else merge_client_states(client_states, new_states, personal))
     return new_state, metrics
+
+
+def kept_states(algorithm: Algorithm, plan: RoundPlan, clients: ClientStates) -> dict[int, ClientState]:
+    """Return what the clients of a plan have kept from earlier rounds, by client."""
+    ids = [client.client_id for client in plan.clients] if algorithm.keeps_client_states else []
+    return {client_id: client_state for client_id in ids if (client_state := clients.get(client_id))}
+
+
+def check_finite(algorithm: Algorithm, state: ServerState, metrics: RoundMetrics) -> None:
+    """Refuse weights that are no longer finite, and a loss; with privacy, the loss of one client must not end a run."""
+    has_loss = algorithm.privacy is None and not math.isnan(metrics.update_norm)
+    if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(state.weights).all()):
+        raise DivergenceError(f"the weights after round {state.round} are no longer finite")
 
 
 def make_context(algorithm: Algorithm, state: ServerState, engine: Engine) -> RoundContext:

@@ -59,10 +59,7 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.structure = module  # whose layers have names: the whole model, where `module` is its head
-        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        if not parameters:
-            raise ValueError(f"{type(module).__name__} has no parameter that trains: set requires_grad on some")
-        buffers = _norm_buffers(module)
+        parameters, buffers = _trained_parameters(module), _norm_buffers(module)
         statistics = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         self._counters = {name: buffer for name, buffer in buffers.items() if name not in statistics}
         self._tensors = {**parameters, **statistics}
@@ -139,6 +136,13 @@ class FlatModel:
         """Return a mask [W], true for the values of the tensors whose name is chosen."""
         tensors = self._tensors.items()
         return torch.cat([torch.full_like(t, is_chosen(name), dtype=torch.bool).flatten() for name, t in tensors])
+
+
+def _trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise ValueError(f"{type(module).__name__} has no parameter that trains: set requires_grad on some")
+    return parameters
 
 
 def _norm_buffers(module: nn.Module) -> dict[str, Tensor]:
