@@ -5,12 +5,16 @@ import shlex
 import sys
 import tomllib
 from argparse import Action, BooleanOptionalAction, Namespace
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from manyeyes.cli.parser import Parser
 from manyeyes.config.compose import quote_override
+from manyeyes.core.population import Population
 from manyeyes.data.manifest import is_marked_synthetic
 from manyeyes.data.registry import DATASETS, Dataset, dataset
 from manyeyes.data.store.reader import open_population
@@ -18,6 +22,7 @@ from manyeyes.data.store.verify import add_checksums, find_damage
 from manyeyes.data.store.writer import write_store
 from manyeyes.data.synthetic.dataset import SyntheticImages
 from manyeyes.io.steps import shows_progress
+from manyeyes.metrics.heterogeneity import rare_classes_note
 from manyeyes.report.population import show
 from manyeyes.training.progress import counter, show_progress
 
@@ -129,14 +134,26 @@ def _prepare(args: Namespace) -> int:
         options_of_store = {"encoding": args.encoding, "processes": args.processes, "announce": print}
         summary = write_store(manifest, out, args.size, progress=bar, **options_of_store)
     print(f"{summary.path}: {summary.users:,} users, {summary.examples:,} examples, {summary.bytes / 1e9:.2f} GB")
-    for caveat in summary.caveats:
-        print(f"  note: {caveat}")
+    for note in filter(None, (*summary.caveats, *_store_notes(open_population(out)))):
+        print(f"  note: {note}")
     for name, value in manifest.notes.items():
         print(f"  {name}: {value}")
     for problem, count in summary.problems.items():
         print(f"  {problem}: {count:,} (see prepare.log)")
     print(f"Train with: {shlex.join(['manyeyes', 'run', 'data=store', quote_override(f'data.path={out}')])}")
     return 0
+
+
+def _store_notes(population: Population) -> Iterator[str]:
+    """Yield what should be known before training on a prepared dataset."""
+    is_train_N = np.asarray(population.columns["split"]) == "train"
+    yield rare_classes_note(population.classes, population.labels.take(np.flatnonzero(is_train_N)).counts())
+    height, width, _ = population.image_shape
+    if height != width:
+        yield (
+            f"images of {height} x {width} pixels are not square, and lenet and linear need squares: "
+            f"prepare them with --size {min(height, width)}, or train another model"
+        )
 
 
 def _store_path(path: Path) -> Path:

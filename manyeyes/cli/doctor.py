@@ -22,10 +22,12 @@ PURPOSES = {  # of the extras
     "data": "datasets: manyeyes data, data=NAME",
     "privacy": "privacy accounting: privacy=central, manyeyes privacy",
     "dashboard": "the live page: manyeyes dashboard",
-    "track": "trackers=[tensorboard,mlflow,wandb]",
+    "track": "trackers=[NAME]",
     "flower": "training on separate clients: manyeyes flower",
     "cluster": "sweeps on a cluster: hydra/launcher=submitit_slurm",
     "png": "charts as PNG",
+    "frames": "result.to_pandas(), result.per_user()",
+    "heif": "photos in HEIC and HEIF",
     "onnx": "manyeyes export --onnx",
     "hub": "manyeyes export --push",
     "timm": "model=timm:NAME, model=torchvision:NAME",
@@ -52,7 +54,9 @@ def _check_runs(folders: list[Path]) -> int:
 
 def _describe_machine() -> int:
     device = choose_device("auto")
-    table = Table("", "found", "", title=f"manyeyes {__version__}", title_justify="left")
+    table = Table(title=f"manyeyes {__version__}", title_justify="left")
+    for header in ("", "found", "set with, or needed for"):
+        table.add_column(header, overflow="fold")  # nothing is cut on a narrow terminal
     table.add_row("Python", platform.python_version(), "")
     table.add_row("PyTorch", torch.__version__, "")
     table.add_row("CPU", f"{os.cpu_count()} x {cpu_name()}; {torch.get_num_threads()} threads", "engine.threads=N")
@@ -62,9 +66,10 @@ def _describe_machine() -> int:
     table.add_row("engine", f"{describe_engine(device)} on {device.type}", "engine=NAME", end_section=True)
     packages = optional_requirements()
     for extra, purpose in PURPOSES.items():
-        for package in (package for package, (_, of_extra) in packages.items() if of_extra == extra):
-            version = package_version(package)
-            table.add_row(package, version or "missing", ("" if version else f"{install_command(package)}: ") + purpose)
+        versions = {package: package_version(package) for package, (_, of) in packages.items() if of == extra}
+        found = [f"{package} {version or 'missing'}" for package, version in versions.items()]
+        fixes = [install_command(package) for package, version in versions.items() if not version]
+        table.add_row(extra, "\n".join(found), "\n".join([purpose, *fixes]))
     Console().print(table, markup=False)
     return 0
 

@@ -16,6 +16,7 @@ def main(argv: list[str]) -> int:
         print(run_help([arg for arg in argv if not arg.startswith("-")]))
         return 0
     flags, overrides = split_flags(argv)
+    _name_repeated(overrides)
     chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
     if "resume" in chosen:
         _check_resume(chosen)
@@ -25,6 +26,16 @@ def main(argv: list[str]) -> int:
     for failure in failures:
         print(f"manyeyes: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _name_repeated(overrides: Sequence[str]) -> None:
+    """Say which value counts of a setting that is given twice with different ones: Hydra takes the last."""
+    values: dict[str, str] = {}
+    for override in overrides:
+        name, _, value = override.partition("=")
+        if values.get(name, value) != value:
+            print(f"{name} is given twice: {name}={value} counts, not {name}={values[name]}.", file=sys.stderr)
+        values[name] = value
 
 
 def _check_resume(chosen: dict[str, str]) -> None:

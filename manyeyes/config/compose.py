@@ -63,7 +63,12 @@ def store_groups() -> None:
     for group in GROUPS.values():
         for choice, options in catalogs[group.name].items():
             _store_choice(group, choice, choice, options)
-    hydra = {"run": {"dir": "."}, "sweep": {"dir": "runs/${now:%Y-%m-%d_%H-%M-%S}_sweep"}, "output_subdir": None}
+    hydra = {
+        "run": {"dir": "."},
+        "sweep": {"dir": "runs/${now:%Y-%m-%d_%H-%M-%S}_sweep"},
+        "output_subdir": None,
+        "callbacks": {"report": {"_target_": "manyeyes.config.sweep.ReportCommand"}},
+    }
     quiet = [{"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
     chosen: list[dict[str, Any]] = [{name: [] if group.is_list else group.default} for name, group in GROUPS.items()]
     store.store(name="config", node={"defaults": ["settings", *chosen, "_self_", *quiet], "hydra": hydra})

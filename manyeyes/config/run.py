@@ -19,6 +19,7 @@ from manyeyes.config.compose import prepare_overrides, resume_command
 from manyeyes.config.errors import check_settings, format_error, is_config_error, is_out_of_memory
 from manyeyes.config.groups import GROUPS, list_key
 from manyeyes.config.launchers import wait_for_all_jobs
+from manyeyes.config.sweep import swept_overrides
 from manyeyes.core.registry import UNKNOWN, format_value, suggestion
 from manyeyes.core.state import DivergenceError
 from manyeyes.engines.distributed.process_group import PeerLostError
@@ -71,7 +72,8 @@ def run_one(config: DictConfig, failures: list[Exception]) -> float | None:
         with optional_packages():
             result = _train_composed(config)
         if result.folder is not None:  # of several processes of one run, only the first writes its folder
-            print(with_caveats(f"{result.folder}: {result.describe()}", result.caveats))
+            swept = "".join(f" {override}" for override in swept_overrides(config))
+            print(with_caveats(f"{result.folder}{swept}: {result.describe()}", result.caveats))
     except Exception as error:
         if is_config_error(error) or is_out_of_memory(error):
             error = ValueError(format_error(error))
@@ -103,7 +105,9 @@ def _resume(folder: Path, config: DictConfig) -> Result:
     events = read_events(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []
     result = train_from(settings, folder, resume=True)
     if events and result.events[-1]["round"] == (last := events[-1]["round"]):
-        fix = "" if settings.get("privacy") else f": add rounds=N with N above {last} to continue it"
+        fix = f": add rounds=N with N above {last} to continue it"
+        if settings.get("privacy"):
+            fix = ": its noise was calibrated for this number of rounds, and more of them need a new run"
         print(f"The run in {folder} was complete after round {last}, and nothing was trained{fix}.", file=sys.stderr)
     return result
 

@@ -17,6 +17,7 @@ class MissingPackageError(ImportError, ValueError):
 def optional_requirements() -> dict[str, tuple[str, str]]:
     """Return the requirement and the extra of each optional package, by the name it is imported by."""
     matches = [match for text in requires("manyeyes") or () if (match := _REQUIREMENT.match(text))]
+    matches = [match for match in matches if match["name"] != "manyeyes"]  # an extra that contains another one
     return {
         match["name"].replace("-", "_"): (match["requirement"].strip(), match["extra"]) for match in reversed(matches)
     }

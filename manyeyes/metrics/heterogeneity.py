@@ -3,7 +3,7 @@
 The distance is that of Hsu et al. 2020, section 6.1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from manyeyes.core.population import Population
 from manyeyes.metrics.arrays import Floats, Ints, as_array
 
+MAX_NAMED_CLASSES = 5  # of a note
 NUM_QUANTILES = 100  # that summarize the users, of whom there may be many
 
 
@@ -92,6 +93,16 @@ def dataset_stats(splits: Mapping[str, Population | None]) -> dict[str, Any]:
         "pixels": list(first.image_shape[:2]),
         "splits": {name: _summary(split_stats(name, population)) for name, population in populations.items()},
     }
+
+
+def rare_classes_note(classes: Sequence[str], counts_C: Ints) -> str:
+    """Return which classes have no training image to learn from, or only one; nothing if all have more."""
+    rare = np.flatnonzero(counts_C <= 1)
+    if not len(rare):
+        return ""
+    named = ", ".join(f"{classes[c]} ({counts_C[c]})" for c in rare[:MAX_NAMED_CLASSES])
+    more = f" and {len(rare) - MAX_NAMED_CLASSES:,} more" if len(rare) > MAX_NAMED_CLASSES else ""
+    return f"{len(rare):,} of {len(classes):,} classes have at most one training image: {named}{more}."
 
 
 def is_valid(stats: dict[str, Any]) -> bool:

@@ -57,7 +57,11 @@ def _outputs(module: nn.Module, images: Tensor, mode: str) -> object:
             raise ValueError(f"{problem}: give its layer {name} in_channels={images.shape[1]}") from error
         cause = ": ".join([type(error).__name__, *str(error).splitlines()[:1]]).rstrip(".:")
         kind = f"{str(images.dtype).removeprefix('torch.')} images {list(images.shape)}"
+        height, width = images.shape[-2:]
         fix = "give a model for images of this shape and type, or change the images' size with preprocess.crop"
+        if height != width:
+            squares = f"prepare the images as squares (manyeyes data prepare ... --size {min(height, width)})"
+            fix = f"{squares}, or give a model that takes images which are not square"
         raise ValueError(f"the model fails in {mode} mode on {kind} ({cause}): {fix}") from error
 
 

@@ -117,6 +117,10 @@ class CentralDP:
         stddev = self.clipped_count_stddev or max(cohort_size / 20, self.noise_multiplier)
         return update_noise(self.noise_multiplier, stddev), stddev
 
+    def mean_noise_stddev(self, cohort_size: int) -> float:
+        """Return the standard deviation of the noise on each value of a mean update, over the clipping norm."""
+        return self.noise_split()[0] / self.accounting.accountant.cohort_size
+
     def next_clipping_norm(self, norm: float, unclipped_fraction: float) -> float:
         """Return C exp(-clip_learning_rate (b - target_quantile)) (Andrew et al. 2021); b is the noisy fraction."""
         change = -self.clip_learning_rate * (unclipped_fraction - self.target_quantile)
@@ -193,6 +197,10 @@ class LocalDP:
         times = np.bincount(client_ids, minlength=len(old_times))
         times[: len(old_times)] += old_times
         return (result.update_W + noise) / max(len(plan.clients), 1), {"times": torch.from_numpy(times)}
+
+    def mean_noise_stddev(self, cohort_size: int) -> float:
+        """Return the standard deviation of the noise on each value of a mean update, over the clipping norm."""
+        return self.noise_multiplier / math.sqrt(cohort_size)
 
     def epsilon_spent(self, rounds: int, privacy_state: PrivacyState) -> float:
         """Return the epsilon of the user who has taken part most often."""

@@ -1,4 +1,7 @@
-"""Advice about settings that work and rarely give what they are meant to."""
+"""Advice about settings and data that work and rarely give what they are meant to."""
+
+import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -7,6 +10,25 @@ from manyeyes.components.samplers import Centralized
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.core.rng import make_rng
+from manyeyes.metrics.heterogeneity import rare_classes_note
+from manyeyes.training.setup import TrainingSetup
+
+
+def advice(setup: TrainingSetup) -> list[str]:
+    """Return what a user should know of a run before its first round."""
+    return list(filter(None, _sentences(setup)))
+
+
+def _sentences(setup: TrainingSetup) -> Iterator[str]:
+    algorithm, population = setup.algorithm, setup.population
+    yield batch_size_advice(algorithm, population)
+    if algorithm.privacy is not None:
+        yield noise_advice(algorithm, population, num_noised_values(setup), setup.config.rounds)
+    if not setup.config.withholds_statistics(algorithm):
+        yield rare_classes_note(population.classes, population.class_counts)
+    if setup.evaluator is None:
+        fix = "give the examples a column `split` with train and test, or pass test=... to train"
+        yield f"The model is not evaluated, because the data have no split `{setup.config.eval_split}`: {fix}."
 
 
 def batch_size_advice(algorithm: Algorithm, population: Population) -> str:
@@ -23,4 +45,32 @@ def batch_size_advice(algorithm: Algorithm, population: Population) -> str:
     return (
         f"A round is one small step for most clients: half of them have {num_images} images or fewer, and a batch has "
         f"{batching.batch_size}. For more local training, set {smaller}algorithm.epochs to 5 or more."
+    )
+
+
+def num_noised_values(setup: TrainingSetup) -> int:
+    """Return how many values of an update are shared, and get noise."""
+    layers = setup.algorithm.personal_layers
+    personal = set() if layers is None else layers.parameter_names(setup.model.structure)
+    return int((~setup.model.mask(personal.__contains__)).sum())
+
+
+def noise_advice(algorithm: Algorithm, population: Population, num_values: int, rounds: int) -> str:
+    """Return how strong the noise is, if over all rounds it outweighs whatever the clipped updates can be; else nothing.
+
+    Noise of independent rounds adds up to sqrt(rounds) times that of one, and updates that all have the same direction
+    to `rounds` times one. A mechanism without `mean_noise_stddev` says nothing.
+    """
+    stddev = getattr(algorithm.privacy, "mean_noise_stddev", None)
+    if stddev is None or not rounds:
+        return ""
+    cohort_size = getattr(algorithm.sampler, "cohort_size", len(population.user_ids))
+    ratio = stddev(cohort_size) * math.sqrt(num_values)
+    if ratio <= math.sqrt(rounds):
+        return ""
+    return (
+        f"Noise will drown what the clients learn: the noise on a mean update is about {ratio:,.3g} times as long as the "
+        f"clipping norm, which bounds each client's update; over {rounds:,} rounds the sum of the noise is at least "
+        f"{ratio / math.sqrt(rounds):,.2g} times as long as that of the updates can be. Sample more clients per round (which may need more users), train "
+        "fewer weights (a smaller model, or model.trainable), or accept a larger epsilon."
     )

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
 from typing import Any, Protocol
@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from manyeyes.io.steps import STEPS, format_seconds, shows_progress
-from manyeyes.training.advice import batch_size_advice
 from manyeyes.training.callbacks import Callback, TrainingRun
 from manyeyes.training.headline import headline_metric
 from manyeyes.training.run_files import Event
@@ -128,16 +127,16 @@ class NotebookLine:
 
 
 class RoundProgress(Callback):
-    """Shows each round."""
+    """Shows notes about a run before its first round, and then each round."""
 
-    def __init__(self, display: Display) -> None:
-        self._display, self._headline = display, ""
+    def __init__(self, display: Display, notes: Iterable[str] = ()) -> None:
+        self._display, self._notes, self._headline = display, notes, ""
 
     def on_train_start(self, run: TrainingRun) -> None:
         self._total = run.config.rounds
         if not run.round:
-            if advice := batch_size_advice(run.algorithm, run.population):
-                self._display.note(advice)
+            for note in self._notes:
+                self._display.note(note)
             self._display.step(f"training {self._total:,} rounds")
 
     def on_round_end(self, run: TrainingRun, event: Event) -> None:

@@ -81,15 +81,23 @@ class RunFolder:
         self.write_json(run_files.ENVIRONMENT_FILE, {**environment(), **(engine or {})})
         self._claim()
 
-    def load(self, device: torch.device, fingerprint: str) -> Checkpoint:
-        """Return the last checkpoint, if it is of this run."""
+    def check_parents(self) -> None:
+        """Refuse a folder inside the folder of another run, which reports and copies would take for one run."""
+        for parent in self.path.resolve().parents:
+            if any((parent / name).exists() for name in (run_files.CHECKPOINT_FILE, run_files.MODEL_FILE)):
+                fix = f"choose a folder next to it, such as {parent}_{self.path.name}"
+                raise ValueError(f"{self.path} is inside the run folder {parent}: {fix}.")
+
+    def load(self, device: torch.device, fingerprint: str, mismatch: str = "") -> Checkpoint:
+        """Return the last checkpoint, if it is of this run; `mismatch` says why it may not be."""
         check_version(self.path)
         if not self.checkpoint.exists():
             raise ValueError(f"{self.path} has no checkpoint to continue from: start a new run.")
         checkpoint = checkpoints.load(self.checkpoint, device)
         if checkpoint.fingerprint != fingerprint:
             fix = "its own settings, and with its rounds if a schedule or a privacy budget depends on them"
-            raise ValueError(f"{self.path} is a run with other data, model, algorithm or seed: continue it with {fix}.")
+            problem = mismatch or f"is a run with other data, model, algorithm or seed: continue it with {fix}"
+            raise ValueError(f"{self.path} {problem}.")
         check_metrics(self.metrics, checkpoint)  # before anything is written
         self._claim()
         self.saved_round = checkpoint.state.round

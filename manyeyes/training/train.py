@@ -19,6 +19,7 @@ from manyeyes.metrics import MetricSet
 from manyeyes.metrics.heterogeneity import dataset_stats
 from manyeyes.models.build import Model, weights_input
 from manyeyes.models.flat import FlatModel
+from manyeyes.training.advice import advice
 from manyeyes.training.builtin_callbacks import FinalReports, RejectionMessages
 from manyeyes.training.callbacks import build_all
 from manyeyes.training.checkpoint import Checkpoint
@@ -101,7 +102,7 @@ def train(
     metric_set = MetricSet(build_all("metric", metrics))
     with show_progress(title, progress) as display:
         setup = make_setup(population, model, algorithm, test, preprocess, config, engine_options, metric_set)
-        observers = trackers if display is None else (*trackers, RoundProgress(display))
+        observers = trackers if display is None else (*trackers, RoundProgress(display, advice(setup)))
         with setup.engine, retained_memory(setup.device):
             description = describe_training(
                 algorithm, model, preprocess, config, engine_options, trackers, callbacks, metric_set.metrics, metadata
@@ -156,8 +157,11 @@ def open_run(
     run_fingerprint = fingerprint(setup.algorithm, setup.preprocess, setup.config.seed, setup.model, setup.population)
     stats = training_statistics(setup) if writes and not resume else {}
     if writes:
+        if not resume:
+            folder.check_parents()
         stack.enter_context(folder)
-    checkpoint = folder.load(setup.device, run_fingerprint) if resume else None
+    mismatch = noise_mismatch(folder.path, description) if resume else ""
+    checkpoint = folder.load(setup.device, run_fingerprint, mismatch) if resume else None
     recorder = Recorder()
     if writes:
         if resume:
@@ -173,6 +177,15 @@ def open_run(
     index = None if checkpoint is None else checkpoint.clients
     clients = ClientStateStore(folder.client_states, setup.device, max_bytes, index, writes)
     return recorder, stack.enter_context(closing(clients)), checkpoint
+
+
+def noise_mismatch(path: Path, description: Mapping[str, Any]) -> str:
+    """Return why a private run cannot be continued with another number of rounds; empty if that is not the reason."""
+    planned = read_config(path).get("rounds")
+    if not description.get("privacy") or planned in (None, description.get("rounds")):
+        return ""
+    fix = f"continue it with rounds={planned}, or start a new run"
+    return f"is a private run whose noise was calibrated for rounds={planned}: {fix}"
 
 
 def training_statistics(setup: TrainingSetup) -> dict[str, Any]:

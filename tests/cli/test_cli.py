@@ -14,6 +14,7 @@ import pytest
 
 from manyeyes import cli
 from manyeyes.core.state import DivergenceError
+from manyeyes.io.packages import optional_requirements
 from manyeyes.training.loop import Interrupted
 
 COMMANDS = (
@@ -76,6 +77,14 @@ def test_the_doctor_lists_the_packages_of_the_extras(command: Any) -> None:
         f"│ {package} " in outcome.out
         for package in ("tensorboard", "mlflow", "wandb", "flwr", "pyarrow", "scipy", "starlette")
     )
+    assert "manyeyes" not in optional_requirements()  # an extra contains it to include another extra
+
+
+def test_the_doctor_cuts_nothing_off_at_80_columns(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    outcome = command("doctor")
+    assert "…" not in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
 
 
 def test_an_unknown_command_is_refused_with_the_nearest(command: Any) -> None:

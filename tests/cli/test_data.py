@@ -189,3 +189,19 @@ def test_an_hdf5_file_of_pfl_research_is_trained_on_and_inspected_without_prepar
         assert len((tmp_path / task / "per_class.csv").read_text().splitlines()) == 1 + num_classes
     assert command("data", "inspect", "flair.h5", "--out", "page").code == 0
     assert (tmp_path / "flair.h5").read_bytes() == content
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_that_are_not_square_is_prepared_with_notes(tmp_path: Path, command: Any) -> None:
+    for user in range(10):
+        folder = tmp_path / "photos" / f"user{user}" / "dog"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (12, 8)).save(folder / "photo.png")
+    (tmp_path / "photos" / "user0" / "cat").mkdir()
+    Image.new("RGB", (12, 8)).save(tmp_path / "photos" / "user0" / "cat" / "photo.png")
+    outcome = command("data", "prepare", "folder", "--raw", "photos", "--processes", "1")
+    assert "classes have at most one training image: cat" in outcome.out
+    assert "note: images of 8 x 12 pixels are not square, and lenet and linear need squares: prepare" in outcome.out
+    failed = command("run", "data=folder", "model=linear", "rounds=1", "algorithm.cohort_size=2", "engine.threads=1")
+    fix = "prepare the images as squares (manyeyes data prepare ... --size 8), or give a model that takes images which"
+    assert (failed.code, fix in failed.err) == (2, True)

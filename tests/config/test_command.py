@@ -160,6 +160,21 @@ def test_a_folder_that_has_a_run_is_refused(command: Any, tiny: tuple[str, ...])
     assert (outcome.code, outcome.err) == (2, expected)
 
 
+def test_of_a_setting_that_is_given_twice_the_last_value_counts_and_a_line_says_so(command: Any) -> None:
+    outcome = command("run", "rounds=3", "seed=1", "seed=1", "rounds=1", "--cfg", "job")
+    assert yaml.safe_load(outcome.out)["rounds"] == 1
+    assert outcome.err == "rounds is given twice: rounds=1 counts, not rounds=3.\n"
+
+
+def test_a_run_inside_the_folder_of_another_is_refused(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
+    (tmp_path / "outer").mkdir()
+    (tmp_path / "outer" / "checkpoint.safetensors").touch()
+    outcome = command("run", *tiny, "rounds=1", "folder=outer/inner")
+    sentence = f"outer/inner is inside the run folder {tmp_path}/outer: choose a folder next to it, such as"
+    assert (outcome.code, outcome.err) == (2, f"manyeyes: {sentence} {tmp_path}/outer_inner.\n")
+    assert [path.name for path in (tmp_path / "outer").iterdir()] == ["checkpoint.safetensors"]
+
+
 @pytest.mark.slow
 def test_a_sweep_runs_every_combination(tmp_path: Path, command: Any, tiny: tuple[str, ...]) -> None:
     outcome = command("run", "--multirun", *tiny, "rounds=1", "algorithm=fedavg,fedprox", "seed=0,1")
@@ -169,13 +184,17 @@ def test_a_sweep_runs_every_combination(tmp_path: Path, command: Any, tiny: tupl
     pairs = [(config["algorithm"]["name"], config["seed"]) for config in configs]
     assert pairs == [("fedavg", 0), ("fedavg", 1), ("fedprox", 0), ("fedprox", 1)]
     assert outcome.out.count("accuracy 0.") == 4 * 2  # accuracy and macro_accuracy
+    *lines, last = outcome.out.splitlines()
+    starts = [f"runs/{sweep.name}/{n} algorithm={name} seed={seed}: " for n, (name, seed) in enumerate(pairs)]
+    assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
+    assert last == f"Report of the sweep: manyeyes report runs/{sweep.name}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [("-m", "seed=0,1"), ("seed=0,1", "--multirun", "rounds=1")])
 def test_flags_can_be_anywhere(command: Any, tiny: tuple[str, ...], order: tuple[str, ...]) -> None:
     outcome = command("run", *tiny, "data.images_per_user=2", "rounds=1", *order)
-    assert (outcome.code, outcome.out.count("\n")) == (0, 2)
+    assert (outcome.code, outcome.out.count("accuracy 0.")) == (0, 2 * 2)  # of two runs
 
 
 @pytest.mark.slow

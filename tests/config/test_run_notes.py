@@ -69,8 +69,12 @@ def test_a_private_run_records_what_it_chose_and_resumes_with_it(
     assert "sets client_weighting=uniform" in outcome.err
     assert read_config(tmp_path / "run")["client_weighting"] == {"name": "uniform"}
     again = command("run", "resume=run")
-    complete = "The run in run was complete after round 2, and nothing was trained.\n"
-    assert (again.code, again.err) == (0, complete)  # whose rounds are part of the guarantee
+    complete = "The run in run was complete after round 2, and nothing was trained"
+    reason = "its noise was calibrated for this number of rounds, and more of them need a new run"
+    assert (again.code, again.err) == (0, f"{complete}: {reason}.\n")  # whose rounds are part of the guarantee
+    longer = command("run", "resume=run", "rounds=3")
+    fix = "calibrated for rounds=2: continue it with rounds=2, or start a new run."
+    assert (longer.code, longer.err) == (2, f"manyeyes: run is a private run whose noise was {fix}\n")
 
 
 @pytest.mark.slow
