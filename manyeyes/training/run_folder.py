@@ -51,6 +51,8 @@ class RunFolder:
         self._is_claimed = False  # whether the run in the folder is the current one
 
     def __enter__(self) -> RunFolder:
+        if not self.checkpoint.exists():
+            self._check_parents()
         with ExitStack() as stack:
             try:
                 make_folder(self.path, OWNER_ONLY)
@@ -81,8 +83,8 @@ class RunFolder:
         self.write_json(run_files.ENVIRONMENT_FILE, {**environment(), **(engine or {})})
         self._claim()
 
-    def check_parents(self) -> None:
-        """Refuse a folder inside the folder of another run, which reports and copies would take for one run."""
+    def _check_parents(self) -> None:
+        """Refuse a folder inside the folder of another run: reports and copies would take them for one."""
         for parent in self.path.resolve().parents:
             if any((parent / name).exists() for name in (run_files.CHECKPOINT_FILE, run_files.MODEL_FILE)):
                 fix = f"choose a folder next to it, such as {parent}_{self.path.name}"

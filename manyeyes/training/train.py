@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import torch
 
+import manyeyes.training.trackers  # noqa: F401  # which register themselves
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import CAVEAT_SEPARATOR, Population
 from manyeyes.core.registry import import_path, show_options
@@ -157,10 +158,8 @@ def open_run(
     run_fingerprint = fingerprint(setup.algorithm, setup.preprocess, setup.config.seed, setup.model, setup.population)
     stats = training_statistics(setup) if writes and not resume else {}
     if writes:
-        if not resume:
-            folder.check_parents()
         stack.enter_context(folder)
-    mismatch = noise_mismatch(folder.path, description) if resume else ""
+    mismatch = noise_mismatch(folder.path, description)
     checkpoint = folder.load(setup.device, run_fingerprint, mismatch) if resume else None
     recorder = Recorder()
     if writes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ def test_the_headline_is_tracked_under_one_name_in_all_runs() -> None:
     assert scalars({"round": 0, "accuracy": 0.5}) == {"score": 0.5, "accuracy": 0.5}
     event = {"round": 0, "personalized_accuracy": 0.75, "accuracy": 0.5}
     assert scalars(event)["score"] == 0.75
+
+
+@pytest.mark.slow
+def test_a_script_that_only_imports_the_package_finds_trackers_by_name() -> None:
+    script = "from manyeyes import train; from manyeyes.core.registry import names; print(*names('tracker'))"
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert {"mlflow", "tensorboard", "wandb"} <= {*found}
 
 
 def test_tensorboard_names_the_metric_of_the_score(tmp_path: Path, population: Population) -> None:
