@@ -57,7 +57,9 @@ def _parser() -> Parser:
     inspected = actions.add_parser("inspect", help=help, example="manyeyes data inspect cifar10")
     inspected.add_argument("path", type=Path, help="a prepared dataset, NAME for data/NAME, or an HDF5 file of FLAIR")
     inspected.add_argument("--task", help="which labels")
-    inspected.add_argument("--out", type=Path, help="the folder of the page and its charts (NAME_inspected)")
+    inspected.add_argument(
+        "--out", type=Path, help="the folder of the page and its charts (NAME_inspected, next to the dataset)"
+    )
     help, example = "check all files of a prepared dataset against their checksums", "manyeyes data verify cifar10"
     verified = actions.add_parser("verify", help=help, example=example)
     verified.add_argument("path", type=Path, help="a prepared dataset, or NAME for data/NAME")
@@ -178,7 +180,7 @@ def _inspect(args: Namespace) -> int:
     population = open_population(path, args.task)
     if not population.classes:
         raise ValueError(f"{path} has no classes in the labels of --task={args.task}: choose another --task")
-    print(show(population, path.name, args.out or Path(f"{path.name}_inspected")))
+    print(show(population, path.name, args.out or path.with_name(f"{path.name}_inspected")))
     return 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from manyeyes.cli.parser import Parser
 from manyeyes.core.registry import import_object
 from manyeyes.io.steps import announce, shows_progress
+from manyeyes.report.export import DEFAULT_FOLDER_HELP, default_folder
 from manyeyes.report.report import write
 from manyeyes.training.progress import show_progress
 from manyeyes.training.run_files import check_version
@@ -21,7 +22,7 @@ def main(argv: list[str]) -> int:
         "manyeyes report", description="Runs on one self-contained HTML page.", epilog=HELP, example=EXAMPLE
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or folders of them")
-    parser.add_argument("--out", type=Path, help="the page (report.html in the run's folder, or here for several runs)")
+    parser.add_argument("--out", type=Path, help=f"the page (report.html in {DEFAULT_FOLDER_HELP})")
     parser.add_argument("--title", default="", help="its heading")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="also write every chart there, as SVG and as CSV")
     parser.add_argument("--paper", metavar="PAPER.NAME", help="show a paper's numbers too: see reproduce --list")
@@ -36,7 +37,7 @@ def _write_report(args: Namespace) -> int:
     runs = find_runs(args.runs)
     for run in runs:
         check_version(run.folder)
-    out = args.out or (runs[0].folder / "report.html" if len(runs) == 1 else Path("report.html"))
+    out = args.out or default_folder([run.folder for run in runs]) / "report.html"
     if out.is_dir():
         raise ValueError(f"{out} is a folder: name the page, such as {out / 'report.html'}")
     from manyeyes.papers.report_section import paper_sections  # which loads all papers

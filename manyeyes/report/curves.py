@@ -188,7 +188,7 @@ def metric_chart(
             series.append(Series(series_name(group, metric), x, y, low, high, color=group.color))
     y = Axis(metric_label(runs, metric), percent=is_fraction(runs, metric), **axis)
     lines = centralized_lines(runs, metric)
-    return Chart(name or metric, title, Axis("rounds"), y, series, caption, lines, height, metric=metric)
+    return Chart(name or metric, title, Axis("rounds", whole=True), y, series, caption, lines, height, metric=metric)
 
 
 def series_name(group: Group, metric: str) -> str:

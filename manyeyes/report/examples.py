@@ -25,18 +25,16 @@ def examples_section(groups: list[Group]) -> Section | None:
         headings = dict.fromkeys(entry["heading"] for entry in run.example_images if entry["by"] == by)
         for heading in headings:
             entries = [entry for entry in run.example_images if (entry["by"], entry["heading"]) == (by, heading)]
-            content.append(ImageStrip(heading, list(map(_image, entries))))
+            content.append(ImageStrip(heading, list(map(captioned_image, entries))))
     return Section("Images", content)
 
 
-def _image(entry: dict[str, Any]) -> Image:
+def captioned_image(entry: dict[str, Any]) -> Image:
+    """Return an image of a run, with its label, the prediction and its probability."""
     probability = format_value(entry["probability"], percent=True)
-    prediction = entry["predicted"]
-    if entry["by"] == "user" and not entry["is_correct"]:
-        prediction = f"{entry['class']}, not {prediction}"
-    caption = f"{'✓' if entry['is_correct'] else '✗'} {prediction}"
-    verdict = "correct" if entry["is_correct"] else f"predicted {entry['predicted']}"
+    label, prediction = f"labeled {entry['class']}", f"predicted {entry['predicted']}"
+    caption = [f"✓ {label}"] if entry["is_correct"] else [f"✗ {label}", prediction]
     data = base64.b64decode(entry["data"])
     return Image(
-        data, entry["format"], f"{entry['class']}, {verdict} ({probability})", entry["width"], [caption, probability]
+        data, entry["format"], f"{label}, {prediction} ({probability})", entry["width"], [*caption, probability]
     )

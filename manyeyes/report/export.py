@@ -1,5 +1,6 @@
 """Charts as files: SVG, PNG and CSV."""
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from manyeyes.report.page import Section, page
 from manyeyes.report.svg import render_svg
 
 PNG_ZOOM = 2  # pixels per unit of the SVG
+DEFAULT_FOLDER_HELP = "the run's folder; of several runs, in the folder that contains them"
 
 
 def write_chart(chart: Chart, path: Path) -> None:
@@ -35,6 +37,19 @@ def write_page_folder(folder: Path, title: str, lead: str, sections: Sequence[Se
     html = page(title, lead, sections)
     write_charts([chart for section in sections for chart in section.charts], folder)
     write_text(folder / "index.html", html)
+
+
+def default_folder(runs: Sequence[Path]) -> Path:
+    """Return where a page or chart of runs belongs: the folder of the one run, or that in which several runs are.
+
+    The working directory stands for the root of the file system, where nothing can be written.
+    """
+    if len(runs) == 1:
+        return runs[0]
+    shared, here = Path(os.path.commonpath([run.absolute().parent for run in runs])), Path.cwd()
+    if shared == Path(shared.anchor):
+        return Path()
+    return shared.relative_to(here) if shared.is_relative_to(here) else shared
 
 
 def can_write_png() -> bool:

@@ -119,7 +119,9 @@ def training_time(runs: list[RunRecord]) -> str:
 def best_model_note(run: RunRecord) -> str:
     """Return which model the last scores are of, if it is not that of the last round."""
     best = run.last("best_round")
-    return "" if best is None or best == run.rounds else f"of the model of round {best:,.0f}"
+    if best is None or best == run.rounds:
+        return ""
+    return f"of the model of round {best:,.0f}" if best else "of the model before training"
 
 
 def _cards(run: RunRecord) -> Html:
@@ -236,7 +238,8 @@ def _best(run: RunRecord, metric: str) -> str:
     if not values:
         return ""
     best = int(np.argmax(values))
-    return f"{format_value(values[best], metric_info(metric).is_fraction)} (round {rounds[best]:,})"
+    when = f"round {rounds[best]:,}" if rounds[best] else "before training"
+    return f"{format_value(values[best], metric_info(metric).is_fraction)} ({when})"
 
 
 def _is_named(run: RunRecord, name: str) -> bool:

@@ -15,7 +15,7 @@ from manyeyes.report import population_charts as charts
 from manyeyes.report.chart import Chart
 from manyeyes.report.export import write_page_folder
 from manyeyes.report.page import ChartGrid, Section
-from manyeyes.report.population_charts import LARGEST_FRACTION, cumulative_share, share_of_largest
+from manyeyes.report.population_charts import cumulative_share, largest_users, share_of_largest
 from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import format_value, printable
 from manyeyes.training.run_files import with_caveats
@@ -188,7 +188,7 @@ def _locations(population: Population) -> Floats:
 
 
 def _overview(splits: list[SplitStats]) -> Table:
-    num_images = splits[0].sizes_U.sum()
+    num_images, (largest, fraction) = splits[0].sizes_U.sum(), largest_users(len(splits[0].sizes_U))
     columns: dict[str, Callable[[SplitStats], object]] = {
         "users": lambda split: len(split.sizes_U),
         "images": lambda split: split.sizes_U.sum(),
@@ -198,9 +198,7 @@ def _overview(splits: list[SplitStats]) -> Table:
         "images per user, quartiles": lambda split: "{:g} / {:g} / {:g}".format(*np.quantile(split.sizes_U, QUARTILES)),
         "images per user, mean": lambda split: f"{split.sizes_U.mean():.2f}",
         "images per user, maximum": lambda split: split.sizes_U.max(),
-        f"share of the largest {100 * LARGEST_FRACTION:.1f} % of users": lambda split: format_value(
-            share_of_largest(split.sizes_U), percent=True
-        ),
+        f"share of the {largest}": lambda split: format_value(share_of_largest(split.sizes_U, fraction), percent=True),
         "users who have half of the images": lambda split: format_value(users_with_half(split.sizes_U), percent=True),
         "classes per user, median": lambda split: f"{np.median(split.classes_U):g}",
         "mean EMD of labels": lambda split: f"{split.mean_emd:.3f}",

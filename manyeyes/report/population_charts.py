@@ -14,7 +14,7 @@ from manyeyes.metrics.heterogeneity import SplitStats
 from manyeyes.report.chart import Axis, Chart, Kind, ReferenceLine, Series, make_series
 from manyeyes.report.page import Image, ImageStrip
 
-LARGEST_FRACTION = 0.023  # of the users, as in FLAIR's section 4.2
+LARGEST_FRACTION = 0.023  # of the users, as in FLAIR's section 4.2, or one user of few
 MAX_NAMED_LABELS = 40  # with bars; more are a line
 LOG_RATIO = 20  # of the largest to the smallest value, from which an axis is logarithmic
 LOG_USERS = 100  # from which ranks are logarithmic
@@ -37,23 +37,41 @@ def share_of_largest(sizes_U: Ints, fraction: float = LARGEST_FRACTION) -> float
     return float(np.interp(fraction, np.linspace(0, 1, len(share_U)), share_U))
 
 
+def largest_users(num_users: int) -> tuple[str, float]:
+    """Return which users are the largest, in words and as a fraction: one user where that is more."""
+    if num_users * LARGEST_FRACTION < 1:
+        return "largest user", 1 / num_users
+    return f"largest {100 * LARGEST_FRACTION:.1f} % of users", LARGEST_FRACTION
+
+
 def quantity_chart(splits: Sequence[SplitStats]) -> Chart:
     """Return the cumulative share of images over users in descending order (FLAIR, figure 2 left)."""
     shares = {split.name: cumulative_share(split.sizes_U) for split in splits}
     series = make_series({name: (np.linspace(0, 1, len(share_U)), share_U) for name, share_U in shares.items()})
     series.append(Series("users of equal size", [0, 1], [0, 1], dashed=True, color=GRAY))
-    largest = f"largest {100 * LARGEST_FRACTION:.1f} %"
-    title = f"The {largest} of users have {100 * share_of_largest(splits[0].sizes_U):.0f} % of the images"
+    largest, fraction = largest_users(len(splits[0].sizes_U))
+    verb = "has" if largest.endswith("user") else "have"
+    title = f"The {largest} {verb} {100 * share_of_largest(splits[0].sizes_U, fraction):.0f} % of the images"
     x_axis = Axis("users, the largest first", percent=True, low=0, high=1)
     y_axis = Axis("share of all images", percent=True, low=0, high=1.02)
     caption = "Cumulative share of images over users in descending order, as in figure 2 (left) of FLAIR."
-    return Chart("quantity", title, x_axis, y_axis, series, caption, [ReferenceLine(largest, x=LARGEST_FRACTION)])
+    return Chart(
+        "quantity",
+        title,
+        x_axis,
+        y_axis,
+        series,
+        caption,
+        [ReferenceLine(largest.removesuffix(" of users"), x=fraction)],
+    )
 
 
 def images_chart(splits: Sequence[SplitStats]) -> Chart:
     """Return the number of images of each user (Hsu et al. 2020, figures 2 and 3)."""
     sizes_U = splits[0].sizes_U
     title = f"Users have from {sizes_U.min():,} to {sizes_U.max():,} images"
+    if sizes_U.min() == sizes_U.max():
+        title = f"Every user has {sizes_U.max():,} images"
     caption = "Images of each user, the largest first, as in figures 2 and 3 of Hsu et al. (2020)."
     return _rank_chart("images_by_rank", title, "images of the user", {s.name: s.sizes_U for s in splits}, caption)
 
@@ -62,6 +80,10 @@ def classes_chart(splits: Sequence[SplitStats]) -> Chart:
     """Return the number of different classes of each user (Hsu et al. 2020, figures 2, 3 and 10)."""
     median, num_classes = np.median(splits[0].classes_U), len(splits[0].labels_C)
     title = f"Half of the users have {median:g} or fewer of the {num_classes:,} classes"
+    if splits[0].classes_U.min() == splits[0].classes_U.max():
+        title = f"Every user has {median:g} of the {num_classes:,} classes"
+    elif median == num_classes:
+        title = f"Half of the users or more have all {num_classes:,} classes"
     caption = "Different classes of each user, the most varied first, as in figures 2, 3 and 10 of Hsu et al. (2020)."
     counts = {split.name: split.classes_U for split in splits}
     return _rank_chart("classes_by_rank", title, "different classes of the user", counts, caption)
@@ -141,14 +163,17 @@ def location_chart(latitude_N: Floats, longitude_N: Floats, num_images: int, see
 
 
 def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
-    """Return images of users with few, a medium number of, and many images."""
+    """Return images of users with few, a medium number of, and many images; of few users, those of all."""
     rng = make_rng(seed, "data show/contact sheet")
     thirds = np.array_split(np.argsort(population.num_examples, kind="stable"), 3)
     thirds[2] = thirds[2][-USERS_PER_THIRD:]
+    amounts = (", few images", ", a medium number of images", ", many images")
     content: list[str | ImageStrip] = [
         "Users drawn at random from the third with the fewest images and from the middle third, and the largest users."
     ]
-    for third, amount in zip(thirds, ("few images", "a medium number of images", "many images"), strict=True):
+    if len(population.user_ids) <= 3 * USERS_PER_THIRD:
+        content, amounts = ["All users, those with the fewest images first."], ("", "", "")
+    for third, amount in zip(thirds, amounts, strict=True):
         for user in rng.choice(third, min(USERS_PER_THIRD, len(third)), replace=False):
             examples = population.examples(user)
             sample = np.sort(rng.choice(examples, min(IMAGES_PER_USER, len(examples)), replace=False))
@@ -157,19 +182,19 @@ def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
                 _thumbnail(pixels, f"{_label_names(population, example)} by user {name}")
                 for example, pixels in zip(sample, population.rgb_pixels(sample), strict=True)
             ]
-            content.append(ImageStrip(f"User {name}, {amount}: {len(sample)} of {len(examples):,} shown", images))
+            content.append(ImageStrip(f"User {name}{amount}: {len(sample)} of {len(examples):,} shown", images))
     return content
 
 
 def _rank_chart(name: str, title: str, label: str, counts: Mapping[str, Ints], caption: str) -> Chart:
     series = make_series({key: (np.arange(len(c)) + 1, np.sort(c)[::-1]) for key, c in counts.items()})
-    x_axis = Axis("rank of the user", log=max(map(len, counts.values())) > LOG_USERS)
+    x_axis = Axis("rank of the user", log=max(map(len, counts.values())) > LOG_USERS, whole=True)
     return Chart(name, title, x_axis, _count_axis(label, np.concatenate(list(counts.values()))), series, caption)
 
 
 def _count_axis(label: str, counts: Ints) -> Axis:
     is_log = bool(counts.max() > LOG_RATIO * max(1, counts.min()))
-    return Axis(label, log=is_log, low=MIN_LOG_COUNT if is_log else 0)
+    return Axis(label, log=is_log, whole=True, low=MIN_LOG_COUNT if is_log else 0)
 
 
 def _label_names(population: Population, example: int) -> str:

@@ -63,7 +63,7 @@ def test_a_prepared_dataset_is_found_by_its_name(tmp_path: Path, command: Any) -
     assert command("data", "synthesize", "cifar10", "--raw", "raw", *SMALL).code == 0
     assert command("data", "prepare", "cifar10", "--raw", "raw", "--users", "6").code == 0
     assert command("data", "inspect", "cifar10").code == 0
-    assert (tmp_path / "cifar10_inspected" / "index.html").exists()
+    assert (tmp_path / "data" / "cifar10_inspected" / "index.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -54,6 +55,27 @@ def test_a_png_file_is_png() -> None:
 def test_the_title_names_the_share_of_the_largest_users() -> None:
     sizes = np.repeat([977, 23], [23, 977])  # 23 of 1,000 users have as many images as all others
     assert charts.quantity_chart([make_stats(sizes)]).title == "The largest 2.3 % of users have 50 % of the images"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "classes", "titles"),
+    [
+        ([6, 2], [2, 1], ["The largest user has 75 % of the images", "Users have from 2 to 6 images"]),
+        ([4, 4], [2, 2], ["The largest user has 50 % of the images", "Every user has 4 images"]),
+    ],
+)
+def test_titles_fit_few_users(sizes: list[int], classes: list[int], titles: list[str]) -> None:
+    stats = replace(make_stats(sizes, labels=[5, 3], holders=[2, 1]), classes_U=np.array(classes))
+    assert [charts.quantity_chart([stats]).title, charts.images_chart([stats]).title] == titles
+
+
+def test_the_title_of_equal_users_names_their_number_of_classes() -> None:
+    stats = make_stats([4, 4], labels=[5, 3])
+    assert (
+        charts.classes_chart([replace(stats, classes_U=np.array([2, 2]))]).title == "Every user has 2 of the 2 classes"
+    )
+    most = charts.classes_chart([replace(stats, classes_U=np.array([1, 2, 2]))]).title
+    assert most == "Half of the users or more have all 2 classes"
 
 
 def test_ranks_start_at_one_in_descending_order() -> None:

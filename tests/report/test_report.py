@@ -17,6 +17,8 @@ from manyeyes.papers import EXHIBITS
 from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, group_runs
+from manyeyes.report.examples import captioned_image
+from manyeyes.report.export import default_folder
 from manyeyes.report.overview import summary
 from manyeyes.report.report import write
 from manyeyes.report.scale import ticks
@@ -79,6 +81,7 @@ def test_scores_of_a_model_from_an_earlier_round_name_the_round(make_run: MakeRu
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         lines[-1] = json.dumps(json.loads(lines[-1]) | {"best_round": best})
         (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert "best 20.0 % (round 1)" in " ".join(page_text(last).split())
     assert "50.0 % of the model of round 1, best 50.0 % (round 1)" in " ".join(page_text(earlier).split())
     both = page_text(earlier, last)
     assert "50.0 % (of the model of round 1)" in both
@@ -445,6 +448,7 @@ def test_ticks_are_round() -> None:
     assert ticks(1, 2000, 5, log=True) == [1, 10, 100, 1000]
     assert ticks(100, 20_000, 7, log=True) == [100, 200, 500, 1000, 2000, 5000, 10_000, 20_000]
     assert ticks(100, 20_000, 2, log=True) == [100, 10_000]
+    assert ticks(0, 2, 7, whole=True) == [0, 1, 2]
 
 
 def test_a_still_chart_has_upright_long_names_whiskers_and_hollow_points() -> None:
@@ -459,3 +463,27 @@ def test_a_still_chart_has_upright_long_names_whiskers_and_hollow_points() -> No
     assert svg.count("<circle") == 7, "six rings, and one before the name"
     whiskers = re.search(r'<path d="([^"]*)" stroke="#1b1f24"', svg)
     assert whiskers and whiskers[1].count("M") == 6
+
+
+def test_the_best_score_of_a_run_that_got_worse_is_that_before_training(make_run: MakeRun, page_text: Any) -> None:
+    folder = make_run("worse", {"seed": 0}, [0.4, 0.2])  # of rounds 0 and 1
+    assert "best 40.0 % (before training)" in " ".join(page_text(folder).split())
+
+
+def test_a_page_belongs_to_the_run_or_to_the_folder_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert default_folder([Path("runs/a")]) == Path("runs/a")
+    assert default_folder([Path("runs/sweep/0"), Path("runs/sweep/1")]) == Path("runs/sweep")
+    assert default_folder([Path("runs/sweep/0"), tmp_path / "runs" / "b"]) == Path("runs")
+    assert default_folder([Path("/x/a"), Path("/y/b")]) == Path()
+
+
+@pytest.mark.parametrize(
+    ("predicted", "caption"),
+    [("cat", ["✓ labeled cat", "75.0 %"]), ("dog", ["✗ labeled cat", "predicted dog", "75.0 %"])],
+)
+def test_captions_say_what_is_the_label_and_what_the_prediction(predicted: str, caption: list[str]) -> None:
+    entry = {"class": "cat", "predicted": predicted, "is_correct": predicted == "cat", "probability": 0.75}
+    image = captioned_image(entry | {"data": "", "format": "png", "width": 8})
+    assert image.caption == caption
+    assert image.alt == f"labeled cat, predicted {predicted} (75.0 %)"
