@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from manyeyes.algorithms import fedavg
@@ -50,6 +51,17 @@ class RandomInputs(nn.Module):
         return self.fc(nn.functional.dropout(images, training=self.training).flatten(1))
 
 
+class AsksForTheMemoryFormat(nn.Module):
+    """Converts its images to a memory format, which PyTorch's vmap has no rule for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(588, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(images.contiguous(memory_format=torch.channels_last).flatten(1))
+
+
 LINEAR = build_model("linear", 5, size=14)
 
 
@@ -63,6 +75,12 @@ LINEAR = build_model("linear", 5, size=14)
             "engine=vmap does not support a model that mixes the examples of a batch",
         ),
         ("cuda_graphs", RandomInputs(), {}, "engine=cuda_graphs does not support a model that draws random numbers"),
+        (
+            "vmap",
+            AsksForTheMemoryFormat(),
+            {},
+            r"engine=vmap does not support a model that torch.func.vmap cannot vectorize \(NYI: querying is_contiguous",
+        ),
         ("quantum", LINEAR, {}, "Unknown engine 'quantum': choose auto, reference, "),
         ("refrence", LINEAR, {}, "Unknown engine 'refrence'.*reference"),
         ("cuda_graphs", LINEAR, {"precision": "tf32"}, "engine.precision=tf32 needs a GPU"),

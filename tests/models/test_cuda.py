@@ -135,6 +135,15 @@ def test_a_module_that_views_contiguous_outputs_still_works(channels: int, vmapp
     torch.testing.assert_close(actual, plain(images.flatten(0, 1)).unflatten(0, (2, 3)), rtol=1e-5, atol=1e-5)
 
 
+def test_norms_of_one_pixel_are_vectorized() -> None:
+    """GroupNorm asks for the memory format that the strides of its images suggest; `vmap` answers for contiguous ones."""
+    plain = nn.Sequential(nn.Conv2d(8, 16, 1), nn.GroupNorm(2, 16))
+    fast = optimize_for_cuda(plain, vmapped=True)
+    images = torch.randn(2, 3, 8, 1, 1)
+    actual = vmap(lambda x: functional_call(fast, {}, (x,)))(images)
+    torch.testing.assert_close(actual, plain(images.flatten(0, 1)).unflatten(0, (2, 3)), rtol=1e-5, atol=1e-5)
+
+
 def test_only_supported_layers_are_replaced_in_a_copy() -> None:
     plain = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding_mode="reflect", padding=1),

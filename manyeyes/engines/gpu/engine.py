@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from manyeyes.components.client_optimizers import SGD, Adam
 from manyeyes.core.algorithm import Algorithm
@@ -23,6 +24,7 @@ from manyeyes.engines.gpu.trainer import StreamTrainer, capture_key
 from manyeyes.engines.reference import ReferenceEngine
 from manyeyes.models.fast.cuda import optimize_for_cuda
 from manyeyes.models.flat import FlatModel
+from manyeyes.models.inspection import preserved_generators
 
 MAX_VMAP_WIDTH = 64  # clients side by side
 VMAP_STREAMS = 2  # one works while the other starts a kernel or ends one
@@ -44,9 +46,7 @@ class GpuEngine(EngineBase):
         assert not (self.exact_batches and width > 1), "examples of clients side by side would share their statistics"
         self.reference = ReferenceEngine(replace(setup, options=replace(setup.options, precision="float32")))
         self.plain_model = FlatModel(copy.deepcopy(setup.model.module))
-        self.model = self.plain_model  # with layers that are fast on the device
-        if setup.device.type == "cuda":
-            self.model = FlatModel(optimize_for_cuda(setup.model.module, width > 1))
+        self.model = _model_on_device(setup, width > 1)
         self.trainers: list[StreamTrainer] = []  # the first is that of the run's rounds, which are prefetched
 
     @classmethod
@@ -93,7 +93,7 @@ class VmapEngine(GpuEngine):
         if algorithm.privacy is not None and type(algorithm.client_optimizer) not in (SGD, Adam):
             name = type(algorithm.client_optimizer).__name__
             return f"privacy with client_optimizer={name}, which may mix the clients that are stepped at once"
-        return None
+        return _incompatible_model(setup)
 
     @classmethod
     def is_recommended(cls, setup: EngineSetup) -> bool:
@@ -133,6 +133,36 @@ def _incompatible_loss(algorithm: Algorithm, setup: EngineSetup) -> str | None:
     try:
         vmap(algorithm.loss)(outputs, targets)
     except Exception as error:  # a loss of a user's own may raise anything
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        return f"loss={type(algorithm.loss).__name__}, which torch.func.vmap cannot vectorize ({reason})"
+        return f"loss={type(algorithm.loss).__name__}, which torch.func.vmap cannot vectorize ({_first_line(error)})"
     return None
+
+
+def _incompatible_model(setup: EngineSetup) -> str | None:
+    """Return why outputs or gradients of the model cannot be vectorized on the device; None where they can."""
+    model = _model_on_device(setup, vmapped=True)
+    pixels = torch.zeros(2, *setup.population.image_shape, dtype=torch.uint8, device=setup.device)
+    images = model.to_memory_format(setup.preprocess.evaluate(pixels))
+    theta_2P, statistics_2S = (
+        part.expand(2, -1).clone() for part in setup.model.read().tensor_split([model.num_trainable])
+    )
+    model.module.train()
+    try:
+        with preserved_generators(setup.device), sdpa_kernel(SDPBackend.MATH):
+            outputs = vmap(model)(theta_2P.requires_grad_(), statistics_2S, torch.stack([images, images]))
+            torch.autograd.grad(outputs.sum(), theta_2P)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # PyTorch has no rule for an operator, or a module of a user's own raises anything
+        return f"a model that torch.func.vmap cannot vectorize ({_first_line(error)})"
+    return None
+
+
+def _model_on_device(setup: EngineSetup, vmapped: bool) -> FlatModel:
+    """Return a copy of the model, with layers that are fast on the device."""
+    if setup.device.type == "cuda":
+        return FlatModel(optimize_for_cuda(setup.model.module, vmapped))
+    return FlatModel(copy.deepcopy(setup.model.module))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -116,8 +116,17 @@ def optimize_for_cuda(module: nn.Module, vmapped: bool) -> nn.Module:
         if fast := _faster_convolution(layer, vmapped, fuses_layers):
             layer.__class__ = fast
             if not is_channels_last:  # a `view` in the module may rely on the layout of a plain Conv2d
-                layer.register_forward_hook(lambda layer, inputs, outputs: outputs.contiguous())
+                layer.register_forward_hook(_to_contiguous)
     return module
+
+
+def _to_contiguous(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+    """Return contiguous outputs, also by their strides.
+
+    Outputs of one pixel are contiguous in every memory format. With the strides of channels-last images, BatchNorm would
+    ask for that format, which `vmap` does not answer.
+    """
+    return outputs.contiguous().flatten(1).view(outputs.shape)
 
 
 def _faster_convolution(layer: nn.Module, vmapped: bool, fuses_layers: bool) -> type[nn.Conv2d] | None:
