@@ -111,9 +111,10 @@ def released(path: Path, labels: ArrayLike, dataset: str, alpha: float) -> Ints:
         return _released_table(name, text, labels)
     key = f"{dataset}_alpha_{alpha:.2f}"
     with named_if_damaged(path, "download it again"), np.load(path) as arrays:
-        if key not in arrays:
-            raise ValueError(f"{path.name} has no {key}: set alpha to one of {', '.join(sorted(arrays))}")
-        owners = np.asarray(arrays[key])
+        keys = sorted(arrays)
+        owners = np.asarray(arrays[key]) if key in keys else None
+    if owners is None:
+        raise ValueError(f"{path.name} has no {key}: set alpha to one of {', '.join(keys)}")
     if owners.shape != labels.shape or owners.dtype.kind not in "iu":
         raise ValueError(
             f"{key} in {path.name} has {owners.dtype} of shape {owners.shape}, not one user for each of {len(labels)} images"

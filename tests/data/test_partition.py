@@ -229,7 +229,9 @@ def save_splits(path: Path) -> None:
 
 def test_splits_that_were_not_released_are_refused(tmp_path: Path) -> None:
     save_splits(tmp_path / "splits.npz")
-    with pytest.raises(ValueError, match=r"has no cifar10_alpha_0\.30: set alpha to one of cifar10_alpha_0\.10"):
+    with pytest.raises(
+        ValueError, match=r"^splits\.npz has no cifar10_alpha_0\.30: set alpha to one of cifar10_alpha_0\.10"
+    ):
         released(tmp_path / "splits.npz", [0] * 3, "cifar10", 0.3)
     with pytest.raises(ValueError, match="each of 4 images"):
         released(tmp_path / "splits.npz", [0] * 4, "cifar10", 0.1)

@@ -91,7 +91,9 @@ def test_users_in_two_splits_are_reported_unless_most_are(tmp_path: Path) -> Non
 def test_without_a_size_images_must_have_one_size(tmp_path: Path) -> None:
     data = {"none.jpg": b"", "a.jpg": jpeg(8), "b.jpg": jpeg(16)}
     manifest = manifest_of_files(tmp_path / "raw", data)
-    with pytest.raises(ValueError, match=r"2 sizes from 8 x 8 to 16 x 16 pixels; 1 of 2 have 8 x 8: .* --size 224"):
+    with pytest.raises(
+        ValueError, match=r"2 sizes from 8 x 8 to 16 x 16 pixels; 1 of the 2 that were read have 8 x 8: .* --size 224"
+    ):
         write_store(manifest, tmp_path / "s", None)
     assert os.listdir(tmp_path) == ["raw"]
     write_store(manifest, tmp_path / "s", 8)

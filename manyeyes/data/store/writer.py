@@ -127,7 +127,8 @@ def _common_shape(sorted_examples: SortedExamples) -> tuple[int, int]:
     if others:
         low, high = ("{} x {}".format(*bound(shapes, key=lambda shape: shape[0] * shape[1])) for bound in (min, max))
         common = "{} x {}".format(*most_frequent)
-        sizes = f"{len(shapes)} sizes from {low} to {high} pixels; {count:,} of {shapes.total():,} have {common}"
+        num_read = f"{shapes.total():,} that were read"
+        sizes = f"{len(shapes)} sizes from {low} to {high} pixels; {count:,} of the {num_read} have {common}"
         raise ValueError(f"The images of {sorted_examples.manifest.dataset} have {sizes}: {fix}")
     if max(most_frequent) > MAX_KEPT_SIDE:
         size = "{} x {}".format(*most_frequent)
