@@ -36,13 +36,12 @@ lint: $(VENV)/ready
 
 reference: $(VENV)/ready
 	$(BIN)/python -c 'from manyeyes.cli.live_help import write_help; write_help()'
-	{ sed '/^```$$/,$$d' docs/reference.md && echo '```' && $(BIN)/manyeyes run --help && echo '```'; } > docs/reference.new
-	mv docs/reference.new docs/reference.md
+	$(BIN)/python -m docs.settings_page
 	$(BIN)/python -m benchmarks.page_numbers
 
 docs: $(VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
-	@echo "The site is in site/. Show it with: python3 -m http.server -d site"
+	@echo "The site is in site/: open site/index.html"
 
 dist: $(VENV)/ready
 	$(BIN)/python -m build

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,13 +32,41 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert not dead
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the documentation, where a warning is an error, and return its folder."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert (outcome.returncode, outcome.stderr) == (0, "")
-    page = (tmp_path / "site" / "api.html").read_text()
+    return folder
+
+
+def page_text(page: Path) -> str:
+    """Return the text of a page, with single spaces."""
+    return " ".join(re.sub(r"<[^>]+>", " ", page.read_text()).split())
+
+
+@pytest.mark.slow
+def test_the_site_has_docstrings_and_asks_no_other_site_for_anything(site: Path) -> None:
+    page = (site / "api.html").read_text()
     assert "How images are augmented and normalized" in page  # the docstring of train
-    assert not re.search(r'(src|<link[^>]*href)="https?://(?!github.com/manyeyes)', page)  # no requests to other sites
+    assert not re.search(r'(src|<link[^>]*href)="https?://(?!github.com/manyeyes)', page)
+
+
+@pytest.mark.slow
+def test_components_have_a_signature_and_a_table_of_their_options(site: Path) -> None:
+    text = page_text(site / "api_components.html")
+    assert "PoissonSampler ( cohort_size : int = 10 )" in text
+    assert "Chosen by sampler=poisson . Parameters: Name Type Description Default cohort_size int" in text
+    assert "clients per round, on average 10" in text
+
+
+@pytest.mark.browser
+def test_pages_that_are_opened_as_files_can_be_searched(site: Path, browser_page: Any) -> None:
+    browser_page.goto((site / "papers" / "checks.html").as_uri())
+    browser_page.keyboard.press("f")
+    browser_page.keyboard.type("virtual_client_size")
+    browser_page.wait_for_selector(".md-search-result__link[href*='reference.html']")

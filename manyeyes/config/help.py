@@ -24,6 +24,8 @@ Train a model; every run is kept in a folder, with its settings, metrics, checkp
   manyeyes run server_optimizer=adam --help                        show the options of a choice
 """
 
+Row = tuple[str, str]  # a setting with its default, as typed, and its help
+
 
 def run_help(overrides: Sequence[str] = ()) -> str:
     """Return the help; with overrides that choose components, the help of these components."""
@@ -37,51 +39,74 @@ def _chosen_lines(override: str) -> Iterator[str]:
     if (group := GROUPS.get(name.lstrip("+"))) is None:
         return
     for choice in filter(None, re.split(r"[\[\],]+", value)):
-        is_component = choice not in group.choices() or choice in names(group.slot)  # unlike engine=auto
-        text = (lookup(group.slot, choice).factory.__doc__ or "").strip() if is_component else ""  # refuses other names
-        yield f"{group.name}={choice}{': ' if text else ''}{text.partition(chr(10))[0]}"
-        yield from _choice_lines(group, choice) or ["  (no options)"]
+        text = describe_choice(group, choice)  # refuses other names
+        yield f"{group.name}={choice}{': ' if text else ''}{text}"
+        yield from map(_format_row, choice_rows(group, choice)) if choice_rows(group, choice) else ["  (no options)"]
+
+
+def describe_choice(group: Group, choice: str) -> str:
+    """Return the first line of the docstring of a component, if the choice is one."""
+    is_component = choice not in group.choices() or choice in names(group.slot)  # unlike engine=auto
+    text = (lookup(group.slot, choice).factory.__doc__ or "").strip() if is_component else ""
+    return text.partition("\n")[0]
+
+
+def describe_default(group: Group) -> str:
+    """Return what a group chooses by default, and which libraries it can choose from."""
+    others = ", ".join(f"{prefix}:NAME" for prefix in libraries(group.slot))
+    return (group.default or group.default_help) + (f"; also {others}" if others else "")
 
 
 def _group_lines() -> Iterator[str]:
     yield "Groups, with their choices (and the default):"
     for group in GROUPS.values():
         choices = "|".join(group.choices())
-        others = ", ".join(f"{prefix}:NAME" for prefix in libraries(group.slot))
-        default = (group.default or group.default_help) + (f"; also {others}" if others else "")
-        yield f"  {group.name}={f'[{choices}]' if group.is_list else choices}   ({default})"
+        yield f"  {group.name}={f'[{choices}]' if group.is_list else choices}   ({describe_default(group)})"
 
 
 def _setting_lines() -> Iterator[str]:
-    """Yield every setting: of the run, of preprocessing and the engine, and of the choices of every group."""
-    yield from ("", "Settings of the run:", *_lines(run_options(), ""))
-    yield from ("", "Preprocessing of images:", *_lines(preprocess_options(), "preprocess."))
-    yield from ("", "Every engine:", *_choice_lines(GROUPS["engine"], "auto"))
+    for _, title, rows in setting_sections():
+        yield from ("", f"{title}:", *map(_format_row, rows))
+
+
+def setting_sections() -> Iterator[tuple[str, str, list[Row]]]:
+    """Yield every setting: of the run, of preprocessing and the engine, and of the choices of every group.
+
+    A section has the name of its group, or an empty one, a title, and a row for each setting.
+    """
+    yield "", "Settings of the run", list(_rows(run_options(), ""))
+    yield "", "Preprocessing of images", list(_rows(preprocess_options(), "preprocess."))
+    yield "engine", "Every engine", choice_rows(GROUPS["engine"], "auto")
     for group in GROUPS.values():
         if group.name != "engine":
-            yield from _group_option_lines(group)
+            yield from _group_sections(group)
 
 
-def _group_option_lines(group: Group) -> Iterator[str]:
+def _group_sections(group: Group) -> Iterator[tuple[str, str, list[Row]]]:
     """Yield the options of every choice; of algorithms and models, those that differ from the default one's."""
-    note, default_lines = "", list[str]()
+    note, default_rows = "", list[Row]()
     for choice in group.choices():
-        if lines := [line for line in _choice_lines(group, choice) if line not in default_lines]:
-            yield from ("", f"{group.name}={choice}{note}:", *lines)
+        if rows := [row for row in choice_rows(group, choice) if row not in default_rows]:
+            yield group.name, f"{group.name}={choice}{note}", rows
         if group.name in ("algorithm", "model") and choice == group.default:
-            note, default_lines = f" (other options as {choice})", lines
+            note, default_rows = f" (other options as {choice})", rows
 
 
-def _choice_lines(group: Group, choice: str) -> list[str]:
-    return list(_lines(group.options(choice), f"{group.prefix(choice)}."))
+def choice_rows(group: Group, choice: str) -> list[Row]:
+    return list(_rows(group.options(choice), f"{group.prefix(choice)}."))
 
 
-def _lines(options: Iterable[Option], prefix: str) -> Iterator[str]:
+def _rows(options: Iterable[Option], prefix: str) -> Iterator[Row]:
     for option in options:
         if nested := nested_options(option):
-            yield from _lines(nested, f"{prefix}{option.name}.")
+            yield from _rows(nested, f"{prefix}{option.name}.")
         elif is_plain(option):
-            yield f"  {prefix + option.name + '=' + _format_default(option.default):<46} {option.help}".rstrip()
+            yield f"{prefix}{option.name}={_format_default(option.default)}", option.help
+
+
+def _format_row(row: Row) -> str:
+    setting, help = row
+    return f"  {setting:<46} {help}".rstrip()
 
 
 def _format_default(default: Any) -> str:
