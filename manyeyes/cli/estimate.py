@@ -73,6 +73,7 @@ def make_estimate(args: Namespace) -> Estimate:
     if config.engine.threads:
         torch.set_num_threads(config.engine.threads)
     population, preprocess = training_population(config), build_preprocess(config)
+    channels = population.image_shape[2]
     algorithm = resolve_schedules(build_algorithm(config), config.rounds)
     if isinstance(algorithm.sampler, Centralized):
         raise ValueError("sampler=centralized has no clients to estimate the cost of: choose another sampler")
@@ -94,9 +95,9 @@ def make_estimate(args: Namespace) -> Estimate:
         throughput = cached_throughput(key, measure, args.measure)
     needs_full_gradient = algorithm.correction is not None and algorithm.correction.needs_full_gradient
     can_group = device.type == "cpu" and not needs_full_gradient
-    allreduce_cost = GroupCache(host_model, setup.image_size).allreduce_cost if can_group else math.inf
+    allreduce_cost = GroupCache(host_model, setup.image_size, channels).allreduce_cost if can_group else math.inf
     cluster = Cluster(throughput, args.bandwidth * 1e6, allreduce_cost)
-    size = model_size(host_model, num_personal, batch_size, setup.image_size)
+    size = model_size(host_model, num_personal, batch_size, setup.image_size, channels)
     return Estimate(config, population, algorithms, size, cluster)
 
 

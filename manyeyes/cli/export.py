@@ -11,7 +11,7 @@ from manyeyes.training.trained_model import load_model, write_model
 
 CARD_FILE = "README.md"
 HELP = {
-    "onnx": "for ONNX Runtime and others; uint8 images [B, height, width, 3] in, probabilities out",
+    "onnx": "for ONNX Runtime and others; uint8 images [B, height, width, channels] in, probabilities out",
     "torchscript": "for PyTorch in C++ and on phones, with the same input and output",
     "state-dict": "the weights alone, for torch.load",
 }

@@ -43,9 +43,11 @@ def blank_population(
     return Population.from_arrays(images, labels, owners, **({} if split is None else {"split": split}))
 
 
-def model_size(model: FlatModel, num_personal: int, batch_size: int, image_size: tuple[int, int]) -> ModelSize:
+def model_size(
+    model: FlatModel, num_personal: int, batch_size: int, image_size: tuple[int, int], channels: int = 3
+) -> ModelSize:
     """Return the sizes of a model that trains on batches of these images."""
-    images = torch.zeros(batch_size, 3, *image_size)
+    images = torch.zeros(batch_size, channels, *image_size)
     return ModelSize(
         model.num_shared, model.num_trainable, num_personal, activation_bytes(model, images), images.nbytes
     )

@@ -66,7 +66,8 @@ def _dataset(model: TrainedModel, run: RunRecord) -> str:
 def _use(model: TrainedModel) -> Iterator[str]:
     height, width = input_size(model)
     kind = "several labels per image" if model.info.is_multi_label else "one class per image"
-    yield f"{len(model.info.classes)} classes, {kind}; RGB images of {height} x {width} pixels.\n"
+    color = "grey" if model.info.channels == 1 else "RGB"
+    yield f"{len(model.info.classes)} classes, {kind}; {color} images of {height} x {width} pixels.\n"
     yield "```python\nimport manyeyes as me\n"
     yield 'model = me.load_model("model.safetensors")\nmodel.predict("photo.jpg")[0].top(5)\n```\n'
 

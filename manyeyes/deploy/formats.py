@@ -22,7 +22,7 @@ CHECK_BATCHES = (1, 3)  # images in each batch that a file is checked with
 
 
 class Classifier(nn.Module):
-    """RGB images, uint8 [B, height, width, 3], to the probability of each class [B, C]."""
+    """Images, uint8 [B, height, width, 3] in RGB or [B, height, width, 1], to the probability of each class [B, C]."""
 
     mean: Tensor
     std: Tensor
@@ -31,9 +31,9 @@ class Classifier(nn.Module):
         super().__init__()
         self.module = model.module
         self.is_multi_label = model.info.is_multi_label
-        preprocess = model.preprocess
-        self.register_buffer("mean", torch.tensor(preprocess.mean).view(1, 3, 1, 1))
-        self.register_buffer("std", torch.tensor(preprocess.std).view(1, 3, 1, 1))
+        preprocess, shape = model.preprocess, (1, model.info.channels, 1, 1)
+        self.register_buffer("mean", torch.tensor(preprocess.mean)[: model.info.channels].view(shape))
+        self.register_buffer("std", torch.tensor(preprocess.std)[: model.info.channels].view(shape))
 
     def forward(self, images: Tensor) -> Tensor:
         pixels = images.permute(0, 3, 1, 2).float() / 255
@@ -118,5 +118,5 @@ def _check(model: TrainedModel, exported: Callable[[Tensor], Tensor], format: st
 
 def _images(model: TrainedModel, count: int) -> Tensor:
     """Return images of random pixels."""
-    pixels = make_rng(0, "export").integers(0, 256, (count, *input_size(model), 3))
+    pixels = make_rng(0, "export").integers(0, 256, (count, *input_size(model), model.info.channels))
     return torch.from_numpy(pixels).to(torch.uint8)

@@ -63,7 +63,7 @@ class _Call:
 Calls = dict[str, _Call]  # by the name of the layer, in the order in which the calls began
 
 
-def split_at_features(model: FlatModel, height: int, width: int) -> FeatureSplit | str:
+def split_at_features(model: FlatModel, height: int, width: int, channels: int = 3) -> FeatureSplit | str:
     """Split a model before its first trainable layer; return why, where that cannot be done exactly.
 
     The layer is the last one before whose input nothing trains, is random, or differs between training and evaluation.
@@ -73,7 +73,7 @@ def split_at_features(model: FlatModel, height: int, width: int) -> FeatureSplit
         return "a model of which all layers train"
     weights = model.read()
     moved = torch.cat([1.1 * weights[: model.num_trainable] + 0.1, weights[model.num_trainable :]])
-    images = trial_images(height, width, weights.device)
+    images = trial_images(height, width, weights.device, channels)
     with preserved_generators(images.device):
         trained, evaluated, later = (
             _record_calls(model, values, images, training)

@@ -75,7 +75,7 @@ def choose_inputs(
 
 def _split(images: ModelInputs, preprocess: Preprocess, algorithm: Algorithm, dist: DistInfo) -> FeatureSplit | str:
     """Return the model in two parts, or what of the training prevents that."""
-    height, width, _ = images.populations[0].image_shape
+    height, width, channels = images.populations[0].image_shape
     if preprocess.is_random(height, width):
         return "random crops and flips of images"
     if dist.size > 1:
@@ -83,12 +83,13 @@ def _split(images: ModelInputs, preprocess: Preprocess, algorithm: Algorithm, di
     is_resized = preprocess.scale is not None
     if is_resized and algorithm.correction is not None and algorithm.correction.needs_full_gradient:
         return f"correction={type(algorithm.correction).__name__} with resized images"
-    return split_at_features(images.model, *preprocess.shape(height, width))
+    return split_at_features(images.model, *preprocess.shape(height, width), channels)
 
 
 def _saves_work(sources: Sequence["_FeatureSource"], algorithm: Algorithm, config: RunConfig) -> bool:
     """Return whether features are no larger than images, and are many fewer than a run sees, or exist."""
-    if sources[0].file.num_values > np.prod(sources[0].preprocess.shape(*sources[0].population.image_shape[:2])) * 3:
+    height, width, channels = sources[0].population.image_shape
+    if sources[0].file.num_values > np.prod(sources[0].preprocess.shape(height, width)) * channels:
         return False
     train, *evaluated = (source.population for source in sources)
     num_images = sum(len(source.rows) for source in sources)

@@ -224,7 +224,7 @@ def model_info(loop: TrainingLoop, description: Mapping[str, Any]) -> ModelInfo:
     if privacy is not None:
         epsilon = privacy.epsilon_spent(state.round, state.privacy_state)
         guarantee = {"guarantee": privacy.describe(), "epsilon": epsilon}
-    height, width, _ = train_split.image_shape
+    height, width, channels = train_split.image_shape
     return ModelInfo(
         model=description.get("model"),
         module=import_path(type(setup.module)),
@@ -236,4 +236,5 @@ def model_info(loop: TrainingLoop, description: Mapping[str, Any]) -> ModelInfo:
         metrics=loop.scores.results(),
         privacy=guarantee,
         caveats=setup.caveats,
+        channels=channels,
     )

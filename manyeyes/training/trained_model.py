@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import manyeyes.components  # noqa: F401  (registers the built-in personal layers)
+from manyeyes.core.from_dataset import as_pixels
 from manyeyes.core.registry import build
 from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS
 from manyeyes.data.decode import UnreadableImage, decode, fit
@@ -46,6 +47,7 @@ class ModelInfo:
     metrics: Mapping[str, float] = field(default_factory=dict)  # after the last round
     privacy: Mapping[str, Any] | None = None  # the guarantee, and the epsilon that was spent
     caveats: tuple[str, ...] = ()  # what has to be said of the metrics because of the data
+    channels: int = 3  # of the images: red, green and blue, or 1, grey
     version: int = INFO_VERSION
 
 
@@ -79,7 +81,8 @@ class TrainedModel:
         ----------
         images
             Paths, Pillow images or uint8 arrays `[height, width, 3]`; one of these, or an array `[N, height, width, 3]`.
-            An image of another size is resized as `manyeyes data prepare` resizes.
+            An image of another size is resized as `manyeyes data prepare` resizes. A grey array has one channel in
+            place of three; colors are averaged for a model of grey images, and grey is repeated for one of colors.
         """
         is_one = isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim == 3)
         several: Sequence[Any] = [images] if is_one else cast(Sequence[Any], images)
@@ -115,12 +118,13 @@ class TrainedModel:
             except UnreadableImage as error:
                 raise ValueError(f"{image} cannot be read as an image ({error}): give a photo.") from None
         else:
-            pixels = fit(np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image), size)
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise ValueError(f"an image is {pixels.dtype} {list(pixels.shape)}: give uint8 [height, width, 3].")
+            pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
+            if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
+                raise ValueError(f"an image is {pixels.dtype} {list(pixels.shape)}: give uint8 [height, width, 3].")
+            pixels = fit(as_pixels(pixels), size)
         if pixels.shape[:2] != (height, width):
             pixels = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.LANCZOS))
-        return pixels
+        return as_pixels(pixels, self.info.channels)
 
 
 def write_model(path: Path, module: nn.Module, info: ModelInfo) -> None:

@@ -41,6 +41,11 @@ def test_activations_by_hand() -> None:
     assert (size.num_parameters, size.num_trainable, size.batch_bytes) == (579, 579, 5 * 3 * 64 * 4)
 
 
+def test_batches_of_grey_images_take_a_third() -> None:
+    model = FlatModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)))
+    assert model_size(model, 0, 5, (8, 8), channels=1).batch_bytes == 5 * 64 * 4
+
+
 @pytest.mark.slow
 def test_predicted_seconds_are_within_a_factor_of_two_of_measured_rounds() -> None:
     """Both are CPU time of this process, since others may use the machine."""

@@ -52,6 +52,19 @@ def test_torchscript_gives_the_probabilities_of_the_module(run_folder: Path, tmp
     torch.testing.assert_close(probabilities, reference(run_folder), atol=1e-4, rtol=0)
 
 
+def test_a_model_of_grey_images_is_exported(tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1024, 4))
+    arrays = {"image": IMAGES[:4, ..., :1], "label": np.arange(4)}
+    population = me.Population.from_dataset(arrays, user=np.arange(4) % 2, channels=1)
+    me.train(population, module, me.fedavg(cohort_size=2), rounds=1, folder=tmp_path / "run", progress=False)
+    model = load_model(tmp_path / "run", model=module)
+    formats.export_torchscript(model, tmp_path / "model.pt")
+    probabilities = torch.jit.load(tmp_path / "model.pt")(torch.from_numpy(IMAGES[..., :1]))
+    pixels = (torch.from_numpy(IMAGES[..., 0]).flatten(1).float() / 255 - 0.5) / 0.25
+    torch.testing.assert_close(probabilities, model.module[1](pixels).softmax(1), atol=1e-4, rtol=0)  # type: ignore[index]
+    formats.export_onnx(model, tmp_path / "model.onnx")  # which checks it
+
+
 def test_an_exported_model_that_differs_is_refused(
     run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,13 @@ def test_live_norms_are_part_of_the_head_because_their_statistics_change() -> No
     assert isinstance(result, FeatureSplit) and result.layer == "norm"
 
 
+def test_a_model_of_grey_images_is_split() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3).requires_grad_(False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+    )
+    assert isinstance(split_at_features(FlatModel(model), SIZE, SIZE, channels=1), FeatureSplit)
+
+
 def test_frozen_norms_are_computed_once() -> None:
     model = build_model("mobilenet_v2", 5, size=SIZE, norm="frozen", trainable="last:1")
     assert isinstance(split_at_features(FlatModel(model), SIZE, SIZE), FeatureSplit)

@@ -54,6 +54,27 @@ def test_a_photo_is_resized_as_the_dataset_was(tmp_path: Path) -> None:
     assert model.predict(tmp_path / "photo.png") == model.predict(photo) == model.predict(resized)
 
 
+class GreyModel(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(1024, 8))
+
+
+def test_a_model_of_grey_images_sees_a_photo_in_grey(tmp_path: Path) -> None:
+    arrays = {"image": IMAGES[..., :1].repeat(2, 0), "label": np.arange(8)}
+    population = me.Population.from_dataset(arrays, user=np.arange(8) % 2, channels=1)
+    me.train(population, GreyModel(), me.fedavg(cohort_size=2), rounds=1, folder=tmp_path / "run", progress=False)
+    model = me.load_model(tmp_path / "run", model=GreyModel())
+    photo = Image.fromarray(IMAGES[0]).resize((50, 40))
+    photo.save(tmp_path / "photo.png")
+    grey = np.asarray(photo.resize((32, 32), Image.Resampling.LANCZOS).convert("L"))[..., None]
+    with_photo, with_grey = model.predict(tmp_path / "photo.png")[0], model.predict(grey)[0]
+    for name, probability in with_grey.probabilities.items():
+        assert with_photo.probabilities[name] == pytest.approx(probability, abs=2e-3)  # luminances are rounded
+    logits = model.module((torch.from_numpy(grey)[None].permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25)
+    expected = dict(zip(population.classes, logits.softmax(1)[0].tolist(), strict=True))
+    assert with_grey.probabilities == pytest.approx(expected, rel=1e-5)
+
+
 def test_several_labels_are_those_above_one_half(tmp_path: Path) -> None:
     labels = me.MultiLabels.from_lists([[0, 1]] * len(POPULATION), POPULATION.classes)
     population = replace(POPULATION, labels=labels)
