@@ -5,12 +5,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from manyeyes.algorithms import local_only
 from manyeyes.components.batching import EpochBatching
 from manyeyes.components.samplers import Centralized
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population
 from manyeyes.core.rng import make_rng
 from manyeyes.metrics.heterogeneity import rare_classes_note
+from manyeyes.models.flat import FlatModel
 from manyeyes.training.setup import TrainingSetup
 
 
@@ -22,6 +24,7 @@ def advice(setup: TrainingSetup) -> list[str]:
 def _sentences(setup: TrainingSetup) -> Iterator[str]:
     algorithm, population = setup.algorithm, setup.population
     yield batch_size_advice(algorithm, population)
+    yield sharing_advice(algorithm, setup.model)
     if algorithm.privacy is not None:
         yield noise_advice(algorithm, population, num_noised_values(setup), setup.config.rounds)
     if not setup.config.withholds_statistics(algorithm):
@@ -29,6 +32,17 @@ def _sentences(setup: TrainingSetup) -> Iterator[str]:
     if setup.evaluator is None:
         fix = "give the examples a column `split` with train and test, or pass test=... to train"
         yield f"The model is not evaluated, because the data have no split `{setup.config.eval_split}`: {fix}."
+
+
+def sharing_advice(algorithm: Algorithm, model: FlatModel) -> str:
+    """Return what to set if all layers that train are personal, which only `local_only` is meant to be; else nothing."""
+    personal = algorithm.personal_layers
+    if personal is None or personal == local_only().personal_layers:
+        return ""
+    if model.shapes.keys() - personal.parameter_names(model.structure):
+        return ""
+    fix = "set model.trainable to more layers than the personal ones (such as head:2), or algorithm=local_only"
+    return f"All layers that train are personal, so clients share nothing and each trains alone: {fix}."
 
 
 def batch_size_advice(algorithm: Algorithm, population: Population) -> str:

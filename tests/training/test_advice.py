@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from manyeyes.algorithms import centralized, fedavg, fedvc
+from manyeyes.algorithms import centralized, fedavg, fedper, fedvc, local_only
 from manyeyes.components import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population, SingleLabels
 from manyeyes.metrics.heterogeneity import rare_classes_note
+from manyeyes.models import build_model
+from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.mechanisms import CentralDP, LocalDP
-from manyeyes.training.advice import batch_size_advice, noise_advice
+from manyeyes.training.advice import batch_size_advice, noise_advice, sharing_advice
 from tests.training.small_runs import run
 
 
@@ -22,6 +24,20 @@ def users_of(num_images: int) -> Population:
     count = 4 * num_images
     labels = SingleLabels(np.zeros(count, np.int64), ("one", "two"))
     return Population.from_arrays(np.zeros((count, 8, 8, 3), np.uint8), labels, np.arange(count) // num_images)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "trainable", "is_given"),
+    [
+        (fedper(head_layers=1), "last:1", True),
+        (fedper(head_layers=1), "last:2", False),
+        (fedavg(), "last:1", False),
+        (local_only(), "all", False),
+    ],
+)
+def test_advice_if_all_layers_that_train_are_personal(algorithm: Algorithm, trainable: str, is_given: bool) -> None:
+    model = FlatModel(build_model("lenet", 2, size=32, width=4, trainable=trainable))
+    assert bool(sharing_advice(algorithm, model)) == is_given
 
 
 @pytest.mark.parametrize(
