@@ -42,6 +42,7 @@ NUM_VALIDATION = (
 )
 ALPHAS = {"cifar10": (0.5, 100.0, 0.0), "cifar100": (0.5, 1000.0, 0.0)}  # 1000 is the largest that was released
 SWEPT_ALPHA = 0.5
+HEAD_ROUNDS = {"cifar10": 300, "cifar100": 1000}
 MODELS, LENET = ("mobilenet_v2", "efficientnet_lite0"), "lenet"
 ALGORITHMS = {
     "FedAvg": ("algorithm=fedavg",),
@@ -216,7 +217,7 @@ SWEPT: dict[
 def cpu_grid() -> Iterator[Case]:
     """Yield the runs at 96 px on a CPU: all on features, and one small model from scratch."""
     for model in MODELS:
-        yield from head_grid(model, 96, 300)
+        yield from head_grid(model, 96)
     for algorithm in ("FedAvg", "FedPer"):
         yield Case("cifar10", 0.5, "mobilenet_v2", "head and last block", algorithm, 96, 20)
 
@@ -224,7 +225,7 @@ def cpu_grid() -> Iterator[Case]:
 def h200_grid() -> Iterator[Case]:
     """Yield the runs at 224 px on a GPU, where all layers train too."""
     for model in MODELS:
-        yield from head_grid(model, 224, 300)
+        yield from head_grid(model, 224)
     for dataset, alphas in ALPHAS.items():
         for alpha in alphas:
             yield Case(dataset, alpha, LENET, "all", "FedAvg", 32, 2000, "bf16")
@@ -249,8 +250,9 @@ def people_grid() -> Iterator[Case]:
     yield Case(PEOPLE_PER_USER, None, "mobilenet_v2", "head and last block", "FedPer", PEOPLE_SIZE, 40)
 
 
-def head_grid(model: str, size: int, rounds: int) -> Iterator[Case]:
+def head_grid(model: str, size: int) -> Iterator[Case]:
     for dataset, alphas in ALPHAS.items():
+        rounds = HEAD_ROUNDS[dataset]
         for alpha in alphas:
             for algorithm in ("FedAvg", "FedVC + FedIR", "FedPer"):
                 yield Case(dataset, alpha, model, "head", algorithm, size, rounds)
@@ -266,7 +268,8 @@ def sweep(cases: Sequence[Case]) -> list[Case]:
     for case in cases:
         if case.alpha is None:
             case = replace(case, algorithm="FedAvg")
-        short = replace(case, **SWEPT[case.alpha is None], rounds=max(10, case.rounds // 5), validation=True)
+        rounds = 60 if case.trains == "head" else max(10, case.rounds // 5)
+        short = replace(case, **SWEPT[case.alpha is None], rounds=rounds, validation=True)
         short = replace(short, rounds=4) if case.algorithm == "centralized" else short
         for lr in LEARNING_RATES[LENET if case.model == LENET else case.trains]:
             scaled = round(lr / 10, 6) if case.algorithm == "centralized" else lr  # which has a momentum of 0.9
@@ -295,7 +298,7 @@ def run(case: Case, args: argparse.Namespace, extra: list[str], record: Record, 
     settings = [*case.inputs(args.stores, args.splits), *case.training(), *extra]
     is_started = (folder / "checkpoint.safetensors").exists()
     start = time.perf_counter()
-    message = train([f"resume={folder}"] if is_started else [*settings, f"folder={folder}"])
+    message = train([f"resume={folder}", f"rounds={case.rounds}"] if is_started else [*settings, f"folder={folder}"])
     seconds = time.perf_counter() - start
     if message:  # the other runs continue
         print(f"{case.name}: {message}", file=sys.stderr, flush=True)
@@ -305,6 +308,7 @@ def run(case: Case, args: argparse.Namespace, extra: list[str], record: Record, 
     row = asdict(case) | {name: final[name] for name in SCORES if name in final}
     row["curve"] = {event["round"]: event["accuracy"] for event in events if "accuracy" in event}
     row["seconds_per_round"] = statistics.median(event["seconds"] for event in events[1:])
+    row["bytes_up_per_client"] = events[-1]["bytes_up"] / events[-1]["num_clients"]
     command = shlex.join(["manyeyes", "run", *case.inputs(*PLACES), *case.training(), *extra])
     row |= {"seconds": round(seconds, 1), "processes": args.processes, "command": command}
     record.add(section, case.name, row)
