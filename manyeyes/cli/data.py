@@ -5,7 +5,7 @@ import shlex
 import sys
 import tomllib
 from argparse import Action, BooleanOptionalAction, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +15,8 @@ import numpy as np
 from manyeyes.cli.parser import Parser
 from manyeyes.config.compose import quote_override
 from manyeyes.core.population import Population
-from manyeyes.data.manifest import is_marked_synthetic
+from manyeyes.data.manifest import Manifest, is_marked_synthetic
+from manyeyes.data.partition import give_new_users
 from manyeyes.data.registry import DATASETS, Dataset, dataset
 from manyeyes.data.store.reader import open_population
 from manyeyes.data.store.verify import add_checksums, find_damage
@@ -111,7 +112,12 @@ class JoinWords(Action):
 
 def options(source: Dataset) -> dict[str, tuple[Any, Any]]:
     """Return the options of a dataset that can be set on the command line: name to (type, default)."""
-    parameters = inspect.signature(source.read_manifest, eval_str=True).parameters
+    own = _options_of(source.read_manifest)
+    return own if "partition" in own else own | _options_of(give_new_users)
+
+
+def _options_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+    parameters = inspect.signature(function, eval_str=True).parameters
     return {
         name: ((get_args(parameter.annotation) or (parameter.annotation,))[0], parameter.default)  # X of X | None
         for name, parameter in parameters.items()
@@ -130,7 +136,7 @@ def _prepare(args: Namespace) -> int:
             source.download(args.raw)
     if not args.raw.exists() and not source.on_hub:
         raise ValueError(f"{args.raw} does not exist: give the folder of the raw files, or their one file")
-    manifest = source.read_manifest(args.raw, **{name: getattr(args, name) for name in options(source)})
+    manifest = read_manifest(source, args)
     out = args.out or Path("data", args.name)
     with counter(f"preparing {args.name}", "images") as bar:
         options_of_store = {"encoding": args.encoding, "processes": args.processes, "announce": print}
@@ -144,6 +150,16 @@ def _prepare(args: Namespace) -> int:
         print(f"  {problem}: {count:,} (see prepare.log)")
     print(f"Train with: {shlex.join(['manyeyes', 'run', 'data=store', quote_override(f'data.path={out}')])}")
     return 0
+
+
+def read_manifest(source: Dataset, args: Namespace) -> Manifest:
+    """Return what a dataset contains, with new users where a partition is given."""
+    own, new_users = (
+        {name: getattr(args, name) for name in _options_of(function)}
+        for function in (source.read_manifest, give_new_users)
+    )
+    manifest = source.read_manifest(args.raw, **own)
+    return manifest if "partition" in own else give_new_users(manifest, **new_users)
 
 
 def _store_notes(population: Population) -> Iterator[str]:

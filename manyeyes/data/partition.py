@@ -227,6 +227,22 @@ def give_users(
     return partitioned.take(np.flatnonzero((all_users != "") | (split != "train")))
 
 
+def give_new_users(
+    manifest: Manifest,
+    *,
+    partition: str = "",
+    users: int = 100,
+    alpha: float = 0.1,
+    classes_per_client: int = 4,
+    seed: int = 0,
+) -> Manifest:
+    """Give all examples of a manifest to new users, and split those of each; without a partition, nothing changes."""
+    if not partition:
+        return manifest
+    pooled = replace(manifest, split=np.full(len(manifest), "train"))
+    return give_users(pooled, partition, users, alpha, classes_per_client, seed)
+
+
 def make_owners(
     labels: ArrayLike, partition: str, users: int, alpha: float, classes_per_client: int, seed: int
 ) -> Ints:

@@ -16,9 +16,11 @@ from PIL import Image
 from manyeyes.cli.data import DATASET_OPTIONS, options
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
 from manyeyes.data.manifest import Manifest, Pixels
+from manyeyes.data.partition import give_new_users
 from manyeyes.data.registry import DATASETS
 from manyeyes.data.store.reader import open_population
 from manyeyes.data.store.writer import write_store
+from manyeyes.data.synthetic.dataset import SyntheticImages
 
 SMALL = ("--users", "12", "--images-per-user", "10", "--size", "32", "--coarse", "5", "--fine", "20")
 SYNTHESIZE = {
@@ -106,6 +108,34 @@ def test_a_table_is_prepared_at_the_size_of_its_images_with_all_columns(command:
     population = open_population(Path("data/folder"))
     assert population.image_shape == (28, 28, 3)
     assert np.asarray(population.columns["weight"]).tolist() == [0, 2, 1, 3]
+
+
+def test_any_dataset_is_given_to_new_users(command: Any) -> None:
+    paint(*[28] * 12)
+    prepared = command("data", "prepare", "folder", "--raw", "raw/mine.csv", "--processes", "1",
+        "--partition", "classes", "--users", "2", "--classes-per-client", "1")  # fmt: skip
+    assert (prepared.code, prepared.err) == (0, "")
+    population = open_population(Path("data/folder"))
+    assert population.user_names is not None and population.user_names.tolist() == ["0", "1"]
+    assert [len(set(population.labels.take(population.examples(user)).ids)) for user in (0, 1)] == [1, 1]
+    assert set(np.asarray(population.columns["split"])) == {"train", "test"}
+
+
+def test_the_partitioners_of_flower_divide_users_of_leaf_as_the_library_does(tmp_path: Path) -> None:
+    library = pytest.importorskip("flwr_datasets.partitioner")
+    datasets = pytest.importorskip("datasets")
+    femnist = DATASETS["femnist"]
+    femnist.write_synthetic(SyntheticImages(6, 32, images_per_user=10), tmp_path)
+    partition, labels = (
+        "flwr:DirichletPartitioner alpha=0.5 min_partition_size=1",
+        femnist.read_manifest(tmp_path).labels,
+    )
+    manifest = give_new_users(femnist.read_manifest(tmp_path), partition=partition, users=3, seed=5)
+    own = library.DirichletPartitioner(3, "label", 0.5, min_partition_size=1, seed=5)
+    own.dataset = datasets.Dataset.from_dict({"label": labels["label"].ids, "row": np.arange(60)})
+    for user in range(3):
+        images = manifest.image[manifest.users == str(user)]
+        assert images.tolist() == sorted(own.load_partition(user)["row"][:])
 
 
 def test_images_of_several_sizes_need_a_size_and_nothing_is_written(tmp_path: Path, command: Any) -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyeyes.core.population import Labels, MultiLabels, SingleLabels
-from manyeyes.data import partition
 from manyeyes.data.decode import KNOWN_EXTENSIONS
 from manyeyes.data.manifest import (
     SYNTHETIC_MARKER,
@@ -24,6 +23,7 @@ from manyeyes.data.manifest import (
     keeps_synthetic_mark,
     write_synthetic_marker,
 )
+from manyeyes.data.partition import by_users, give_users, within_users
 from manyeyes.data.synthetic.dataset import SyntheticImages, make_synthetic
 from manyeyes.data.tables import check_columns, csv_rows
 from manyeyes.io.parsing import named_if_damaged
@@ -32,7 +32,7 @@ REQUIRED_COLUMNS, OPTIONAL_COLUMNS = ("path", "user", "label"), ("split", "lat",
 TABLES = ("images.csv", "images.parquet")
 MAX_EXACT_DIGITS = 15  # of a whole number that is also a float
 OTHER_NAMES = ("row", "image_id", "latitude", "longitude")  # that columns of a store have already
-SPLITS: dict[str, Callable[..., NDArray[np.str_]]] = {"users": partition.by_users, "per_user": partition.within_users}
+SPLITS: dict[str, Callable[..., NDArray[np.str_]]] = {"users": by_users, "per_user": within_users}
 
 
 @dataclass(frozen=True)
@@ -51,31 +51,44 @@ class Row:
 
 
 @keeps_synthetic_mark
-def read_manifest(raw: Path, *, split: str = "users", seed: int = 0) -> Manifest:
+def read_manifest(
+    raw: Path,
+    *,
+    split: str = "users",
+    partition: str = "",
+    users: int = 100,
+    alpha: float = 0.1,
+    classes_per_client: int = 4,
+    seed: int = 0,
+) -> Manifest:
     """Return the images of a folder or a table, or of a folder with its images.csv or images.parquet.
 
-    Without a split column, split=users splits the users 80/10/10 and split=per_user the images of each user 83/17.
+    Without a split column, split=users splits the users 80/10/10 and split=per_user the images of each user 83/17. With a
+    `partition`, the training images get new users, and are split 83/17 if there is no split column.
     """
     raw = next((table for table in map(Path(raw).joinpath, TABLES) if table.is_file()), Path(raw))
     check_choice("split", split, SPLITS)
     rows, skipped = _read_folder(raw) if raw.is_dir() else (_read_table(raw), [])
     if not rows:
         raise ValueError(f"{raw} has no images: put them in <user>/<class>/ folders, or give a table with their rows")
-    users = np.array([row.user for row in rows])
+    owners = np.array([row.user for row in rows])
     splits, notes = np.array([row.split for row in rows]), dict[str, Any](split="given")
-    if not rows[0].split:
-        splits, notes = SPLITS[split](users, seed), {"split": split, "seed": seed}
-    return Manifest(
+    if not rows[0].split and partition:
+        splits, notes = np.full(len(rows), "train"), {"split": "per_user"}
+    elif not rows[0].split:
+        splits, notes = SPLITS[split](owners, seed), {"split": split, "seed": seed}
+    manifest = Manifest(
         dataset=raw.stem,
         source=Files(raw if raw.is_dir() else raw.parent, [row.path for row in rows]),
         image=np.arange(len(rows)),
-        users=users,
+        users=owners,
         split=splits,
         labels={"label": _labels(rows)},
         columns=_columns(rows),
         notes={"source": str(raw), **notes},
         skipped=tuple(skipped),
     )
+    return give_users(manifest, partition, users, alpha, classes_per_client, seed) if partition else manifest
 
 
 def _columns(rows: list[Row]) -> dict[str, NDArray[Any]]:
