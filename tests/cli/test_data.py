@@ -117,7 +117,8 @@ def test_any_dataset_is_given_to_new_users(command: Any) -> None:
     assert (prepared.code, prepared.err) == (0, "")
     population = open_population(Path("data/folder"))
     assert population.user_names is not None and population.user_names.tolist() == ["0", "1"]
-    assert [len(set(population.labels.take(population.examples(user)).ids)) for user in (0, 1)] == [1, 1]
+    assert isinstance(population.labels, SingleLabels)
+    assert [len(set(population.labels.ids[population.examples(user)])) for user in (0, 1)] == [1, 1]
     assert set(np.asarray(population.columns["split"])) == {"train", "test"}
 
 
@@ -126,13 +127,11 @@ def test_the_partitioners_of_flower_divide_users_of_leaf_as_the_library_does(tmp
     datasets = pytest.importorskip("datasets")
     femnist = DATASETS["femnist"]
     femnist.write_synthetic(SyntheticImages(6, 32, images_per_user=10), tmp_path)
-    partition, labels = (
-        "flwr:DirichletPartitioner alpha=0.5 min_partition_size=1",
-        femnist.read_manifest(tmp_path).labels,
-    )
-    manifest = give_new_users(femnist.read_manifest(tmp_path), partition=partition, users=3, seed=5)
+    partition, read = "flwr:DirichletPartitioner alpha=0.5 min_partition_size=1", femnist.read_manifest(tmp_path)
+    manifest, labels = give_new_users(read, partition=partition, users=3, seed=5), read.labels["label"]
+    assert isinstance(labels, SingleLabels)
     own = library.DirichletPartitioner(3, "label", 0.5, min_partition_size=1, seed=5)
-    own.dataset = datasets.Dataset.from_dict({"label": labels["label"].ids, "row": np.arange(60)})
+    own.dataset = datasets.Dataset.from_dict({"label": labels.ids, "row": np.arange(60)})
     for user in range(3):
         images = manifest.image[manifest.users == str(user)]
         assert images.tolist() == sorted(own.load_partition(user)["row"][:])
