@@ -59,7 +59,7 @@ TRAINED = {
 LEARNING_RATES = {  # that are tried, by what trains, or by the model
     "head": (0.003, 0.01, 0.03, 0.1),
     "head and last block": (0.003, 0.01, 0.03),
-    "LoRA": (0.03, 0.1),
+    "LoRA": (0.1, 0.3),
     "all": (0.01, 0.03),
     LENET: (0.01, 0.03, 0.1),
 }
