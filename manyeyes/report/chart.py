@@ -19,8 +19,8 @@ from manyeyes.report.text import format_value, printable
 Numbers = Sequence[float | None]  # None where a curve has a gap
 Kind = Literal["line", "steps", "points", "bars"]
 MAX_TABLE_ROWS = 40
-MAX_POINTS = 4000  # of all lines of a chart that is drawn; its CSV file has all points
-MIN_LINE_POINTS = 200
+MAX_POINTS = 3000  # of all lines of a chart that is drawn; its CSV file has all points
+MIN_LINE_POINTS = 150
 EPS = 1e-9  # stands for values that a logarithmic axis cannot show
 
 

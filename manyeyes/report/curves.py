@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -41,7 +41,7 @@ TRAINING_METRICS = {  # what events have in addition to the results of evaluatio
 }
 MAIN_METRICS = ("macro_accuracy", "micro_ap", "macro_f1", "loss", "train_loss", "update_norm", "epsilon")
 NOISY_METRICS = ("train_loss", "update_norm", "images_per_second")  # whose extremes are drawn
-MAX_PAGE_POINTS = 2000  # rounds of all runs together, so that a page of ten long runs has less than 400 kB
+MAX_PAGE_POINTS = 1100  # rounds of all runs together, so that a page of ten long runs has less than 400 kB
 MIN_RUN_POINTS = 100
 PAGE_DIGITS = 5  # of a value
 SCORE = "(score)"  # stands for the metric that is shown first, where it is not the same for all runs
@@ -241,9 +241,15 @@ def _explorer_curves(group: Group, names: list[str], max_points: int) -> dict[st
             is_drawn = np.isin(curve[0], rounds)
             drawn, *columns = (column[is_drawn] for column in curve)
             number = numbers.setdefault(tuple(np.searchsorted(rounds, drawn).tolist()), len(numbers))
-            curves[name] = [number, *(short_numbers(column, PAGE_DIGITS) for column in columns)]
+            curves[name] = [number, *(_short_column(column) for column in columns)]
     texts = {"name": group.label, "score_name": series_name(group, SCORE), "color": group.color}
     return {**texts, "axes": axes, "positions": list(map(list, numbers)), "metrics": curves}
+
+
+def _short_column(values: Ints | Floats) -> Sequence[float | None]:
+    """Return values for the page; one value if all are the same, such as the bytes of an update."""
+    short = short_numbers(values, PAGE_DIGITS)
+    return short[:1] if len(set(short)) == 1 else short
 
 
 def _drawn_rounds(run: RunRecord, max_points: int) -> Ints:

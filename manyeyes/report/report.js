@@ -37,8 +37,9 @@
 
   /* The values of a metric of a run or a group, over an axis. */
   function curve(run, metric, axis) {
-    const [number, y, low, high] = run.metrics[metric] || [0, []], positions = y.length ? run.positions[number] : [];
-    return {x: positions.map((i) => run.axes[axis][i]), y, low: low || [], high: high || []};
+    const [number, ...columns] = run.metrics[metric] || [0], positions = columns.length ? run.positions[number] : [];
+    const [y = [], low = [], high = []] = columns.map((values) => (values.length === 1 ? positions.map(() => values[0]) : values));
+    return {x: positions.map((i) => run.axes[axis][i]), y, low, high};
   }
 
   function explore(element, spec) {

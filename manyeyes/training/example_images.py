@@ -15,7 +15,7 @@ from manyeyes.core.rng import make_rng
 MAX_SAMPLED = 256  # images that the model is asked about
 MAX_CLASSES, PER_CLASS = 8, 2  # typical images of a class, and as many misclassified ones
 MAX_USERS, PER_USER = 3, 4
-THUMBNAIL_PIXELS, QUALITY = 96, 85  # longer side; of the JPEG
+THUMBNAIL_PIXELS, QUALITY = 72, 75  # longer side; of the JPEG: all of a run have about 100 kB on a page
 
 Scores = NDArray[np.float64]
 
@@ -91,5 +91,5 @@ def _probabilities(outputs_NC: Scores, is_multi: bool) -> Scores:
 def _thumbnail(pixels_HWC: NDArray[np.uint8]) -> dict[str, Any]:
     picture, buffer = Image.fromarray(pixels_HWC), io.BytesIO()
     picture.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
-    picture.save(buffer, "jpeg", quality=QUALITY, subsampling=0)
+    picture.save(buffer, "jpeg", quality=QUALITY)
     return {"format": "jpeg", "width": picture.width, "data": base64.b64encode(buffer.getvalue()).decode()}
