@@ -221,6 +221,87 @@ def figure4() -> str:
     return table(header, *lines, left=(*range(9),))
 
 
+FORMER_NAMES = {"centralised": "centralized", "half the rate": "half the learning rate"}  # in records
+MODELS = {"resnet34": "ResNet34", "mobilenet_v1": "MobileNet-v1"}
+METHODS = ("FedPer", "FedAvg", "FedAvg, fine-tuned")
+
+
+def study(population: str) -> str:
+    """Return the accuracy of each algorithm on one of the populations of benchmarks/algorithms.py."""
+    runs, lines = record("algorithms")[population], []
+    centralized = statistics.mean(runs["centralised"]["accuracy"])
+    for name, run in runs.items():
+        for former, text in FORMER_NAMES.items():
+            name = name.replace(former, text)
+        mean, deviation = statistics.mean(run["accuracy"]), statistics.stdev(run["accuracy"])
+        cells = [f"{100 * mean:.1f} ± {100 * deviation:.1f}", f"{mean / centralized:.2f}"]
+        cells += [f"{100 * statistics.mean(run['unrest']):.1f}", f"{statistics.mean(run['batches']):,.0f}"]
+        lines.append(" | ".join([name, *cells]))
+    return table(" | accuracy % | relative | fluctuation % | batches of the largest client", *lines)
+
+
+def balance() -> str:
+    lines = []
+    for row in record("balance")["rows"]:
+        alone, groups = row["alone"], row["teams"]
+        cells = [f"{100 * alone['longest']:.0f}% of rounds", f"{100 * alone['idle']:.1f}%"]
+        cells += [f"{100 * groups[name]:.1f}%" for name in ("idle", "useful")]
+        lines.append(" | ".join([f"{row['cohort']:,}", str(row["ranks"]), *cells]))
+    columns = "largest client exceeds a fair part | idle without groups | idle with groups | useful with groups"
+    return table(f"cohort | ranks | {columns}", *lines, left=())
+
+
+def ranks() -> str:
+    names = {"even": "20 clients of 50 images, LeNet, 32 px", "flair": "50 clients with FLAIR's user sizes"}
+    work = record("ranks")["work"]
+    return table(
+        " | 1 rank | 2 ranks | speedup",
+        *(
+            f"{text} | {work[name]['one']:.2f} s | {work[name]['two']:.2f} s | {work[name]['speedup']:.2f}"
+            for name, text in names.items()
+        ),
+    )
+
+
+def personal_rows(rounds: int, classes: int) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the curves of each model and method, in percent by round."""
+    return {
+        (row["model"], row["method"]): {round: 100 * value for round, value in row["user_mean"].items()}
+        for row in record("h200_personal")["rows"]
+        if (row["rounds"], row["classes"]) == (rounds, classes)
+    }
+
+
+def personal() -> str:
+    lines = []
+    for model, text in MODELS.items():
+        for classes in (4, 8, 10):
+            curves = personal_rows(12, classes)
+            cells = [f"{curves[model, method]['12']:.1f}" for method in METHODS]
+            lines.append(" | ".join([text, str(classes), *cells]))
+    return table(f"model | classes per client | {' | '.join(METHODS)}", *lines)
+
+
+def personal_flickr() -> str:
+    curves = personal_rows(20, 0)
+    cells = {model: [f"{curves[model, method]['20']:.1f}" for method in METHODS] for model in MODELS}
+    lines = (" | ".join([text, *cells[model]]) for model, text in MODELS.items())
+    return table(f"model | {' | '.join(METHODS)}", *lines)
+
+
+def personal_curve() -> str:
+    curve = personal_rows(50, 4)["mobilenet_v1", "FedPer"]
+    rounds = [str(round) for round in range(5, 51, 5)]
+    line = " | ".join(["MobileNet-v1", *(f"{curve[round]:.1f}" for round in rounds)])
+    return table(f"rounds | {' | '.join(rounds)}", line)
+
+
+def batch_statistics(run: str) -> str:
+    """Return how many points a run gains with the statistics of test batches."""
+    means = next(row["user_mean"] for row in record("h200_statistics")["rows"] if row["run"] == run)
+    return f"{100 * (means['of batches'] - means['learned']):.1f}"
+
+
 def planning(name: str) -> str:
     return f"{sum(record('planning')['microseconds'][name].values()):.0f}"
 
@@ -240,6 +321,12 @@ def numbers() -> dict[str, str]:
         "kernels": kernels(),
         "private_rounds": private_rounds(),
         "figure4": figure4(),
+        **{f"study.{population}": study(population) for population in ("alike", "skew", "imbalance")},
+        "balance": balance(),
+        "ranks": ranks(),
+        "personal": personal(),
+        "personal.flickr": personal_flickr(),
+        "personal.curve": personal_curve(),
         "hsu.time": milliseconds(ours("h200_hsu")),
         "hsu.ratio": f"{ratio('h200_hsu', 'pfl'):.0f}",
         "flair.ratio": ratio_text("flair"),
@@ -256,6 +343,10 @@ def numbers() -> dict[str, str]:
         "planning.many": f"{planning('5,000 clients of 5 images')} us",
         "planning.flair": planning("200 users of FLAIR's sizes") + " us",
     }
+    for classes in (8, 10):
+        for method in ("fedper", "fedavg"):
+            run = f"mobilenet_v1-64px-{classes}_classes-{method}"
+            values[f"statistics.{method}_{classes}"] = batch_statistics(run)
     for peer in ("pfl", "flower"):
         for kind, precision in enumerate(("float32", "bf16")):
             values[f"cpu.{peer}_{precision}"] = f"{cpu[peer][kind] / cpu['ours'][kind]:.2f}"
