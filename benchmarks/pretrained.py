@@ -42,7 +42,7 @@ NUM_VALIDATION = (
 )
 ALPHAS = {"cifar10": (0.5, 100.0, 0.0), "cifar100": (0.5, 1000.0, 0.0)}  # 1000 is the largest that was released
 SWEPT_ALPHA = 0.5
-HEAD_ROUNDS = {"cifar10": 300, "cifar100": 1000}
+HEAD_ROUNDS = 300
 MODELS, LENET = ("mobilenet_v2", "efficientnet_lite0"), "lenet"
 ALGORITHMS = {
     "FedAvg": ("algorithm=fedavg",),
@@ -59,7 +59,7 @@ TRAINED = {
 LEARNING_RATES = {  # that are tried, by what trains, or by the model
     "head": (0.003, 0.01, 0.03, 0.1),
     "head and last block": (0.003, 0.01, 0.03),
-    "LoRA": (0.1, 0.3),
+    "LoRA": (0.03, 0.1),
     "all": (0.01, 0.03),
     LENET: (0.01, 0.03, 0.1),
 }
@@ -153,7 +153,7 @@ class Case:
             settings = [data, f"data.store={store}", f"data.splits={splits}", f"data.alpha={self.alpha}"]
         settings += [f"model={self.model}", *TRAINED[self.trains]]
         if self.model != LENET:
-            settings += ["model.pretrained=true"] + ([] if self.trains == "LoRA" else ["model.norm=frozen"])
+            settings += ["model.pretrained=true", "model.norm=frozen"]
         elif self.alpha is not None:
             settings += ["preprocess.flip_horizontal=true", "preprocess.pad=4"]
         settings.append(f"preprocess.crop={self.size}")
@@ -163,8 +163,10 @@ class Case:
     def training(self) -> list[str]:
         local = ["algorithm.batch_size=64"] if self.alpha is not None else PEOPLE_ROUND
         settings = [*ALGORITHMS[self.algorithm], f"algorithm.lr={self.lr}", *local]
+        if self.model != LENET and not self.uses_features:
+            settings.append("algorithm.max_grad_norm=1")  # without it, the first rounds destroy the pretrained weights
         is_personal = self.dataset != PEOPLE and not self.validation  # new people have no photos to train on
-        if self.algorithm == "FedAvg" and is_personal and (self.trains == "head" or self.model == LENET):
+        if self.algorithm == "FedAvg" and is_personal and (self.trains == "head" or self.alpha is None):
             settings.append("adaptation=finetune")  # also scores the model after an epoch on each client
         settings += [f"rounds={self.rounds}", f"evaluate_every={max(1, self.rounds // 5)}"]
         settings.append(f"engine.precision={self.precision}")
@@ -194,7 +196,7 @@ class Record:
 
     def best_lr(self, case: Case) -> float:
         """Return the learning rate with the best accuracy on the images held out."""
-        case = replace(case, algorithm="FedAvg") if case.alpha is None else case
+        case = as_swept(case)
         tried = [
             row
             for row in self.content["learning_rates"].values()
@@ -218,24 +220,29 @@ def cpu_grid() -> Iterator[Case]:
     """Yield the runs at 96 px on a CPU: all on features, and one small model from scratch."""
     for model in MODELS:
         yield from head_grid(model, 96)
-    for algorithm in ("FedAvg", "FedPer"):
-        yield Case("cifar10", 0.5, "mobilenet_v2", "head and last block", algorithm, 96, 20)
+    for model in MODELS:
+        for alpha in ALPHAS["cifar100"]:
+            yield Case("cifar100", alpha, model, "head", "FedAvg", 96, 1000)
 
 
 def h200_grid() -> Iterator[Case]:
-    """Yield the runs at 224 px on a GPU, where all layers train too."""
+    """Yield the runs at 224 px on a GPU: on features, and a small model from scratch."""
     for model in MODELS:
         yield from head_grid(model, 224)
     for dataset, alphas in ALPHAS.items():
         for alpha in alphas:
             yield Case(dataset, alpha, LENET, "all", "FedAvg", 32, 2000, "bf16")
-    for dataset in ALPHAS:
-        for model in MODELS:
+
+
+def layers_grid() -> Iterator[Case]:
+    """Yield the runs at 224 px on a GPU in which all layers train, or adapters."""
+    for model in MODELS:
+        for alpha in (SWEPT_ALPHA, 0.0):
             for trains in ("all", "LoRA"):
-                yield Case(dataset, SWEPT_ALPHA, model, trains, "FedAvg", 224, 60, "bf16")
-    for trains in ("all", "LoRA"):
-        yield Case("cifar10", 0.0, "mobilenet_v2", trains, "FedAvg", 224, 60, "bf16")
-    yield Case("cifar10", SWEPT_ALPHA, "mobilenet_v2", "all", "FedPer", 224, 60, "bf16")
+                yield Case("cifar10", alpha, model, trains, "FedAvg", 224, 60, "bf16")
+        yield Case("cifar10", SWEPT_ALPHA, model, "all", "FedPer", 224, 60, "bf16")
+        for trains in ("all", "LoRA"):
+            yield Case("cifar100", SWEPT_ALPHA, model, trains, "FedAvg", 224, 60, "bf16")
 
 
 def people_grid() -> Iterator[Case]:
@@ -252,22 +259,21 @@ def people_grid() -> Iterator[Case]:
 
 def head_grid(model: str, size: int) -> Iterator[Case]:
     for dataset, alphas in ALPHAS.items():
-        rounds = HEAD_ROUNDS[dataset]
         for alpha in alphas:
             for algorithm in ("FedAvg", "FedVC + FedIR", "FedPer"):
-                yield Case(dataset, alpha, model, "head", algorithm, size, rounds)
+                yield Case(dataset, alpha, model, "head", algorithm, size, HEAD_ROUNDS)
         yield Case(dataset, SWEPT_ALPHA, model, "head", "centralized", size, 20)
 
 
-def sweep(cases: Sequence[Case]) -> list[Case]:
-    """Return the short runs that choose the learning rate of each algorithm, each once.
+def as_swept(case: Case) -> Case:
+    """Return the run whose learning rate a run has: FedPer has that of FedAvg where new people are held out, or all trains."""
+    return replace(case, algorithm="FedAvg") if case.alpha is None or case.trains != "head" else case
 
-    FedPer has that of FedAvg where new people are held out, since these have no model of their own.
-    """
+
+def sweep(cases: Sequence[Case]) -> list[Case]:
+    """Return the short runs that choose the learning rate of each algorithm, each once."""
     runs: dict[str, Case] = {}
-    for case in cases:
-        if case.alpha is None:
-            case = replace(case, algorithm="FedAvg")
+    for case in map(as_swept, cases):
         rounds = 60 if case.trains == "head" else max(10, case.rounds // 5)
         short = replace(case, **SWEPT[case.alpha is None], rounds=rounds, validation=True)
         short = replace(short, rounds=4) if case.algorithm == "centralized" else short
@@ -315,7 +321,7 @@ def run(case: Case, args: argparse.Namespace, extra: list[str], record: Record, 
     print(f"{case.name}: {100 * row['accuracy']:.1f} %, {seconds:.0f} s", flush=True)
 
 
-GRIDS = {"cpu": cpu_grid, "h200": h200_grid, "people": people_grid}
+GRIDS = {"cpu": cpu_grid, "h200": h200_grid, "layers": layers_grid, "people": people_grid}
 
 
 def main(argv: list[str] | None = None) -> None:
