@@ -165,6 +165,7 @@ class Case:
         settings = [*ALGORITHMS[self.algorithm], f"algorithm.lr={self.lr}", *local]
         if self.model != LENET and not self.uses_features:
             settings.append("algorithm.max_grad_norm=1")  # without it, the first rounds destroy the pretrained weights
+            settings += ["algorithm.max_examples=256"] if self.alpha is not None else []
         is_personal = self.dataset != PEOPLE and not self.validation  # new people have no photos to train on
         if self.algorithm == "FedAvg" and is_personal and (self.trains == "head" or self.alpha is None):
             settings.append("adaptation=finetune")  # also scores the model after an epoch on each client
@@ -235,20 +236,16 @@ def h200_grid() -> Iterator[Case]:
 
 
 def layers_grid() -> Iterator[Case]:
-    """Yield the runs at 224 px on a GPU in which all layers train, or adapters."""
+    """Yield the runs at 224 px on a GPU in which all layers train, or adapters; with the rates that were best at 64 px."""
     for model in MODELS:
-        for alpha in (SWEPT_ALPHA, 0.0):
-            for trains in ("all", "LoRA"):
-                yield Case("cifar10", alpha, model, trains, "FedAvg", 224, 60, "bf16")
-        yield Case("cifar10", SWEPT_ALPHA, model, "all", "FedPer", 224, 60, "bf16")
-        for trains in ("all", "LoRA"):
-            yield Case("cifar100", SWEPT_ALPHA, model, trains, "FedAvg", 224, 60, "bf16")
+        for trains, lr in (("all", 0.03), ("LoRA", 0.1)):
+            yield Case("cifar10", SWEPT_ALPHA, model, trains, "FedAvg", 224, 30, lr=lr)
 
 
 def people_grid() -> Iterator[Case]:
     """Yield the runs on the photos of 207 people: a model for new people, and personal models."""
     for dataset in (PEOPLE, PEOPLE_PER_USER):
-        yield Case(dataset, None, LENET, "all", "FedAvg", 32, 300)
+        yield Case(dataset, None, LENET, "all", "FedAvg", 32, 150)
         for model in MODELS:
             yield Case(dataset, None, model, "head", "FedAvg", PEOPLE_SIZE, 300)
     yield Case(PEOPLE_PER_USER, None, "mobilenet_v2", "head", "FedPer", PEOPLE_SIZE, 300)
@@ -273,8 +270,8 @@ def as_swept(case: Case) -> Case:
 def sweep(cases: Sequence[Case]) -> list[Case]:
     """Return the short runs that choose the learning rate of each algorithm, each once."""
     runs: dict[str, Case] = {}
-    for case in map(as_swept, cases):
-        rounds = 60 if case.trains == "head" else max(10, case.rounds // 5)
+    for case in (as_swept(case) for case in cases if not case.lr):
+        rounds = 60 if case.trains == "head" or case.model == LENET else 10
         short = replace(case, **SWEPT[case.alpha is None], rounds=rounds, validation=True)
         short = replace(short, rounds=4) if case.algorithm == "centralized" else short
         for lr in LEARNING_RATES[LENET if case.model == LENET else case.trains]:
