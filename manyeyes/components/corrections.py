@@ -137,7 +137,7 @@ class FedDynCorrection:
 
     def incompatibility(self, algorithm: Algorithm, population: Population) -> str | None:
         if algorithm.client_weighting != WeightUniformly():
-            return "correction=feddyn averages clients uniformly: set client_weighting=uniform"
+            return "correction=feddyn averages clients uniformly: set client_weighting=uniform (in Python: WeightUniformly())"
         if algorithm.server_optimizer != ServerSGD():
             return "correction=feddyn has a server step of its own: set server_optimizer=sgd with lr=1 and momentum=0"
         return None

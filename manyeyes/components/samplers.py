@@ -24,7 +24,7 @@ def too_large_cohort(sampler: Any, num_users: int, users: str = "users of the da
     cohort_size = getattr(sampler, "cohort_size", 0)
     if getattr(sampler, "replacement", False) or not isinstance(cohort_size, int) or cohort_size <= num_users:
         return None
-    return f"cohort_size={cohort_size} is more than the {num_users} {users}: set algorithm.cohort_size to a smaller one"
+    return f"cohort_size={cohort_size} is more than the {num_users} {users}: choose a smaller cohort_size"
 
 
 def conflict_with_repeats(algorithm: Algorithm) -> str | None:

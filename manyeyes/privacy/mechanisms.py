@@ -221,7 +221,7 @@ class LocalDP:
 def _incompatibility(privacy: str, algorithm: Algorithm) -> str | None:
     """Return why a component would reveal more of a client than its clipped update, or count it more than once."""
     if algorithm.client_weighting != WeightUniformly():
-        return f"{privacy} needs uniform client weights: set client_weighting=uniform"
+        return f"{privacy} needs uniform client weights: set client_weighting=uniform (in Python: WeightUniformly())"
     if algorithm.correction is not None and algorithm.correction.uploads:
         name = type(algorithm.correction).__name__
         return f"{privacy} protects only the update, and correction={name} uploads more: set correction=none"

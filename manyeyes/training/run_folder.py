@@ -78,7 +78,7 @@ class RunFolder:
     def create(self, engine: Mapping[str, str] | None = None) -> None:
         """Record where a new run runs, and on what engine; refuse a folder that has a run already."""
         if self.checkpoint.exists() or (self.path / run_files.MODEL_FILE).exists():
-            fix = f"continue it with resume={self.path}, or choose another folder"
+            fix = f"continue it with resume={self.path} (in Python: resume=True), or choose another folder"
             raise ValueError(f"{self.path} already has a run: {fix}.")
         self.write_json(run_files.ENVIRONMENT_FILE, {**environment(), **(engine or {})})
         self._claim()

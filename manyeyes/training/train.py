@@ -142,7 +142,7 @@ def run_training(
             raise PeerLostError(f"{error}{saved}") from None
         except DivergenceError as error:
             saved = f" (its last good checkpoint is in {loop.recorder.path})" if loop.recorder.path else ""
-            fix = "set a lower algorithm.lr, or algorithm.max_grad_norm"
+            fix = "choose a lower lr of the algorithm (algorithm.lr), or set its max_grad_norm"
             raise DivergenceError(f"the run has diverged{saved}, {error}: {fix}") from None
         return finish(loop, description)
 

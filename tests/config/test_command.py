@@ -156,8 +156,8 @@ def test_a_run_without_a_folder_has_one_by_time_and_algorithm(
 def test_a_folder_that_has_a_run_is_refused(command: Any, tiny: tuple[str, ...]) -> None:
     assert command("run", *tiny, "rounds=1", "folder=run").code == 0
     outcome = command("run", *tiny, "rounds=1", "folder=run")
-    expected = "manyeyes: run already has a run: continue it with resume=run, or choose another folder.\n"
-    assert (outcome.code, outcome.err) == (2, expected)
+    fix = "continue it with resume=run (in Python: resume=True), or choose another folder"
+    assert (outcome.code, outcome.err) == (2, f"manyeyes: run already has a run: {fix}.\n")
 
 
 def test_of_a_setting_that_is_given_twice_the_last_value_counts_and_a_line_says_so(command: Any) -> None:

@@ -60,7 +60,7 @@ def test_a_rejected_update_does_not_change_the_others(population: Population, mo
 def test_a_run_that_diverges_ends_with_a_message_and_keeps_its_last_good_state(
     tmp_path: Path, population: Population
 ) -> None:
-    message = r"has diverged \(its last good checkpoint is in .*\).*: set a lower algorithm\.lr, or algorithm"
+    message = r"has diverged \(its last good checkpoint is in .*\).*: choose a lower lr of the algorithm"
     with pytest.raises(DivergenceError, match=message) as caught:
         run(population, DIVERGING, tmp_path, rounds=50, evaluate_every=0, checkpoint_seconds=1000)
     saved = checkpoint.load(tmp_path / "checkpoint.safetensors", torch.device("cpu")).state
@@ -72,6 +72,7 @@ def test_a_run_that_diverges_ends_with_a_message_and_keeps_its_last_good_state(
 
 def test_without_a_folder_the_message_names_none(population: Population) -> None:
     with pytest.raises(
-        DivergenceError, match=r"finite(?: update)?: set a lower algorithm\.lr, or algorithm\.max_grad_norm$"
+        DivergenceError,
+        match=r"finite(?: update)?: choose a lower lr of the algorithm \(algorithm\.lr\), or set its max_grad_norm$",
     ):
         run(population, DIVERGING, rounds=50, evaluate_every=0)
