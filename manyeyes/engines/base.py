@@ -29,6 +29,7 @@ from manyeyes.models.inspection import ModuleTraits, probe
 
 T = TypeVar("T")
 PRECISIONS = ("auto", "float32", "tf32", "bf16")
+MAX_SHORT_CLIENTS, MAX_SHORT_PRODUCTS = 16, 10**7  # clients, and trainable values times examples, of a short round
 LIBC = c_library()
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt: what is returned at once, and how much is mapped
 DEFAULTS = {TRIM_THRESHOLD: 2**26, MMAP_MAX: 2**16}  # the values that glibc arrives at by itself
@@ -112,6 +113,13 @@ class EngineSetup:
     def precision(self) -> str:
         return choose_precision(self.options.precision, self.device)
 
+    @property
+    def has_short_rounds(self) -> bool:
+        """Whether a round trains a small head on features of a few clients, for which a second core does not pay."""
+        num_examples = self.cohort_size * float(self.population.num_examples.mean())
+        is_small = num_examples * self.model.num_trainable <= MAX_SHORT_PRODUCTS
+        return isinstance(self.preprocess, FeatureDecoder) and self.cohort_size <= MAX_SHORT_CLIENTS and is_small
+
 
 class EngineBase:
     """What `manyeyes run` expects of an engine. A subclass adds `train`.
@@ -187,6 +195,17 @@ def choose_precision(name: str, device: torch.device) -> str:
 def compute_dtype(precision: str) -> torch.dtype:
     """Return the type that the model computes in; weights, updates and their sums are always float32."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+@contextmanager
+def limited_threads(num_threads: int) -> Iterator[None]:
+    """Use at most this many CPU threads within the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(before, num_threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from manyeyes.core.state import (
     persisted_opt_state,
 )
 from manyeyes.core.uplink import simulate_uplink
-from manyeyes.engines.base import EngineBase, EngineSetup, deterministic_kernels, merge_results
+from manyeyes.engines.base import EngineBase, EngineSetup, deterministic_kernels, limited_threads, merge_results
 from manyeyes.engines.distributed.data_parallel import ClientGroup, LossAndGrad
 
 FULL_GRADIENT_BATCH = 256  # examples per batch of the gradient over all of a client's data
@@ -47,6 +47,7 @@ class ReferenceEngine(EngineBase):
         super().__init__(setup)
         self.model, self.population, self.preprocess = setup.model, setup.population, setup.preprocess
         self.device = setup.device
+        self._threads = partial(limited_threads, 1) if setup.has_short_rounds else nullcontext
         self.precision = "float32" if setup.precision == "tf32" else setup.precision
         self._group: ClientGroup | None = None  # processes that train the same client, each a part of its batches
 
@@ -59,18 +60,20 @@ class ReferenceEngine(EngineBase):
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
     ) -> CohortResult:
         """Train the clients one after another, and sum what the finite ones send."""
-        results = (
-            ([k], self._train_client(weights, plan, client, context, client_states.get(client.client_id, {})))
-            for k, client in enumerate(plan.clients)
-        )
-        return merge_results(weights, plan, results, context.keep_client_updates)
+        self.model.module.train()
+        with self._threads(), _own_generators(self.device), deterministic_kernels("float32"):
+            results = (
+                ([k], self._train_client(weights, plan, client, context, client_states.get(client.client_id, {})))
+                for k, client in enumerate(plan.clients)
+            )
+            return merge_results(weights, plan, results, context.keep_client_updates)
 
     def _train_client(
         self, weights: Tensor, plan: RoundPlan, client: ClientPlan, context: RoundContext, client_state: ClientState
     ) -> CohortResult:
         """Return the result of one client; a client whose update is not finite adds nothing to the sums."""
-        with _reproducible_modules(derive_key(plan.seed, "modules", plan.round, client.stream), self.device):
-            update_W, loss, new_state, upload_P = self._train_locally(weights, client, context, client_state)
+        _seed_modules(derive_key(plan.seed, "modules", plan.round, client.stream), self.device)
+        update_W, loss, new_state, upload_P = self._train_locally(weights, client, context, client_state)
         received_W, norm, residual = simulate_uplink(update_W, plan, client, context, client_state)
         new_state |= residual
         tensors = (received_W, update_W, upload_P, *new_state.values())
@@ -171,9 +174,11 @@ class ReferenceEngine(EngineBase):
         )
         theta, statistics = weights[: self.num_trainable], weights[self.num_trainable :]
         total = torch.zeros_like(theta)
+        self.model.module.eval()
         for first in range(0, len(indices), FULL_GRADIENT_BATCH):
             batch = slice(first, first + FULL_GRADIENT_BATCH)
             total += self._gradient(theta, statistics, context, indices[batch], example_weights[batch], is_sum=True)[1]
+        self.model.module.train()
         return total / max(float(example_weights.sum()), EPS)
 
     def _gradient(
@@ -190,7 +195,6 @@ class ReferenceEngine(EngineBase):
         """Return the mean loss of augmented examples and its gradient [P]; or the sum, without augmentation."""
         images, targets = fetch(self.population, examples, self.device)
         weights_B = torch.from_numpy(example_weights).to(self.device)
-        self.model.module.train(not is_sum)
         inputs = self.preprocess.evaluate(images) if is_sum else self.preprocess.augment(images, uniforms)
         leaf, inputs = theta.detach(), self.model.to_memory_format(inputs)
         if self.precision == "bf16":
@@ -202,11 +206,13 @@ class ReferenceEngine(EngineBase):
         return float(loss.detach()), grad.to(theta.dtype)
 
 
-@contextmanager
-def _reproducible_modules(seed: int, device: torch.device) -> Iterator[None]:
-    """Use full float32, deterministic kernels, and a random generator of this client for modules that draw."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), deterministic_kernels("float32"):
-        torch.default_generator.manual_seed(seed % 2**63)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed % 2**63)
-        yield
+def _own_generators(device: torch.device) -> AbstractContextManager[None]:
+    """Restore the global random generators after the block."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
+def _seed_modules(seed: int, device: torch.device) -> None:
+    """Seed the global random generators, for modules of a client that draw from them."""
+    torch.default_generator.manual_seed(seed % 2**63)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed % 2**63)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from manyeyes.algorithms import fedavg
+from manyeyes.data.preprocess import FeatureDecoder
 from manyeyes.engines.base import DistInfo, EngineBase
 from manyeyes.engines.gpu.engine import streams_for, width_for
 from manyeyes.engines.reference import ReferenceEngine
@@ -99,6 +100,19 @@ def test_an_engine_that_does_not_support_the_training_is_refused_with_the_reason
 @pytest.mark.parametrize("module", [LINEAR, RandomInputs()], ids=["linear", "random"])
 def test_auto_chooses_multiprocess_on_a_cpu(module: nn.Module, options: dict[str, Any]) -> None:
     assert choose("auto", module, **options).name == "multiprocess"
+
+
+@NEEDS_WORKERS
+@pytest.mark.parametrize(
+    ("cohort_size", "num_values", "expected"),
+    [(10, 1280, "reference"), (10, 128_000, "multiprocess"), (100, 1280, "multiprocess")],
+)
+def test_auto_trains_a_small_head_of_few_clients_on_features_without_workers(
+    cohort_size: int, num_values: int, expected: str
+) -> None:
+    setup = make_setup(nn.Linear(num_values, 5), POPULATION, engine="auto")
+    setup = replace(setup, preprocess=FeatureDecoder((num_values,)), cohort_size=cohort_size)
+    assert choose_engine(fedavg(), setup).name == expected
 
 
 @pytest.mark.parametrize(("name", "layer"), [("auto", WinogradConv2d), ("reference", nn.Conv2d)])

@@ -71,7 +71,8 @@ class MultiprocessEngine(EngineBase):
 
     @classmethod
     def is_recommended(cls, setup: EngineSetup) -> bool:
-        return setup.dist.size == 1  # else each process of torchrun is what a worker is
+        """Return whether several processes pay: alone, and for rounds that take longer than sending them."""
+        return setup.dist.size == 1 and not setup.has_short_rounds  # else each process of torchrun is what a worker is
 
     def train(
         self, weights: Tensor, plan: RoundPlan, context: RoundContext, client_states: ClientStates
