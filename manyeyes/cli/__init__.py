@@ -1,5 +1,6 @@
 """The command `manyeyes`: one table of commands, each a module with `main(argv) -> int`."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,7 @@ COMMANDS = {  # modules of this package, and one line of help for each
 }
 FAILED, USAGE_ERROR, INTERRUPTED = 1, 2, 130  # exit codes, as docs/formats.md has them
 QUICK_COMMANDS = ("dashboard", "completion")  # which do not load PyTorch
-MAX_CHARACTERS = 1200  # of an error that is printed
+MAX_CHARACTERS, MAX_NAME_CHARACTERS = 1200, 80  # of an error that is printed, and of a name in it that is too long
 USAGE = """usage: manyeyes COMMAND ...
 
 Federated visual classification: images train one model and stay with their owners.
@@ -65,7 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename == STANDARD_OUTPUT:
             discard_output()
-        return _print_error(f"{error.filename or 'a file'}: {error.strerror or error}", FAILED)
+        name, reason = str(error.filename or "a file"), error.strerror or str(error)
+        if error.errno == errno.ENAMETOOLONG:
+            name, reason = f"{name[:MAX_NAME_CHARACTERS]}...", f"{reason}: choose a shorter name"
+        return _print_error(f"{name}: {reason}", FAILED)
     except KeyboardInterrupt as stopped:
         return _print_error(str(stopped) or "stopped", INTERRUPTED, once=True)
 

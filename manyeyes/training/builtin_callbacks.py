@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,15 @@ class EarlyStopping(Callback):
     def __post_init__(self) -> None:
         check_options(self)
 
+    def check_results(self, names: Collection[str]) -> None:
+        """Raise ValueError if the metric is not among the results of an evaluation."""
+        if names and self.metric not in (AUTO, *names):
+            raise self._unknown_metric(names)
+
+    def _unknown_metric(self, names: Collection[str]) -> ValueError:
+        problem = f"callbacks.early_stopping.metric is {self.metric!r} and evaluations have no such metric"
+        return ValueError(f"{problem}{suggestion(self.metric, names)}: set it to one of {', '.join(names)}.")
+
     def on_train_start(self, run: TrainingRun) -> None:
         self._best, self._num_without, self._metric = math.nan, 0, self.metric
         for event in run.events:  # of a resumed run
@@ -76,8 +85,7 @@ class EarlyStopping(Callback):
     def on_evaluate(self, run: TrainingRun, event: Event) -> None:
         self._choose_metric(event)
         if self._metric not in event:
-            problem = f"callbacks.early_stopping.metric is {self.metric!r} and evaluations have no such metric"
-            raise ValueError(f"{problem}{suggestion(self.metric, event)}: set it to one of {', '.join(event)}.")
+            raise self._unknown_metric(event)
         self._update(run, event)
         self._check(run)
 

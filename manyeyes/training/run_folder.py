@@ -117,14 +117,18 @@ class RunFolder:
 
     def _folder_error(self, error: OSError) -> ValueError:
         """Return an error of the folder that also says what is saved, if it has a checkpoint."""
-        with suppress(ValueError, OSError, KeyError, TypeError):
-            self.saved_round = checkpoints.read_round(self.checkpoint)
+        file_error = self._file_error(error)
         if self.saved_round is None:
             return ValueError(f"The run folder {self.path} cannot be created: {error.strerror}.")
-        return ValueError(f"The run folder {self.path} cannot be written: {self._file_error(error).strerror}.")
+        return ValueError(f"The run folder {self.path} cannot be written: {file_error.strerror}.")
 
     def _file_error(self, error: OSError) -> OSError:
-        """Return an error of a file that also says what of the run is saved and how to go on."""
+        """Return an error of a file that also says what of the run is saved and how to go on.
+
+        A checkpoint may have got its name before the error, such as one of the sync that follows.
+        """
+        with suppress(ValueError, OSError, KeyError, TypeError):
+            self.saved_round = checkpoints.read_round(self.checkpoint)
         if self.saved_round is None:
             saved, fix = "no round is saved", "start the run again"
         else:

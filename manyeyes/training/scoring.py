@@ -11,7 +11,7 @@ from manyeyes.core.population import Ints, Population
 from manyeyes.core.rng import derive_key
 from manyeyes.core.state import PERSONAL_MODEL_PREFIX, PERSONAL_WEIGHTS, ClientStates, RoundContext, ServerState
 from manyeyes.engines.evaluation import Evaluator, with_personal_weights
-from manyeyes.metrics import Scores
+from manyeyes.metrics import PERSONALIZED, Accuracy, MetricSet, MultiLabelScores, Scores
 from manyeyes.training.setup import TrainingSetup
 
 MODELS_IN_MEMORY = 16  # whole models of clients, at the same time
@@ -68,6 +68,19 @@ def score_models(setup: TrainingSetup, state: ServerState, clients: ClientStates
         return Scores(shared, shared)
     mask = engine.personal_mask(algorithm.personal_model.personal_layers)
     return Scores(shared, evaluator.evaluate_personal_layers(state.weights, mask, PersonalModels(clients)))
+
+
+def result_names(setup: TrainingSetup) -> list[str]:
+    """Return the names of the results that an evaluation of the run may have."""
+    evaluator, algorithm = setup.evaluator, setup.algorithm
+    if evaluator is None:
+        return []
+    metrics, population = MetricSet(tuple(setup.metrics)), evaluator.population
+    kind = MultiLabelScores if population.labels.multi else Accuracy
+    computed = kind.empty(len(population.classes), metrics).compute()
+    shared = list(dict.fromkeys([*kind.results, *computed, *metrics.results]))
+    is_personalized = algorithm.adaptation is not None or algorithm.personal_model is not None
+    return shared + ([PERSONALIZED + name for name in shared] if is_personalized else [])
 
 
 def scored_models(setup: TrainingSetup) -> str:

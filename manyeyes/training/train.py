@@ -21,17 +21,18 @@ from manyeyes.metrics.heterogeneity import dataset_stats
 from manyeyes.models.build import Model, weights_input
 from manyeyes.models.flat import FlatModel
 from manyeyes.training.advice import advice
-from manyeyes.training.builtin_callbacks import FinalReports, RejectionMessages
+from manyeyes.training.builtin_callbacks import SELECTION_LOSS, FinalReports, RejectionMessages
 from manyeyes.training.callbacks import build_all
 from manyeyes.training.checkpoint import Checkpoint
 from manyeyes.training.client_state import ClientStateStore
 from manyeyes.training.config import TRAIN_OPTIONS, TrainOptions, split_options
-from manyeyes.training.description import describe_training, fingerprint, warn_of_changed_sources
+from manyeyes.training.description import PROJECT, describe_training, fingerprint, warn_of_changed_sources
 from manyeyes.training.loop import TrainingLoop, train_rounds
 from manyeyes.training.progress import RoundProgress, show_progress
 from manyeyes.training.result import Result
 from manyeyes.training.run_files import CAVEATS_KEY, DATASET_STATS_FILE, MODEL_FILE, read_config
 from manyeyes.training.run_folder import Recorder, RunFolder
+from manyeyes.training.scoring import result_names
 from manyeyes.training.setup import TrainingSetup, check_norm_statistics, make_setup
 from manyeyes.training.trained_model import ModelInfo, write_model
 from manyeyes.training.withholding import check_recording, public_splits
@@ -132,6 +133,7 @@ def run_training(
     best_model = () if setup.best_model is None else (setup.best_model,)
     callbacks = (*best_model, FinalReports(), *callbacks)
     observers = (RejectionMessages(), *observers) if setup.dist.rank == 0 else ()
+    check_callbacks(callbacks, setup)
     with ExitStack() as stack:
         loop = TrainingLoop(setup, *open_run(setup, folder, description, resume, stack), callbacks, observers)
         stack.callback(loop.callbacks.close)
@@ -145,6 +147,16 @@ def run_training(
             fix = "choose a lower lr of the algorithm (algorithm.lr), or set its max_grad_norm"
             raise DivergenceError(f"the run has diverged{saved}, {error}: {fix}") from None
         return finish(loop, description)
+
+
+def check_callbacks(callbacks: Iterable[Any], setup: TrainingSetup) -> None:
+    """Let callbacks refuse results that evaluations do not have, before a folder exists."""
+    names = result_names(setup) + ([SELECTION_LOSS] if setup.best_model else [])
+    for callback in callbacks:
+        if hasattr(callback, "check_results"):
+            callback.check_results(names)
+        elif not type(callback).__module__.startswith(f"{PROJECT}."):
+            return  # those after it may use what it adds to events
 
 
 def open_run(

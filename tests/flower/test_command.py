@@ -109,3 +109,9 @@ def test_certificates_load_and_only_their_owner_may_read_keys(tmp_path: Path) ->
     context.load_cert_chain(paths[1], paths[2])
     assert {path.name for path in paths} >= {"client-1", "client-1.pub", "client-2", "client-2.pub"}
     assert {path.stat().st_mode & 0o077 for path in paths} == {0}
+
+
+def test_a_folder_name_that_is_too_long_is_shortened_in_one_sentence(command: Any) -> None:
+    outcome = command("flower", "init", "1" * 5000, "algorithm=fedavg")
+    assert outcome.code == 1
+    assert outcome.err.endswith(f"manyeyes: {'1' * 80}...: File name too long: choose a shorter name\n")

@@ -249,6 +249,19 @@ def test_invalid_options_of_early_stopping_are_refused(options: dict[str, Any], 
         EarlyStopping(**options)
 
 
-def test_an_unknown_metric_of_early_stopping_is_refused(population: Population) -> None:
+def test_an_unknown_metric_of_early_stopping_is_refused_before_a_folder_exists(
+    population: Population, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=r"early_stopping.metric is 'acuracy'.*\(did you mean 'accuracy'\?\)"):
-        run(population, FEDAVG, callbacks=[EarlyStopping(metric="acuracy")])
+        run(population, FEDAVG, tmp_path / "run", callbacks=[EarlyStopping(metric="acuracy")])
+    assert not (tmp_path / "run").exists()
+
+
+def test_early_stopping_follows_a_value_that_a_callback_adds(population: Population) -> None:
+    class AddsRound:
+        def on_evaluate_start(self, run: TrainingRun, event: Event) -> None:
+            event["minus_round"] = -float(run.round)
+
+    stops = EarlyStopping(metric="minus_round", patience=2, mode="max")
+    result = run(population, FEDAVG, rounds=9, evaluate_every=1, callbacks=[AddsRound(), stops])
+    assert result.events[-1]["round"] == 2

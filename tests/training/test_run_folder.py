@@ -115,6 +115,20 @@ def test_a_full_disk_when_a_run_is_continued_says_what_is_saved(
         RunFolder(tmp_path).__enter__()
 
 
+def test_an_error_after_the_first_checkpoint_got_its_name_says_that_round_0_is_saved(tmp_path: Path) -> None:
+    state = ServerState(0, torch.zeros(3), {}, None)
+    folder = RunFolder(tmp_path / "run")
+
+    def save_and_fail() -> None:
+        with folder:
+            saved = checkpoint.Checkpoint(state, torch.zeros(0, 4, dtype=torch.int64), 0, "run")
+            checkpoint.save(folder.checkpoint, saved)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.path))  # as of the sync of the folder
+
+    with pytest.raises(OSError, match="the run is saved up to round 0: free about 1 MB and continue with"):
+        save_and_fail()
+
+
 @pytest.mark.parametrize("name", ["checkpoint.safetensors", "model.safetensors"])
 def test_a_folder_that_has_a_run_is_refused_and_not_changed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
