@@ -83,16 +83,20 @@ def build_model(
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         context = {"classes": classes, "num_classes": classes, "size": size, "seed": seed, "pretrained": pretrained}
+        is_changed = False
         module, accepted = _make_from(model, context | ({} if norm is None else {"norm": norm}), options)
         if not accepted & {"classes", "num_classes"}:
             replace_classifier(module, classes)
         if pretrained and "pretrained" not in accepted:
-            load_pretrained(module, pretrained)
+            is_changed = any(key.endswith("running_mean") for key in load_pretrained(module, pretrained).ignored)
         conversion = "" if "norm" in accepted else _convert_norms(module, norm, adapter)
         if trainable != "all":
             set_trainable(module, trainable)
         if adapter.name != "none":
             add_adapters(module, adapter)
+    if is_changed:
+        fix = "set model.norm=frozen to start from what they have learned"
+        print(f"model.norm=group: the pretrained weights are those of a model with BatchNorm; {fix}.", file=sys.stderr)
     if conversion:
         print(conversion, file=sys.stderr)
     if single_image == "running":

@@ -56,6 +56,17 @@ def test_efficientnet_lite0_loads_its_classifier_for_the_same_classes_alone() ->
     assert few.replaced == ("classifier.weight", "classifier.bias")
 
 
+@pytest.mark.parametrize(("norm", "advice"), [("group", "model.norm=frozen"), ("frozen", "")])
+def test_weights_of_batch_norms_in_other_norms_are_pointed_out(
+    norm: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights_file("mobilenet_v2")
+    build_model("mobilenet_v2", 10, norm=norm, pretrained=True)
+    message = capsys.readouterr().err
+    assert advice in message
+    assert bool(message) == bool(advice)
+
+
 def test_a_checksum_is_verified(tmp_path: Path) -> None:
     torch.save(build_model("lenet", 3, width=4).state_dict(), tmp_path / "w.pth")
     digest = hashlib.sha256((tmp_path / "w.pth").read_bytes()).hexdigest()
