@@ -7,6 +7,7 @@ between them by the text of `NUMBERS`. `tests/test_page_numbers.py` fails if a p
 """
 
 import csv
+import itertools
 import json
 import re
 import statistics
@@ -302,6 +303,72 @@ def batch_statistics(run: str) -> str:
     return f"{100 * (means['of batches'] - means['learned']):.1f}"
 
 
+def run_of(name: str, **features: Any) -> dict[str, Any]:
+    """Return the run of a record of `benchmarks/pretrained.py` that has these features."""
+    runs = record(name)["runs"].values()
+    return next(run for run in runs if all(run[key] == value for key, value in features.items()))
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def pretrained_heads(name: str) -> str:
+    """Return the accuracy of classifiers on frozen features, for each split of CIFAR and each model."""
+    lines = []
+    models = {"mobilenet_v2": "MobileNetV2", "efficientnet_lite0": "EfficientNet-Lite0"}
+    for dataset, alphas in {"cifar10": (100.0, 0.5, 0.0), "cifar100": (1000.0, 0.5, 0.0)}.items():
+        for alpha, (model, text) in itertools.product(alphas, models.items()):
+            of_model = {"dataset": dataset, "model": model, "trains": "head"}
+            fedavg, fedvc, fedper = (
+                run_of(name, **of_model, alpha=alpha, algorithm=algorithm, rounds=300)
+                for algorithm in ("FedAvg", "FedVC + FedIR", "FedPer")
+            )
+            shared = (fedavg, fedvc, run_of(name, **of_model, algorithm="centralized"))
+            own = (fedavg["personalized_user_mean"], fedper["user_mean"])
+            cells = " | ".join(map(percent, (*(run["accuracy"] for run in shared), *own)))
+            lines.append(f"{dataset.upper().replace('CIFAR', 'CIFAR-')} | {alpha:g} | {text} | {cells}")
+    header = "dataset | alpha | model | FedAvg | FedVC + FedIR | centralized | own images: fine-tuned | head of its own"
+    return table(header, *lines, left=(0, 2))
+
+
+def pretrained_times() -> str:
+    """Return how long features take, and runs on them."""
+    lines = []
+    for name, text, size in (("pretrained_cpu", "two CPU cores, 96 px", 96), ("pretrained_h200", "H200, 224 px", 224)):
+        for model in ("mobilenet_v2", "efficientnet_lite0"):
+            extraction = record(name)["features"][f"cifar10-{model}-head-{size}px"]["seconds"]
+            runs = [run for run in record(name)["runs"].values() if run["model"] == model and run["trains"] == "head"]
+            fedavg = [run for run in runs if (run["algorithm"], run["rounds"]) == ("FedAvg", 300)]
+            whole, each = (statistics.median(run[key] for run in fedavg) for key in ("seconds", "seconds_per_round"))
+            lines.append(f"{text} | `{model}` | {extraction:.0f} s | {whole:.0f} s | {1000 * each:.0f} ms")
+    return table("machine | model | features of 60,000 images | a run of 300 rounds | a round", *lines, left=(0, 1))
+
+
+def pretrained_layers() -> str:
+    """Return the runs in which all layers of a pretrained model train, or adapters."""
+    lines = [
+        f"`{run['model']}` | {run['trains']} | {percent(run['accuracy'])} | {run['bytes_up_per_client'] / MIB:.2f} | "
+        f"{run['seconds_per_round']:.2f}"
+        for run in record("pretrained_h200_layers")["runs"].values()
+    ]
+    return table("model | trains | accuracy | MiB sent by a client per round | seconds per round", *lines, left=(0, 1))
+
+
+def pretrained_people() -> str:
+    """Return the runs on the photos of 207 people."""
+    lines = []
+    for run in record("pretrained_people")["runs"].values():
+        is_new = run["dataset"] == "sign_digits"
+        tested = "new people" if is_new else "other photos of the same people"
+        trains = "all, from scratch" if run["model"] == "lenet" else run["trains"]
+        tuned = percent(run["personalized_user_mean"]) if "personalized_user_mean" in run else ""
+        cells = f"{percent(run['user_mean'])} | {tuned} | {run['rounds']} | {run['seconds']:.0f} s"
+        lines.append(f"{tested} | `{run['model']}` | {trains} | {run['algorithm']} | {cells}")
+    header = "tested on | model | trains | algorithm | accuracy | fine-tuned | rounds | time"
+    return table(header, *sorted(lines), left=(0, 1, 2, 3))
+
+
 def planning(name: str) -> str:
     return f"{sum(record('planning')['microseconds'][name].values()):.0f}"
 
@@ -321,6 +388,11 @@ def numbers() -> dict[str, str]:
         "kernels": kernels(),
         "private_rounds": private_rounds(),
         "figure4": figure4(),
+        "pretrained.cpu": pretrained_heads("pretrained_cpu"),
+        "pretrained.h200": pretrained_heads("pretrained_h200"),
+        "pretrained.times": pretrained_times(),
+        "pretrained.layers": pretrained_layers(),
+        "pretrained.people": pretrained_people(),
         **{f"study.{population}": study(population) for population in ("alike", "skew", "imbalance")},
         "balance": balance(),
         "ranks": ranks(),
