@@ -251,6 +251,8 @@ def people_grid() -> Iterator[Case]:
     yield Case(PEOPLE_PER_USER, None, "mobilenet_v2", "head", "FedPer", PEOPLE_SIZE, 300)
     for trains in ("head and last block", "LoRA", "all"):
         yield Case(PEOPLE, None, "mobilenet_v2", trains, "FedAvg", PEOPLE_SIZE, 40)
+    yield Case(PEOPLE, None, "mobilenet_v2", "LoRA", "FedAvg", PEOPLE_SIZE, 100)
+    yield Case(PEOPLE, None, "mobilenet_v2", "head and last block", "FedAvg", PEOPLE_SIZE, 300)
     yield Case(PEOPLE_PER_USER, None, "mobilenet_v2", "head and last block", "FedPer", PEOPLE_SIZE, 40)
 
 
