@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page_numbers import MARKED, PAGES, fill, numbers
+from benchmarks.page_numbers import MARKED, PAGES, ROOT, fill, numbers, pretrained_chart
+from manyeyes.report.svg import render_svg
 
 TEXTS = numbers()
 
@@ -30,6 +31,10 @@ def test_a_number_that_was_changed_by_hand_is_found() -> None:
 
 def test_the_times_of_the_study_of_hsu_are_the_medians_of_their_record() -> None:
     assert (TEXTS["hsu.time"], TEXTS["hsu.ratio"]) == ("8.5 ms", "25")  # 0.0085 s, and pfl's 0.2092 s
+
+
+def test_the_chart_of_pretrained_weights_is_that_of_the_record() -> None:
+    assert (ROOT / "docs" / "images" / "pretrained.svg").read_text() == render_svg(pretrained_chart())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
