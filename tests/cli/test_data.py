@@ -140,7 +140,7 @@ def test_the_partitioners_of_flower_divide_users_of_leaf_as_the_library_does(tmp
 def test_images_of_several_sizes_need_a_size_and_nothing_is_written(tmp_path: Path, command: Any) -> None:
     paint(28, 28, 32, 64)
     prepared = command("data", "prepare", "folder", "--raw", "raw/mine.csv", "--split", "per_user")
-    sizes = "3 sizes from 28 x 28 to 64 x 64 pixels; 2 of 4 have 28 x 28"
+    sizes = "3 sizes from 28 x 28 to 64 x 64 pixels; 2 of the 4 that were read have 28 x 28"
     assert prepared.code == 2
     assert f"{sizes}: choose the pixels per side with size, such as --size 224" in prepared.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]

@@ -286,7 +286,7 @@ def test_paths_without_a_dataset_are_refused(tmp_path: Path) -> None:
 
 
 def snippets() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", DOCS.read_text().split("## Your own images")[1], re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", DOCS.read_text().split("## Ways in")[1], re.DOTALL)
 
 
 def test_mnist_by_writer_becomes_a_population(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
