@@ -361,8 +361,12 @@ def pretrained_times() -> str:
             extraction = record(name)["features"][f"cifar10-{model}-head-{size}px"]["seconds"]
             runs = [run for run in record(name)["runs"].values() if run["model"] == model and run["trains"] == "head"]
             fedavg = [run for run in runs if (run["algorithm"], run["rounds"]) == ("FedAvg", 300)]
-            whole, each = (statistics.median(run[key] for run in fedavg) for key in ("seconds", "seconds_per_round"))
-            lines.append(f"{text} | `{model}` | {extraction:.0f} s | {whole:.0f} s | {1000 * each:.0f} ms")
+            run_seconds, round_seconds = (
+                statistics.median(run[key] for run in fedavg) for key in ("seconds", "seconds_per_round")
+            )
+            lines.append(
+                f"{text} | `{model}` | {extraction:.0f} s | {run_seconds:.0f} s | {1000 * round_seconds:.0f} ms"
+            )
     return table("machine | model | features of 60,000 images | a run of 300 rounds | a round", *lines, left=(0, 1))
 
 

@@ -95,8 +95,8 @@ def released_cifar(
     by_row = np.argsort(population.image_indices)
     labels = population.labels.take(by_row)
     image_ids = np.char.partition(np.asarray(population.columns["image_id"])[by_row].astype(str), "-")
-    is_test, numbers = image_ids[:, 0] == "test", image_ids[:, 2].astype(int)
-    train_rows = np.flatnonzero(~is_test)[np.argsort(numbers[~is_test])]  # in the official order
+    is_test, image_numbers = image_ids[:, 0] == "test", image_ids[:, 2].astype(int)
+    train_rows = np.flatnonzero(~is_test)[np.argsort(image_numbers[~is_test])]  # in the official order
     users = np.empty(len(labels), np.int64)
     users[train_rows] = released(Path(splits), labels.ids[train_rows], f"cifar{len(labels.classes)}", alpha)
     users[is_test] = like_training(labels.ids[is_test], labels.ids[~is_test], users[~is_test])

@@ -47,6 +47,6 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         if not SIGN_DIGITS.exists():
             pytest.skip("needs the Sign Language Digits Dataset in sign_digits/, which is not part of the repository")
         zipfile.ZipFile(SIGN_DIGITS).extractall(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of the kernel: beside other tests, threads wait for each other
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of the kernel: with other tests running, threads wait for each other
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()

@@ -55,7 +55,7 @@ def _check_runs(folders: list[Path]) -> int:
 def _describe_machine() -> int:
     device = choose_device("auto")
     table = Table(title=f"manyeyes {__version__}", title_justify="left")
-    for header in ("", "found", "set with, or needed for"):
+    for header in ("", "installed", "set with, or needed for"):
         table.add_column(header, overflow="fold")  # nothing is cut on a narrow terminal
     table.add_row("Python", platform.python_version(), "")
     table.add_row("PyTorch", torch.__version__, "")
@@ -67,9 +67,9 @@ def _describe_machine() -> int:
     packages = optional_requirements()
     for extra, purpose in PURPOSES.items():
         versions = {package: package_version(package) for package, (_, of) in packages.items() if of == extra}
-        found = [f"{package} {version or 'missing'}" for package, version in versions.items()]
+        installed = [f"{package} {version or 'missing'}" for package, version in versions.items()]
         fixes = [install_command(package) for package, version in versions.items() if not version]
-        table.add_row(extra, "\n".join(found), "\n".join([purpose, *fixes]))
+        table.add_row(extra, "\n".join(installed), "\n".join([purpose, *fixes]))
     Console().print(table, markup=False)
     return 0
 

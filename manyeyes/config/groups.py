@@ -106,7 +106,7 @@ GROUPS: dict[str, Group] = {
 
 
 def user_choices(group: Group) -> re.Pattern[str]:
-    """Return the pattern of what can be chosen besides a group's own names: import paths, and names in libraries."""
+    """Return the pattern of what a group offers in addition to its own names: import paths, and names in libraries."""
     in_library = "|".join(f"{prefix}:[^\\s,\\[\\]'\"]+" for prefix in libraries(group.slot))
     return re.compile(f"{in_library}|{IMPORT_PATH.pattern}") if in_library else IMPORT_PATH
 

@@ -81,7 +81,7 @@ def kept_states(algorithm: Algorithm, plan: RoundPlan, clients: ClientStates) ->
 
 
 def check_finite(algorithm: Algorithm, state: ServerState, metrics: RoundMetrics) -> None:
-    """Refuse weights that are no longer finite, and a loss; with privacy, the loss of one client must not end a run."""
+    """Refuse weights and losses that are not finite; with privacy, the loss of one client must not end a run."""
     has_loss = algorithm.privacy is None and not math.isnan(metrics.update_norm)
     if (has_loss and not math.isfinite(metrics.train_loss)) or not bool(torch.isfinite(state.weights).all()):
         raise DivergenceError(f"the weights after round {state.round} are no longer finite")

@@ -98,7 +98,7 @@ function draw(ids) {
     });
     const percent = shown.every((id) => isFraction(curveName(id, name)));
     const weight = SMOOTHING[view.smoothing], note = weight ? " (smoothed)" : "";
-    const spec = {title: heading(ids, name) + note, height: 280, smoothing: weight, x: {label: LABELS[view.axis], log: view.logX, whole: view.axis === "round"}, y: {log: view.log && !percent, percent}, series};
+    const spec = {title: heading(ids, name) + note, height: 280, smoothing: weight, x: {label: LABELS[view.axis], log: view.logX, integer: view.axis === "round"}, y: {log: view.log && !percent, percent}, series};
     if (charts.has(name)) charts.get(name).chart.update(spec);
     else {
       const box = make("div", {class: "chart", "data-metric": name});

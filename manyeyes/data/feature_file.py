@@ -74,8 +74,8 @@ class FeatureFile:
             return {}
         data = path.read_bytes()
         records = np.frombuffer(data[: len(data) // RECORD.itemsize * RECORD.itemsize], RECORD)
-        whole = [record for record in records if zlib.crc32(record.tobytes()[:8]) == record["check"]]
-        return {int(record["chunk"]): int(record["crc"]) for record in whole}
+        complete = [record for record in records if zlib.crc32(record.tobytes()[:8]) == record["check"]]
+        return {int(record["chunk"]): int(record["crc"]) for record in complete}
 
     def _checksum(self, file: int, chunk: int) -> int:
         size = len(self.chunk_rows(chunk)) * self._row_bytes

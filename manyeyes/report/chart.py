@@ -31,7 +31,7 @@ class Axis:
     label: str = ""
     log: bool = False
     percent: bool = False  # whether fractions are shown as percentages
-    whole: bool = False  # whether there is nothing between whole numbers, such as rounds
+    integer: bool = False  # whether values are integers, such as rounds
     low: float | None = None  # where the axis starts, if not at the smallest value
     high: float | None = None
     ticks: tuple[float, ...] = ()  # instead of round values

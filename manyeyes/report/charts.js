@@ -55,11 +55,11 @@
       const value = a + (pixel - start) * ((b - a) / (end - start));
       return axis.log ? 10 ** value : value;
     };
-    position.ticks = (count) => (axis.ticks || ticks(low, high, count, axis.log, axis.whole)).filter((value) => value >= low && value <= high);
+    position.ticks = (count) => (axis.ticks || ticks(low, high, count, axis.log, axis.integer)).filter((value) => value >= low && value <= high);
     return Object.assign(position, {axis, low, high, start, end});
   }
 
-  function ticks(low, high, count, log, whole) {
+  function ticks(low, high, count, log, integer) {
     const values = [];
     if (log && high / low >= 8) {
       const decades = Math.log10(high / low), factors = 3 * decades <= 1.5 * count ? [1, 2, 5] : [1], jump = Math.max(1, Math.ceil(decades / count));
@@ -68,7 +68,7 @@
       return values;
     }
     const smallest = (0.75 * (high - low)) / count, power = 10 ** Math.floor(Math.log10(smallest));
-    const round = power * ([1, 2, 5].find((factor) => factor * power >= smallest) || 10), step = whole ? Math.max(1, round) : round;
+    const round = power * ([1, 2, 5].find((factor) => factor * power >= smallest) || 10), step = integer ? Math.max(1, round) : round;
     for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n++) values.push(Number((n * step).toPrecision(12)));
     return values;
   }

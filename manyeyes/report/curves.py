@@ -188,7 +188,7 @@ def metric_chart(
             series.append(Series(series_name(group, metric), x, y, low, high, color=group.color))
     y = Axis(metric_label(runs, metric), percent=is_fraction(runs, metric), **axis)
     lines = centralized_lines(runs, metric)
-    return Chart(name or metric, title, Axis("rounds", whole=True), y, series, caption, lines, height, metric=metric)
+    return Chart(name or metric, title, Axis("rounds", integer=True), y, series, caption, lines, height, metric=metric)
 
 
 def series_name(group: Group, metric: str) -> str:
@@ -235,15 +235,16 @@ def _explorer_curves(group: Group, names: list[str], max_points: int) -> dict[st
         values_SE = [run.cumulative[axis][np.searchsorted(run.event_rounds, rounds)] for run in runs]
         axes[axis] = short_numbers(np.mean(values_SE, axis=0))
     curves: dict[str, list[Any]] = {}
-    numbers: dict[tuple[int, ...], int] = {}  # of the positions of the values of one or more metrics
+    position_ids: dict[tuple[int, ...], int] = {}  # of the positions of the values of one or more metrics
     for name, curve in ((name, mean_curve(runs, name)) for name in names):
         if curve is not None:
             is_drawn = np.isin(curve[0], rounds)
-            drawn, *columns = (column[is_drawn] for column in curve)
-            number = numbers.setdefault(tuple(np.searchsorted(rounds, drawn).tolist()), len(numbers))
-            curves[name] = [number, *(_short_column(column) for column in columns)]
+            curve_rounds, *columns = (column[is_drawn] for column in curve)
+            positions = tuple(np.searchsorted(rounds, curve_rounds).tolist())
+            position_id = position_ids.setdefault(positions, len(position_ids))
+            curves[name] = [position_id, *(_short_column(column) for column in columns)]
     texts = {"name": group.label, "score_name": series_name(group, SCORE), "color": group.color}
-    return {**texts, "axes": axes, "positions": list(map(list, numbers)), "metrics": curves}
+    return {**texts, "axes": axes, "positions": list(map(list, position_ids)), "metrics": curves}
 
 
 def _short_column(values: Ints | Floats) -> Sequence[float | None]:

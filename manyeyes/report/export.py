@@ -46,10 +46,10 @@ def default_folder(runs: Sequence[Path]) -> Path:
     """
     if len(runs) == 1:
         return runs[0]
-    shared, here = Path(os.path.commonpath([run.absolute().parent for run in runs])), Path.cwd()
+    shared, working_folder = Path(os.path.commonpath([run.absolute().parent for run in runs])), Path.cwd()
     if shared == Path(shared.anchor):
         return Path()
-    return shared.relative_to(here) if shared.is_relative_to(here) else shared
+    return shared.relative_to(working_folder) if shared.is_relative_to(working_folder) else shared
 
 
 def can_write_png() -> bool:

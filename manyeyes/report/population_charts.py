@@ -188,13 +188,13 @@ def example_images(population: Population, seed: int) -> list[str | ImageStrip]:
 
 def _rank_chart(name: str, title: str, label: str, counts: Mapping[str, Ints], caption: str) -> Chart:
     series = make_series({key: (np.arange(len(c)) + 1, np.sort(c)[::-1]) for key, c in counts.items()})
-    x_axis = Axis("rank of the user", log=max(map(len, counts.values())) > LOG_USERS, whole=True)
+    x_axis = Axis("rank of the user", log=max(map(len, counts.values())) > LOG_USERS, integer=True)
     return Chart(name, title, x_axis, _count_axis(label, np.concatenate(list(counts.values()))), series, caption)
 
 
 def _count_axis(label: str, counts: Ints) -> Axis:
     is_log = bool(counts.max() > LOG_RATIO * max(1, counts.min()))
-    return Axis(label, log=is_log, whole=True, low=MIN_LOG_COUNT if is_log else 0)
+    return Axis(label, log=is_log, integer=True, low=MIN_LOG_COUNT if is_log else 0)
 
 
 def _label_names(population: Population, example: int) -> str:

@@ -60,7 +60,7 @@
       const notes = [caveat, SMOOTHING[smoothing.select.value].weight ? "smoothed" : ""].filter(Boolean).join(", ");
       return {
         title: label[0].toUpperCase() + label.slice(1) + (notes ? ` (${notes})` : ""), height: 380, smoothing: SMOOTHING[smoothing.select.value].weight,
-        x: {label: over.label, log: logX.box.checked, whole: over.name !== "seconds"}, y: {label, percent, log: logY.box.checked}, series, reference_lines: reference_lines[name] || [],
+        x: {label: over.label, log: logX.box.checked, integer: over.name !== "seconds"}, y: {label, percent, log: logY.box.checked}, series, reference_lines: reference_lines[name] || [],
       };
     }
   }

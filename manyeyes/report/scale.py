@@ -30,7 +30,7 @@ class Scale:
         return value > 0 or not self.axis.log
 
     def ticks(self, count: int) -> list[tuple[float, str]]:
-        candidates = self.axis.ticks or ticks(self.low, self.high, count, self.axis.log, self.axis.whole)
+        candidates = self.axis.ticks or ticks(self.low, self.high, count, self.axis.log, self.axis.integer)
         values = [value for value in candidates if self.low <= value <= self.high]
         return [(self(value), f"{100 * value:.4g} %" if self.axis.percent else f"{value:,.10g}") for value in values]
 
@@ -50,7 +50,7 @@ def axis_range(axis: Axis, values: list[float], margin: float = 0.0) -> tuple[fl
     return (low, high) if high > low else (low, low + 1)
 
 
-def ticks(low: float, high: float, count: int, log: bool = False, whole: bool = False) -> list[float]:
+def ticks(low: float, high: float, count: int, log: bool = False, integer: bool = False) -> list[float]:
     """Return about `count` round values between two values, or fewer that are whole numbers."""
     if log and high / low >= MIN_LOG_RATIO:
         decades = math.log10(high / low)
@@ -62,6 +62,6 @@ def ticks(low: float, high: float, count: int, log: bool = False, whole: bool = 
     smallest_step = 0.75 * (high - low) / count
     power = 10.0 ** math.floor(math.log10(smallest_step))
     step = next((factor * power for factor in (1, 2, 5) if factor * power >= smallest_step), 10 * power)
-    step = max(1.0, step) if whole else step
+    step = max(1.0, step) if integer else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]

@@ -159,13 +159,13 @@ def _is_image(entry: object) -> bool:
     """Return whether an entry of EXAMPLE_IMAGES_FILE has all its texts, and a picture of the format that it names."""
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in IMAGE_TEXTS):
         return False
-    numbers = (entry.get("probability"), entry.get("width"))
+    probability_and_width = (entry.get("probability"), entry.get("width"))
     try:
         start = base64.b64decode(entry["data"], validate=True)[:8]
     except ValueError:
         return False
     is_picture = start.startswith(IMAGE_SIGNATURES.get(entry["format"], b"no such format"))
-    return is_picture and all(map(_is_number, numbers)) and isinstance(entry.get("is_correct"), bool)
+    return is_picture and all(map(_is_number, probability_and_width)) and isinstance(entry.get("is_correct"), bool)
 
 
 def _is_number(value: object) -> bool:

@@ -65,15 +65,15 @@ def test_the_score_is_that_of_personalized_models_next_to_the_shared_one(
     append(
         write("tuned", 4, personal_layers={"name": "head"}), {"round": 5, "personalized_macro_ap": 0.5, "macro_ap": 0.2}
     )
-    found = rows(RunIndex(root, refresh_seconds=0))
+    listed = rows(RunIndex(root, refresh_seconds=0))
     keys = ("metric", "score", "shared")
-    assert [found["ditto"][key] for key in keys] == [
+    assert [listed["ditto"][key] for key in keys] == [
         "personalized_accuracy",
         0.579,
         {"model": "shared model", "score": 0.1},
     ]
     shared = {"model": "models before fine-tuning", "score": 0.2}
-    assert [found["tuned"][key] for key in keys] == ["personalized_macro_ap", 0.5, shared]
+    assert [listed["tuned"][key] for key in keys] == ["personalized_macro_ap", 0.5, shared]
 
 
 def test_an_early_score_of_a_long_run_is_found(root: Path, write: Write, append: Append) -> None:

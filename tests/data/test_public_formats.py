@@ -91,8 +91,8 @@ def test_a_domain_is_a_user_or_is_divided_among_several(tmp_path: Path) -> None:
     for domain in ("art", "photo"):
         for number in range(4):
             save(tmp_path / domain / "dog" / f"{number}.png")
-    whole = domains.read_manifest(tmp_path)
-    assert np.unique(whole.users).tolist() == ["art", "photo"]
+    manifest = domains.read_manifest(tmp_path)
+    assert np.unique(manifest.users).tolist() == ["art", "photo"]
     divided = domains.read_manifest(tmp_path, partition="iid", users=2)
     assert np.unique(divided.users).tolist() == ["art-000", "art-001", "photo-000", "photo-001"]
     assert [user.split("-")[0] for user in divided.users] == divided.columns["domain"].tolist()

@@ -85,11 +85,11 @@ def test_it_does_not_depend_on_batches_or_their_order() -> None:
     scores, hot = examples(300, (0.3, 0.05, 0.01))
     parts = np.split(np.arange(300), [17, 150, 151])
     batches = [MultiLabelScores.from_scores(scores[part], hot[part]) for part in parts]
-    whole, merged = MultiLabelScores.from_scores(scores, hot), sum(batches, MultiLabelScores.empty(3))
-    assert merged.compute() == whole.compute()
+    single, merged = MultiLabelScores.from_scores(scores, hot), sum(batches, MultiLabelScores.empty(3))
+    assert merged.compute() == single.compute()
     reordered = (batches[3] + batches[1]) + (batches[0] + batches[2])
     for name in ("macro_ap_200", "micro_ap_200"):
-        assert reordered.compute()[name] == whole.compute()[name]
+        assert reordered.compute()[name] == single.compute()[name]
 
 
 def test_rare_classes_lose_most() -> None:

@@ -44,8 +44,8 @@ def test_a_thousandth_of_the_users_is_counted_only_where_it_is_a_user() -> None:
     name = "classes of fewer than 0.1 % of users"
     assert Statistic(name).compute(POPULATION) is None
     labels = SingleLabels(np.array([0] + [1] * 1999), ("sky", "sea"))
-    many = Population.from_arrays(np.zeros((2000, 1, 1, 3), np.uint8), labels, np.arange(2000))
-    assert Statistic(name).compute(many) == 1
+    population = Population.from_arrays(np.zeros((2000, 1, 1, 3), np.uint8), labels, np.arange(2000))
+    assert Statistic(name).compute(population) == 1
 
 
 def test_mean_emd_equals_a_computation_by_hand() -> None:

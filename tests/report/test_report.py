@@ -472,7 +472,7 @@ def test_ticks_are_round() -> None:
     assert ticks(1, 2000, 5, log=True) == [1, 10, 100, 1000]
     assert ticks(100, 20_000, 7, log=True) == [100, 200, 500, 1000, 2000, 5000, 10_000, 20_000]
     assert ticks(100, 20_000, 2, log=True) == [100, 10_000]
-    assert ticks(0, 2, 7, whole=True) == [0, 1, 2]
+    assert ticks(0, 2, 7, integer=True) == [0, 1, 2]
 
 
 def test_a_still_chart_has_upright_long_names_whiskers_and_hollow_points() -> None:

@@ -43,8 +43,8 @@ def test_the_headline_is_tracked_under_one_name_in_all_runs() -> None:
 @pytest.mark.slow
 def test_a_script_that_only_imports_the_package_finds_trackers_by_name() -> None:
     script = "from manyeyes import train; from manyeyes.core.registry import names; print(*names('tracker'))"
-    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
-    assert {"mlflow", "tensorboard", "wandb"} <= {*found}
+    modules = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert {"mlflow", "tensorboard", "wandb"} <= {*modules}
 
 
 def test_tensorboard_names_the_metric_of_the_score(tmp_path: Path, population: Population) -> None:

@@ -111,15 +111,17 @@ class EfficientNetLite0(nn.Module):
     @staticmethod
     def convert_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return weights with this model's names, also those of the reference implementation."""
-        places = [(stage, index) for stage, (_, _, blocks, _, _) in enumerate(STAGES) for index in range(blocks)]
-        return {_own_name(key, places): value for key, value in state.items()}
+        block_positions = [
+            (stage, index) for stage, (_, _, blocks, _, _) in enumerate(STAGES) for index in range(blocks)
+        ]
+        return {_own_name(key, block_positions): value for key, value in state.items()}
 
 
-def _own_name(key: str, places: list[tuple[int, int]]) -> str:
+def _own_name(key: str, block_positions: list[tuple[int, int]]) -> str:
     first, *rest = key.split(".")
     if first != "_blocks":
         return ".".join([OUTER_NAMES.get(first, first), *rest])
-    stage, index = places[int(rest[0])]
+    stage, index = block_positions[int(rest[0])]
     return f"blocks.{stage}.{index}.{(BLOCK_NAMES if stage else FIRST_NAMES)[rest[1]]}.{rest[2]}"
 
 
