@@ -26,6 +26,13 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 MARKED = re.compile(r"(<!-- record: ([\w.]+) -->)(.*?)(<!-- end -->)", re.S)
 MIB = 2**20
 TORCH = "PyTorch's"  # in records of layers
+UNBOUNDED = ("", ", without protection")  # ends of the names of runs in benchmarks/hostile_clients.py
+HONEST = {
+    "alike": "",
+    "sizes from 1 to 6": "unequal",
+    "Dirichlet, alpha 0.5": "dirichlet 0.5",
+    "Dirichlet, alpha 0.1": "dirichlet 0.1",
+}
 Rows = list[dict[str, Any]]
 
 
@@ -394,6 +401,43 @@ def pretrained_people() -> str:
     return table(header, *sorted(lines), left=(0, 1, 2, 3))
 
 
+def accuracies(name: str) -> list[float]:
+    """Return the accuracy of every seed in a cell of benchmarks/hostile_clients.py, in percent."""
+    return [100 * outcome["accuracy"] for outcome in record("hostile_clients")["outcomes"][name]]
+
+
+def mean_and_least(name: str) -> str:
+    values = accuracies(name)
+    return f"{statistics.mean(values):.1f} ({min(values):.1f})" if any(values) else "stops"
+
+
+def hostile_clients() -> str:
+    """Return the accuracy next to hostile clients, with the bounds of a federation and without them."""
+    federations = ("1 of 4 hostile", "2 of 10 hostile")
+    attacks = [name.removeprefix(f"{federations[0]}: ") for name in record("hostile_clients")["outcomes"]]
+    lines = [
+        " | ".join([attack, *(mean_and_least(f"{f}: {attack}{bounds}") for f in federations for bounds in UNBOUNDED)])
+        for attack in attacks
+        if f"{federations[1]}: {attack}{UNBOUNDED[1]}" in record("hostile_clients")["outcomes"]
+    ]
+    return table("the hostile clients | 1 of 4 | without bounds | 2 of 10 | without bounds", *lines)
+
+
+def honest_clients() -> str:
+    """Return what the bounds cost where all clients are honest."""
+    lines = []
+    for text, data in HONEST.items():
+        cells, clipped, left_out = [], 0, 0
+        for clients, federation in ((4, "1 of 4 hostile"), (10, "2 of 10 hostile")):
+            name = f"{clients} honest clients, {data}" if data else f"{federation}: behave"
+            lost = [free - bound for free, bound in zip(accuracies(name + UNBOUNDED[1]), accuracies(name), strict=True)]
+            cells += [mean_and_least(name), f"{statistics.mean(lost):.1f}"]
+            clipped += sum(outcome["honest_clipped"] for outcome in record("hostile_clients")["outcomes"][name])
+            left_out += sum(outcome["honest_left_out"] for outcome in record("hostile_clients")["outcomes"][name])
+        lines.append(" | ".join([text, *cells, f"{clipped}, {left_out}"]))
+    return table("honest clients | 4 | points lost | 10 | points lost | updates clipped, left out", *lines)
+
+
 def planning(name: str) -> str:
     return f"{sum(record('planning')['microseconds'][name].values()):.0f}"
 
@@ -413,6 +457,8 @@ def numbers() -> dict[str, str]:
         "kernels": kernels(),
         "private_rounds": private_rounds(),
         "figure4": figure4(),
+        "hostile_clients": hostile_clients(),
+        "honest_clients": honest_clients(),
         "pretrained.cpu": pretrained_heads("pretrained_cpu"),
         "pretrained.h200": pretrained_heads("pretrained_h200"),
         "pretrained.times": pretrained_times(),
