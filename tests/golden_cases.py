@@ -435,9 +435,9 @@ RUN_CASES: dict[str, Callable[[], Record]] = {
     "multilabel-strangers": lambda: run(make("fedavg"), lambda: strangers().task("coarse")),
     "mobilenet-v1-group": lambda: run(FULL(), model=named("mobilenet_v1"), rounds=1),
     "mobilenet-v2-group": lambda: run(FULL(), model=named("mobilenet_v2", bottleneck=16), rounds=1),
-    "mobilenet-v2-frozen": lambda: run(FULL(), model=named("mobilenet_v2", norm="frozen_batch"), rounds=1),
+    "mobilenet-v2-frozen": lambda: run(FULL(), model=named("mobilenet_v2", norm="frozen"), rounds=1),
     "mobilenet-v2-live": lambda: run(
-        FULL(virtual_client_size=8, lr=1e-4), large, named("mobilenet_v2", norm="batch"), rounds=1
+        FULL(virtual_client_size=8, lr=1e-4), large, named("mobilenet_v2", norm="live"), rounds=1
     ),
     "resnet18-last-layers": lambda: run(FULL(), model=named("resnet18", trainable="last:2"), rounds=1),
     "augment-crop-flip": lambda: run(make("fedavg"), model=partial(lenet, size=28), preprocess=CROP),

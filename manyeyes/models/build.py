@@ -25,7 +25,7 @@ from manyeyes.core.structure import head_blocks
 from manyeyes.models.adapters import Adapter, add_adapters
 from manyeyes.models.inspection import layers
 from manyeyes.models.libraries import library_weights_input
-from manyeyes.models.norms import NORM_HELP, convert_norms, has_batch_norm, norm_kind, use_running_statistics_for_one
+from manyeyes.models.norms import NORM_HELP, check_norm, convert_norms, has_batch_norm, use_running_statistics_for_one
 from manyeyes.models.pretrained import INPUTS, OWN_WEIGHTS, PretrainedSource, WeightsInput, load_pretrained
 
 # Arguments that describe the run, passed to a model whose signature has them.
@@ -113,8 +113,9 @@ def _checked_adapter(adapter: Adapter | Mapping[str, Any], norm: str | None, tra
             k: tuple(value) if isinstance(value, list) else value for k, value in adapter.items()
         }
         adapter = Adapter(**options)
-    is_live = norm is not None and norm_kind(norm) == "live"
-    if adapter.name != "none" and (trainable != "all" or is_live):
+    if norm is not None:
+        check_norm(norm)
+    if adapter.name != "none" and (trainable != "all" or norm == "live"):
         setting = f"model.trainable={trainable}" if trainable != "all" else f"model.norm={norm}"
         fix = "leave it out, because only the adapters and the classifier train"
         raise ValueError(f"model.adapter={adapter.name} does not go with {setting}: {fix}")
@@ -130,7 +131,7 @@ def _make_from(
     registration = _registration(model)
     accepted = {option.name for option in options_of(registration.factory)}
     if registration.name in registry.names("model"):  # which have no BatchNorm but by their own option
-        norm_kind(context.get("norm", "group"))
+        check_norm(context.get("norm", "group"))
     known = {key: value for key, value in context.items() if key in accepted}
     module = registry.instantiate(registration, {**options, **known})
     if not isinstance(module, nn.Module):

@@ -11,7 +11,6 @@ from manyeyes.core.registry import Bounds, check_value
 from manyeyes.models.fast.group_norm import FusedGroupNorm
 
 NORMS = ("group", "frozen", "live")
-EARLIER_NAMES = {"frozen_batch": "frozen", "batch": "live"}
 MAX_GROUPS, MIN_GROUP_CHANNELS = 32, 4  # of a GroupNorm in place of a BatchNorm (Wu and He 2018 have 32 groups)
 BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
 Norm = Callable[[int], nn.Module]
@@ -58,19 +57,16 @@ def group_count(channels: int, max_groups: int) -> int:
     return next(count for count in range(min(max_groups, channels), 0, -1) if channels % count == 0)
 
 
-def norm_kind(norm: str) -> str:
-    """Return `group`, `frozen` or `live`, also for the earlier names of the last two; refuse any other norm."""
-    kind = EARLIER_NAMES.get(norm, norm)
-    check_value("model.norm", kind, str, NORM_BOUNDS)
-    return kind
+def check_norm(norm: str) -> None:
+    check_value("model.norm", norm, str, NORM_BOUNDS)
 
 
 def norm_layer(norm: str, max_groups: int) -> Norm:
     """Return the function from a number of channels to a norm; `max_groups` is for group norms."""
-    kind = norm_kind(norm)
-    if kind == "group":
+    check_norm(norm)
+    if norm == "group":
         return lambda channels: nn.GroupNorm(group_count(channels, max_groups), channels)
-    return FrozenBatchNorm2d if kind == "frozen" else nn.BatchNorm2d
+    return FrozenBatchNorm2d if norm == "frozen" else nn.BatchNorm2d
 
 
 def has_batch_norm(module: nn.Module) -> bool:
@@ -79,12 +75,13 @@ def has_batch_norm(module: nn.Module) -> bool:
 
 def convert_norms(module: nn.Module, norm: str) -> str:
     """Convert every BatchNorm of a module, in place; return what was done, and whether the function stays the same."""
-    kind, num_norms = norm_kind(norm), sum(isinstance(layer, BATCH_NORMS) for layer in module.modules())
+    check_norm(norm)
+    num_norms = sum(isinstance(layer, BATCH_NORMS) for layer in module.modules())
     if not num_norms:
         return "the model has no BatchNorm, and is unchanged"
-    if kind == "live":
+    if norm == "live":
         return f"{num_norms} BatchNorm layers stay live: clients train with the statistics of their batches"
-    if kind == "frozen":
+    if norm == "frozen":
         freeze_norms(module)
         return f"{num_norms} BatchNorm layers have fixed statistics now: exactly the function of evaluation mode"
     group_norms(module, MAX_GROUPS, MIN_GROUP_CHANNELS)

@@ -35,7 +35,7 @@ def run(setting: str, noise_cohort_size: int = 5000, split: str = "test") -> Run
     is_tuned, dataset = start == "F", COARSE if classes == "17" else FINE
     settings = f"""
         model=resnet18
-        {"model.norm=frozen_batch model.pretrained=imagenet" if is_tuned else "model.norm=group"}
+        {"model.norm=frozen model.pretrained=imagenet" if is_tuned else "model.norm=group"}
         preprocess.crop=224 preprocess.flip_horizontal=true preprocess.flip_vertical=true {IMAGENET}
         {"select_best_on=val" if split == "test" else ""} eval_split={split}
         {_centralized(is_tuned) if method == "C" else _federated(method, is_tuned)}

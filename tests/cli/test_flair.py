@@ -45,9 +45,9 @@ def translate(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
     ("argv", "pretrained", "norm", "lr", "task"),
     [
         ("pretrained=false", None, "group", "0.1", "coarse"),
-        ("", "imagenet", "frozen_batch", "0.01", "coarse"),
+        ("", "imagenet", "frozen", "0.01", "coarse"),
         ("pretrained=false dataset.use_fine_grained_labels=true", None, "group", "0.1", "fine"),
-        ("dataset.use_fine_grained_labels=true", "imagenet", "frozen_batch", "0.01", "fine"),
+        ("dataset.use_fine_grained_labels=true", "imagenet", "frozen", "0.01", "fine"),
     ],
 )
 def test_a_command_of_the_readme_is_a_row_of_table_1(

@@ -67,7 +67,7 @@ HEADS: dict[str, list[tuple[str, ...]]] = {  # as FedPer's baseline counts layer
 
 
 @pytest.mark.fast_cases("lenet", "mobilenet")
-@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("norm", ["live", "group"])
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_has_all_parameters_and_statistics_of_the_last_blocks(name: str, norm: str) -> None:
     module = build_model(name, 5, norm=norm)
@@ -125,7 +125,7 @@ def test_norm_layers_are_all_norms_with_their_statistics() -> None:
     assert NormLayers().parameter_names(module) == batch_norm | {"2.weight", "2.bias"}
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "frozen_batch"])
+@pytest.mark.parametrize("norm", ["live", "group", "frozen"])
 def test_norms_of_a_resnet(norm: str) -> None:
     module = build_model("resnet18", 5, norm=norm)
     assert {

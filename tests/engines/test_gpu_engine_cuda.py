@@ -104,9 +104,7 @@ def test_client_state_without_server_state_in_compiled_steps(population: Populat
     assert relative_error(actual, expected) < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("norm", "compile"), [("group", False), ("group", True), ("frozen_batch", False), ("batch", True)]
-)
+@pytest.mark.parametrize(("norm", "compile"), [("group", False), ("group", True), ("frozen", False), ("live", True)])
 def test_deep_models_with_every_norm(population: Population, norm: str, compile: bool) -> None:
     algorithm = with_all_clients(fedavg(batch_size=64, lr=0.01))  # one step per client: rounding grows through ReLUs
     module = build_model("resnet18", 5, norm=norm)

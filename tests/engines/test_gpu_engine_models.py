@@ -52,7 +52,7 @@ def test_norms_and_their_statistics_follow_their_layers(norm: nn.Module, name: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["cuda_graphs", "single"])
-@pytest.mark.parametrize("norm", ["group", "frozen_batch"])
+@pytest.mark.parametrize("norm", ["group", "frozen"])
 def test_deep_models_with_every_norm(norm: str, engine: str) -> None:
     population = POPULATION.filter(POPULATION.owners(np.arange(len(POPULATION))) < 6)  # one image has no variance
     module = build_model("mobilenet_v1", 5, norm=norm)

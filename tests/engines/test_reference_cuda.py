@@ -67,8 +67,8 @@ def test_three_rounds_equal_those_on_the_cpu(population: Population, name: str) 
     ("model_name", "norm", "algorithm_name"),
     [
         ("resnet18", "group", "fedavg"),
-        ("resnet18", "batch", "fedavg"),
-        ("resnet18", "batch", "fedbn"),
+        ("resnet18", "live", "fedavg"),
+        ("resnet18", "live", "fedbn"),
         ("mobilenet_v2", "group", "fedavg"),
     ],
 )

@@ -158,7 +158,7 @@ def test_built_in_models_without_live_batch_norm_are_plain(name: str) -> None:
     assert probe(FlatModel(build_model(name, 10, size=32)), 32, 32) == PLAIN
 
 
-@pytest.mark.parametrize(("norm", "live"), [("batch", True), ("frozen_batch", False), ("group", False)])
+@pytest.mark.parametrize(("norm", "live"), [("live", True), ("frozen", False), ("group", False)])
 def test_only_batch_norm_is_live(norm: str, live: bool) -> None:
     assert probe(FlatModel(build_model("mobilenet_v2", 10, norm=norm)), 64, 64).mixes_batch is live
 
@@ -192,7 +192,7 @@ def test_a_module_with_a_buffer_that_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("norm", "size", "trains_on_one"), [("batch", 32, False), ("batch", 64, True), ("group", 32, True)]
+    ("norm", "size", "trains_on_one"), [("live", 32, False), ("live", 64, True), ("group", 32, True)]
 )
 def test_live_batch_norm_needs_several_values_of_each_channel(norm: str, size: int, trains_on_one: bool) -> None:
     model = build_model("mobilenet_v1", 10, norm=norm, size=size)  # 32 pixels become one at the end

@@ -11,7 +11,7 @@ from manyeyes.models import build_model
 
 
 def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision() -> None:
-    model = build_model("mobilenet_v2", 1000, norm="batch")
+    model = build_model("mobilenet_v2", 1000, norm="live")
     assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == (314, 3_504_872)
 
 
@@ -36,7 +36,7 @@ def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision() -> None:
     ],
 )
 def test_names_and_shapes_are_those_of_torchvision(key: str, shape: tuple[int, ...]) -> None:
-    assert build_model("mobilenet_v2", 1000, norm="batch").state_dict()[key].shape == shape
+    assert build_model("mobilenet_v2", 1000, norm="live").state_dict()[key].shape == shape
 
 
 def test_a_bottleneck_is_one_more_linear_layer() -> None:
@@ -60,7 +60,7 @@ def test_training_uses_no_random_numbers() -> None:
 
 def test_outputs_equal_those_of_torchvision(torchvision: Any) -> None:
     theirs = torchvision.models.mobilenet_v2(num_classes=10).eval()
-    ours = build_model("mobilenet_v2", 10, norm="batch").eval()
+    ours = build_model("mobilenet_v2", 10, norm="live").eval()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(ours(x), theirs(x))

@@ -22,7 +22,7 @@ def save(state: State, path: Path) -> Path:
     return path
 
 
-def trained(name: str = "resnet18", classes: int = 1000, norm: str = "batch", **options: Any) -> State:
+def trained(name: str = "resnet18", classes: int = 1000, norm: str = "live", **options: Any) -> State:
     """Return weights as after training: no norm is at its initial value."""
     state = build_model(name, classes, norm=norm, seed=9, **options).state_dict()
     return {key: value + 1 if value.dim() < 2 else value for key, value in state.items()}
@@ -45,7 +45,7 @@ def test_all_weights_of_a_file_are_loaded(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_a_classifier_of_other_classes_stays_new_and_the_rest_is_loaded(tmp_path: Path, suffix: str) -> None:
     state = trained()
-    model, new = build_model("resnet18", 17, norm="frozen_batch"), build_model("resnet18", 17, norm="frozen_batch")
+    model, new = build_model("resnet18", 17, norm="frozen"), build_model("resnet18", 17, norm="frozen")
     report = load_pretrained(model, save(state, tmp_path / f"w{suffix}"))
     assert report.replaced == ("fc.weight", "fc.bias")
     assert torch.equal(model.get_parameter("fc.weight"), new.get_parameter("fc.weight"))
@@ -54,7 +54,7 @@ def test_a_classifier_of_other_classes_stays_new_and_the_rest_is_loaded(tmp_path
 
 
 def test_frozen_norms_ignore_only_the_counters(tmp_path: Path) -> None:
-    report = load_pretrained(build_model("resnet18", 1000, norm="frozen_batch"), save(trained(), tmp_path / "w.pth"))
+    report = load_pretrained(build_model("resnet18", 1000, norm="frozen"), save(trained(), tmp_path / "w.pth"))
     assert len(report.ignored) == 20
     assert all(key.endswith("num_batches_tracked") for key in report.ignored)
 
@@ -62,9 +62,9 @@ def test_frozen_norms_ignore_only_the_counters(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_frozen_model_with_batch_norm_weights_is_the_same_function(tmp_path: Path) -> None:
     state = trained()
-    batch = build_model("resnet18", 1000, norm="batch").eval()
+    batch = build_model("resnet18", 1000, norm="live").eval()
     batch.load_state_dict(state)
-    frozen = build_model("resnet18", 1000, norm="frozen_batch", pretrained=save(state, tmp_path / "w.pth")).train()
+    frozen = build_model("resnet18", 1000, norm="frozen", pretrained=save(state, tmp_path / "w.pth")).train()
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(frozen(x), batch(x))
 

@@ -15,7 +15,7 @@ TORCHVISION = {"resnet18": (122, 11_689_512), "resnet34": (218, 21_797_672)}
 
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision(name: str) -> None:
-    model = build_model(name, 1000, norm="batch")
+    model = build_model(name, 1000, norm="live")
     assert (len(model.state_dict()), sum(p.numel() for p in model.parameters())) == TORCHVISION[name]
 
 
@@ -38,12 +38,12 @@ def test_the_numbers_of_keys_and_parameters_are_those_of_torchvision(name: str) 
     ],
 )
 def test_names_and_shapes_are_those_of_torchvision(key: str, shape: tuple[int, ...]) -> None:
-    assert build_model("resnet18", 1000, norm="batch").state_dict()[key].shape == shape
+    assert build_model("resnet18", 1000, norm="live").state_dict()[key].shape == shape
 
 
 def test_the_first_stage_has_no_downsample() -> None:
     assert not any(
-        key.startswith("layer1.0.downsample") for key in build_model("resnet34", 10, norm="batch").state_dict()
+        key.startswith("layer1.0.downsample") for key in build_model("resnet34", 10, norm="live").state_dict()
     )
 
 
@@ -62,7 +62,7 @@ def test_convolutions_are_initialized_with_the_variance_of_fan_out() -> None:
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_outputs_equal_those_of_torchvision(torchvision: Any, name: str) -> None:
     theirs = getattr(torchvision.models, name)(num_classes=10).eval()
-    ours = build_model(name, 10, norm="batch").eval()
+    ours = build_model(name, 10, norm="live").eval()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(ours(x), theirs(x))

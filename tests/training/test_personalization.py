@@ -259,7 +259,7 @@ def test_a_damaged_record_restarts_only_its_client(
 
 
 def test_a_batch_of_one_image_is_refused_with_batch_norm(population: Population, tmp_path: Path) -> None:
-    model = build_model("mobilenet_v1", 3, norm="batch", size=8)
+    model = build_model("mobilenet_v1", 3, norm="live", size=8)
     with pytest.raises(ValueError, match="a batch of one image of 8 x 8 pixels, and a user with 1 images has one"):
         train(population, model, fedper(cohort_size=3, batch_size=5), rounds=1, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -164,7 +164,7 @@ def test_private_personal_layers_stay_with_clients_and_get_no_noise(population: 
 @pytest.mark.slow
 def test_noise_on_batch_norms_statistics_is_refused(population: Population) -> None:
     with pytest.raises(ValueError, match=r"Noise would make BatchNorm's statistics useless: set model\.norm=group"):
-        run(population, private(CentralDP()), model=build_model("resnet18", 3, norm="batch"))
+        run(population, private(CentralDP()), model=build_model("resnet18", 3, norm="live"))
 
 
 def test_statistics_that_stay_with_clients_get_no_noise(population: Population) -> None:
