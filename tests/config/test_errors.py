@@ -101,9 +101,8 @@ CASES = [*WRONG, *(pytest.param(*case, marks=pytest.mark.slow) for case in WRONG
 def test_a_wrong_setting_is_one_sentence_and_nothing_is_written(
     tmp_path: Path, command: Any, tiny: tuple[str, ...], override: str, sentence: str
 ) -> None:
-    arguments = [*tiny, "data.images_per_user=2", "rounds=1", override]
-    if override.startswith("resume="):
-        arguments = [override]
+    settings = {setting.partition("=")[0]: setting for setting in (*tiny, "rounds=1", override)}  # each given once
+    arguments = [override] if override.startswith("resume=") else [*settings.values()]
     outcome = command("run", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("manyeyes: ")
