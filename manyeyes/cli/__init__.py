@@ -20,7 +20,7 @@ COMMANDS = {  # modules of this package, and one line of help for each
     "flair": "FLAIR's federated benchmark, with the settings of its Flower baseline",
     "fedper": "FedPer against FedAvg, with the settings of its Flower baseline",
     "report": "runs on one page: curves, classes, users, data, privacy, speed",
-    "predict": "what a trained model says of photos",
+    "predict": "predict the classes of photos with a trained model",
     "export": "a trained model as ONNX, TorchScript or weights, with a model card",
     "users": "every user's own result in some runs: a table and a chart",
     "data": "prepare datasets, inspect them, write synthetic ones",

@@ -1,4 +1,4 @@
-"""`manyeyes predict`: what a trained model says of photos."""
+"""`manyeyes predict`: predict the classes of photos with a trained model."""
 
 import json
 from pathlib import Path

@@ -58,7 +58,7 @@ class Group:
     slot: str  # of the registry
     default: str | None = None
     is_list: bool = False
-    default_help: str = "as the algorithm has it"  # without a default
+    default_help: str = "default: the algorithm's"  # without a default
 
     def choices(self) -> tuple[str, ...]:
         """Return the names that can be chosen; import paths can be chosen too."""

@@ -54,7 +54,7 @@ class Population:
     image_indices: Ints
     columns: Mapping[str, NDArray[Any] | Labels] = field(default_factory=dict)  # one entry for each example
     user_names: NDArray[Any] | None = None  # of each user in the source
-    caveats: tuple[str, ...] = ()  # what has to be said of results on these images: SYNTHETIC, "90 of 100 examples"
+    caveats: tuple[str, ...] = ()  # caveats of results on these images: SYNTHETIC, "90 of 100 examples"
 
     @staticmethod
     def from_arrays(images: Any, labels: Labels, users: ArrayLike, **columns: ArrayLike | Labels) -> Population:

@@ -175,7 +175,7 @@ export function differing(ids) {
   return [...names.values()];
 }
 
-/* A name, and what has to be said of the data of its run. */
+/* A name, and the caveats of its run's data. */
 export const withCaveats = (name, run) => run.caveats ? `${name} (${run.caveats})` : name;
 
 /* The names of the selected runs without the folders that they share; to a mere number, what distinguishes the run is added. */

@@ -79,7 +79,7 @@ def _training(run: RunRecord) -> Iterator[str]:
         yield "The run records no statistics of its training data.\n"
         return
     median = float(np.median(train["size_percentiles"]))
-    yield f"{train['users']:,} users with {train['images']:,} images, {median:g} images per user in the median.\n"
+    yield f"{train['users']:,} users with {train['images']:,} images, {median:g} images per user (median).\n"
     skew = "0: every user has the mix of all users; 2: no class in common"
     yield f"The class mix of a user differs from that of all users by {train['mean_emd']:.2f} on average ({skew}).\n"
 

@@ -48,7 +48,7 @@ class ComparedNumber:
     best_run: str = ""  # of a grid
     scaled_budget: int = 0  # rounds or batches after which smaller runs are measured, instead of the paper's
     gaps: tuple[EvaluationGap | None, ...] = ()  # one for each seed
-    caveats: tuple[str, ...] = ()  # what has to be said of the data
+    caveats: tuple[str, ...] = ()  # of the data
     notes: tuple[str, ...] = ()  # what has to be known of the runs
 
     @property
@@ -208,7 +208,7 @@ def _compare(
 
 
 def _count(results: ExhibitResults, row: ExhibitRow, statistic: Statistic) -> tuple[tuple[float, ...], tuple[str, ...]]:
-    """Return the value of a statistic of a row's data, if they are there and have one, and what has to be said of them."""
+    """Return the value of a statistic of a row's data, if they are there and have one, and their caveats."""
     datasets = [data for data in row.datasets if data.path.endswith(statistic.path_suffix)]
     available = [results.populations[data] for data in datasets if data in results.populations][:1]
     counted = [statistic.compute(population) for population in available]

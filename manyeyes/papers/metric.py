@@ -27,7 +27,7 @@ class RunOutcome:
     user_scores: tuple[float, ...] = ()
     mean_emd: float | None = None  # of the training clients' label distributions
     centralized_baseline: float | None = None
-    caveats: tuple[str, ...] = ()  # what has to be said of the data of the run and its baseline
+    caveats: tuple[str, ...] = ()  # of the data of the run and its baseline
     exact_class_ap: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod

@@ -30,7 +30,7 @@ def choice_notes(row: ExhibitRow, metric: Metric, options: ReproduceOptions) -> 
 
 
 def caveat_notes(caveats: Iterable[str]) -> tuple[str, ...]:
-    """Return what has to be said of the data that a row was measured on."""
+    """Return the caveats of the data that a row was measured on."""
     return (f"Measured on {CAVEAT_SEPARATOR.join(caveats)}.",) if tuple(caveats) else ()
 
 

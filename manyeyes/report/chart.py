@@ -90,7 +90,7 @@ class Chart:
     reference_lines: Sequence[ReferenceLine] = ()
     height: int = 300  # pixels, without title and legend
     metric: str = ""  # whose curves the page has anyway, for the reader to choose from
-    caveat: str = ""  # what has to be said of the data: in the title, and in a column of the CSV file
+    caveat: str = ""  # caveats of the data: in the title, and in a column of the CSV file
 
     def with_caveat(self, text: str) -> Chart:
         """Return the chart that says something of its data, wherever it is shown; an empty text changes nothing."""

@@ -100,7 +100,7 @@ def select(groups: list[Group], predicate: Callable[[RunRecord], bool]) -> list[
 
 
 def data_caveat(runs: list[RunRecord]) -> str:
-    """Return what has to be said of the data of all runs, or of some of them; empty if there is nothing to say."""
+    """Return the caveats of the data of all runs, or of some of them; empty if there are none."""
     caveats = list(dict.fromkeys(caveat for run in runs for caveat in run.caveats))
     is_shared = len({run.caveats for run in runs}) == 1
     return CAVEAT_SEPARATOR.join(caveats if is_shared else [f"some runs: {caveat}" for caveat in caveats])

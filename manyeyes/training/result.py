@@ -36,7 +36,7 @@ class Result:
     score: Score | None  # of the shared model, or of personal layers, on the evaluated split after the last round
     folder: Path | None
     personalized: Score | None = None  # of the model that each client has personalized
-    caveats: tuple[str, ...] = ()  # what has to be said of the result because of its data, such as "synthetic images"
+    caveats: tuple[str, ...] = ()  # of the data, such as "synthetic images"
     has_personal_layers: bool = False  # whether `score` is of models in which some layers stay with their client
     info: ModelInfo | None = None  # how the model is used
     evaluated: Population | None = None  # what the scores are of

@@ -30,7 +30,7 @@ PRIVACY_FILE = "privacy.json"
 DIVERGED_FILE = "diverged.txt"  # why the run diverged, in one sentence
 FAILED_FILE = "failed.txt"  # why the run failed, in one sentence
 LOCK_FILE = ".lock"
-CAVEATS_KEY = "data_caveats"  # in CONFIG_FILE: what has to be said of results on the data, such as "synthetic images"
+CAVEATS_KEY = "data_caveats"  # in CONFIG_FILE: the caveats of the data, such as "synthetic images"
 OLD_DATASET_STATS_FILE = "population.json"  # of a run folder that an older version of manyeyes wrote
 
 Event = dict[str, Any]  # what is recorded of a round: one line of METRICS_FILE
@@ -45,7 +45,7 @@ NANOSECONDS = 1e9  # per second
 
 
 def with_caveats(text: str, caveats: Iterable[str]) -> str:
-    """Return a name or a title, followed by what has to be said of its data."""
+    """Return a name or a title, followed by the caveats of its data."""
     return f"{text} ({CAVEAT_SEPARATOR.join(caveats)})" if tuple(caveats) else text
 
 

@@ -82,7 +82,7 @@ class RunRecord:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What has to be said of all that is shown of the run, because of its data."""
+        """The caveats of the data, which everything that is shown of the run repeats."""
         text = str(self.settings.get(run_files.CAVEATS_KEY) or "")
         return tuple(text.split(CAVEAT_SEPARATOR)) if text else ()
 

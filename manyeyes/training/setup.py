@@ -95,7 +95,7 @@ class TrainingSetup:
     metrics: tuple[Any, ...] = ()  # that are reported in addition to the usual ones
     splits: dict[str, Population | None] = field(default_factory=dict)  # whose statistics are written
     feature_files: tuple[FeatureFile, ...] = ()  # that the model is trained on, where it is the head of `module`
-    caveats: tuple[str, ...] = ()  # what has to be said of all results of the run, because of its data
+    caveats: tuple[str, ...] = ()  # of the data
 
 
 def make_setup(

@@ -46,7 +46,7 @@ class ModelInfo:
     rounds: int
     metrics: Mapping[str, float] = field(default_factory=dict)  # after the last round
     privacy: Mapping[str, Any] | None = None  # the guarantee, and the epsilon that was spent
-    caveats: tuple[str, ...] = ()  # what has to be said of the metrics because of the data
+    caveats: tuple[str, ...] = ()  # of the data
     channels: int = 3  # of the images: red, green and blue, or 1, grey
     version: int = INFO_VERSION
 
@@ -141,7 +141,7 @@ def load_model(path: str | Path, user: str | int | None = None, model: Model | N
     user
         A user who has a personal model in the run folder, by name or number.
     model
-        The module, or a function that makes it, for a run that was begun with a module in Python.
+        The module, or a function that makes it, for a run that was started with a module in Python.
     """
     path = Path(path)
     file = path / MODEL_FILE if path.is_dir() else path

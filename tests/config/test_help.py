@@ -36,7 +36,7 @@ def test_every_group_is_listed_with_its_choices_and_default() -> None:
     models = "lenet|efficientnet_lite0|linear|mobilenet_v1|mobilenet_v2|resnet18|resnet34"
     libraries = "timm:NAME, torchvision:NAME, transformers:NAME"
     assert f"model={models}   (lenet; also {libraries})" in LINES
-    assert "correction=proximal|scaffold|mimelite|feddyn|none   (as the algorithm has it)" in LINES
+    assert "correction=proximal|scaffold|mimelite|feddyn|none   (default: the algorithm's)" in LINES
     assert "trackers=[tensorboard|mlflow|wandb]   ([])" in LINES
     for group in GROUPS.values():
         choices = "|".join(group.choices())

@@ -1,4 +1,4 @@
-"""What has to be said of data goes with them: from a raw folder of synthetic images to populations and their parts."""
+"""Caveats go with the data: from a raw folder of synthetic images to populations and their parts."""
 
 import json
 from dataclasses import replace

@@ -79,7 +79,7 @@ def _read_if_small(images: Any, max_bytes: int) -> Any:
 
 
 def read_caveats(path: Path) -> tuple[str, ...]:
-    """Return what has to be said of a prepared dataset, without its examples; empty where there is none to open."""
+    """Return the caveats of a prepared dataset, without reading its examples; empty where there is none to open."""
     if path.is_file():
         return (SYNTHETIC,) if is_marked_synthetic(path) else ()
     with suppress(ValueError, OSError):

@@ -42,7 +42,7 @@ class Summary:
     unreadable_images: int  # examples whose image cannot be read
     problems: dict[str, int]  # the number of each kind; prepare.log names them
     bytes: int
-    caveats: tuple[str, ...] = ()  # what has to be said of the store
+    caveats: tuple[str, ...] = ()  # caveats of the dataset
 
 
 def write_store(
@@ -238,7 +238,7 @@ def _nothing_readable(sorted_examples: SortedExamples, row: int, reason: str) ->
 
 
 def _caveats(manifest: Manifest, num_examples: int) -> list[str]:
-    """Return what has to be said of the store: the caveats of its manifest, and whether examples are missing."""
+    """Return the caveats of the dataset: those of its manifest, and whether examples are missing."""
     num_listed = len(manifest) + manifest.num_missing
     partial = [f"{num_examples:,} of {num_listed:,} examples"] if num_examples < num_listed else []
     return [*manifest.caveats, *partial]
