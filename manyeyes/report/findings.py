@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from manyeyes.report.curves import Group, data_caveat, metric_info, metric_label
-from manyeyes.report.overview import is_ranked, ranked
+from manyeyes.report.overview import has_one_dataset, is_ranked, ranked
 from manyeyes.report.text import format_mean, format_value
 from manyeyes.training.run_names import naming_settings
 from manyeyes.training.run_record import RunRecord, format_setting
@@ -33,6 +33,8 @@ def _compared(groups: list[Group], runs: list[RunRecord]) -> str:
         text = f"Compared: {_listed(names)}, with {_seeds(groups)}"
     else:
         swept = [f"{len(values)} values of {name}" for name, values in swept_values(runs).items()]
+        num_more = len(swept) - MAX_LISTED
+        swept = [*swept[:MAX_LISTED], f"{num_more} more"] if num_more > 0 else swept
         text = f"Compared: {len(groups)} choices of settings ({_listed(swept)}), with {_seeds(groups)}"
     caveat = data_caveat(runs)
     data = f", on {caveat if caveat == 'synthetic images' else f'data with a caveat: {caveat}'}" if caveat else ""
@@ -69,6 +71,8 @@ def _outcome(groups: list[Group], runs: list[RunRecord]) -> str:
     score = format_mean(best.scores, metric_info(metric).is_fraction)
     if len(scored) == 1:
         return f"{best.name} ended with {label} {score}{_over(best)}"
+    if not has_one_dataset(groups):
+        return "The runs are on different data, so no ranking of them is made"
     if not is_ranked(groups):
         return "The runs are scored by different metrics, so no ranking of them is made"
     return f"{best.name} ended with the highest {label}, {score}{_over(best)}, {_lead(best, scored[1])}"

@@ -68,9 +68,14 @@ def summary(runs: list[RunRecord]) -> list[Any]:
 
 
 def is_ranked(groups: list[Group]) -> bool:
-    """Return whether several groups are compared by scores of one kind."""
+    """Return whether several groups are compared by scores of one kind, on the same data."""
     metrics = {shared_metric(run.metric) or run.metric for group in groups for run in group.runs if run.metric}
-    return sum(bool(group.scores) for group in groups) > 1 and len(metrics) == 1
+    return sum(bool(group.scores) for group in groups) > 1 and len(metrics) == 1 and has_one_dataset(groups)
+
+
+def has_one_dataset(groups: list[Group]) -> bool:
+    runs = [run for group in groups for run in group.runs]
+    return len({(_setting(run, "data.name"), _setting(run, "data.path")) for run in runs}) <= 1
 
 
 def ranked(groups: list[Group]) -> list[Group]:

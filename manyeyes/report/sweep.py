@@ -16,6 +16,7 @@ from manyeyes.report.text import escape, format_mean, shorten, text_width
 from manyeyes.training.run_record import RunRecord, format_setting
 
 MIN_GROUPS = 3  # of a sweep that has a section
+MAX_SWEPT = 6  # settings of a sweep; runs that differ in more are no sweep
 MAX_MULTIPLES = 8  # values of a setting, each with a small chart of its own
 LOG_RATIO = 20  # of the largest to the smallest value, from which an axis is logarithmic
 WIDTH, HEIGHT, TOP, BOTTOM, MARGIN = 960, 340, 40, 16, 96  # pixels of parallel coordinates
@@ -26,7 +27,7 @@ def sweep_section(groups: list[Group]) -> Section | None:
     """Return the scores over the settings that were swept, without the seed; None if there is nothing to compare."""
     runs = [run for group in groups for run in group.runs]
     swept, scored = swept_settings(runs), [group for group in groups if group.scores]
-    if len(scored) < MIN_GROUPS or not swept or not is_ranked(groups):
+    if len(scored) < MIN_GROUPS or not 0 < len(swept) <= MAX_SWEPT or not is_ranked(groups):
         return None
     metric = metrics(runs)[0]
     label = metric_label(runs, metric)

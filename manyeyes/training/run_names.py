@@ -18,6 +18,7 @@ from manyeyes.training.run_record import NOT_COMPARED, RunRecord, format_setting
 RUN_FILES = (run_files.CONFIG_FILE, run_files.ENVIRONMENT_FILE, run_files.METRICS_FILE)  # a run has some of them
 AUTOMATIC_NAME = re.compile(r"\d+|\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_.*")  # of the folder of a run, or of a sweep
 NAME_SEPARATOR = " · "
+MAX_NAMED_SETTINGS = 3  # in a name, besides the algorithm and the seed
 # Settings that do not tell what a run is; its name has them only if the command has.
 UNNAMED_SETTINGS = re.compile(
     r"(engine|example_images|trackers|sources|callbacks|checkpoint|client_state|data_caveats)\b.*"
@@ -42,6 +43,7 @@ def naming_settings(runs: list[RunRecord]) -> list[str]:
     What follows from another choice, such as the sampler of an algorithm, tells no more runs apart and is left out.
     """
     differing = [name for name in differing_settings(runs) if not UNNAMED_SETTINGS.match(name)]
+    differing = [name for name in differing if not _follows_from_choice(runs, name)]
     overridden = dict.fromkeys(name for run in runs for name in run.overrides)
     chosen = [name for key in overridden for name in (key, f"{key}.name") if name in differing]
     others = sorted(differing, key=lambda name: name != "algorithm.name")
@@ -97,8 +99,30 @@ def _folder_names(runs: list[RunRecord]) -> list[str]:
     parents = [run.folder.resolve().parent for run in runs]
     common = Path(os.path.commonpath(parents))
     paths = [run.folder.resolve().relative_to(common) for run in runs]
-    settings = naming_settings(runs) if len(runs) > 1 else _chosen_settings(runs[0])
-    return [_folder_name(run, path, settings) for run, path in zip(runs, paths, strict=True)]
+    settings = _few_settings(runs, naming_settings(runs)) if len(runs) > 1 else _chosen_settings(runs[0])
+    names = [_folder_name(run, path, settings) for run, path in zip(runs, paths, strict=True)]
+    counts = Counter(names)
+    return [
+        name if counts[name] == 1 else f"{name}{NAME_SEPARATOR}{path}" for name, path in zip(names, paths, strict=True)
+    ]
+
+
+def _few_settings(runs: list[RunRecord], settings: list[str]) -> list[str]:
+    """Return the algorithm, the seed, and the few other settings that together tell the most runs apart, in order."""
+    few = [name for name in settings if name in ("algorithm.name", "seed")]
+    others = [name for name in settings if name not in few]
+    for _ in range(min(MAX_NAMED_SETTINGS, len(others))):
+        best = max(others, key=lambda name: len(_values(runs, [*few, name])))
+        few.append(best)
+        others.remove(best)
+    return [name for name in settings if name in few]
+
+
+def _follows_from_choice(runs: list[RunRecord], name: str) -> bool:
+    """Return whether an option differs only because runs have different components, such as `data.users` of datasets."""
+    choice = f"{name.rpartition('.')[0]}.name"
+    names = {run.settings.get(choice) for run in runs}
+    return name != choice and len(names) > 1 and len(_values(runs, [choice, name])) == len(names)
 
 
 def _chosen_settings(run: RunRecord) -> list[str]:

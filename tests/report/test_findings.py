@@ -155,3 +155,35 @@ def test_a_sweep_over_personalized_and_other_algorithms_shows_the_score_of_each(
     lines = {series.name: list(series.y) for chart in section.charts for series in chart.series}
     assert any(values == [0.1, pytest.approx(0.3)] for name, values in lines.items() if "personalized" in name)
     assert "of personalized models where a run has them" in section.html(0)
+
+
+def test_a_name_has_three_settings_and_the_folder_where_they_are_not_enough(sweep: Sweep) -> None:
+    runs = [dict.fromkeys("vwxyz", 0) | {name: 1} for name in "vwxyz"]
+    names = [run.name for run in sweep([f"{name}=0,1" for name in "vwxyz"], [(run, 0.2) for run in runs])]
+    assert names == [
+        "v 1 · w 0 · x 0",
+        "v 0 · w 1 · x 0",
+        "v 0 · w 0 · x 1",
+        "v 0 · w 0 · x 0 · 3",
+        "v 0 · w 0 · x 0 · 4",
+    ]
+
+
+def test_an_option_that_only_one_dataset_has_is_in_no_name(sweep: Sweep) -> None:
+    settings = [{"data.name": "synthetic", "data.users": 9}, {"data.name": "cifar10"}]
+    runs = sweep(["data=synthetic,cifar10", "data.users=9"], [(chosen, 0.2) for chosen in settings])
+    assert [run.name for run in runs] == ["synthetic", "cifar10"]
+
+
+def test_runs_on_different_data_are_not_ranked(sweep: Sweep) -> None:
+    runs = sweep(["data=a,b"], [({"data.name": name}, 0.2) for name in "ab"])
+    assert findings(group_runs(runs)).endswith("The runs are on different data, so no ranking of them is made.")
+    assert summary(runs)[0].best_row is None
+
+
+def test_runs_that_differ_in_more_than_six_settings_are_no_sweep(sweep: Sweep) -> None:
+    runs = [dict.fromkeys("abcdefg", 0) | {name: 1} for name in "abcdefg"]
+    read = sweep([f"{name}=0,1" for name in "abcdefg"], [(run, 0.2) for run in runs])
+    assert sweep_section(group_runs(read)) is None
+    expected = "Compared: 7 choices of settings (2 values of a, 2 values of b, 2 values of c, 2 values of d and 3 more)"
+    assert findings(group_runs(read)).startswith(expected)
