@@ -70,7 +70,9 @@ def read(
     data: bytes, tasks: Mapping[str, tuple[str, ...]]
 ) -> tuple[NDArray[np.str_], Ints, Ints, dict[str, NDArray[Any] | Labels]]:
     """Return the name of each user, the offsets of their examples, the row of each example, and all other columns."""
-    table = pq.read_table(pa.BufferReader(data)).combine_chunks()
+    # Without threads: `pq.read_table` leaves a thread that may release these bytes of Python while the interpreter ends,
+    # and then the process is aborted ("terminate called without an active exception") after all of its work is done.
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).combine_chunks()
     arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
     runs = pc.run_end_encode(arrays.pop("user"))
     offsets = np.concatenate([[0], runs.run_ends.to_numpy()]).astype(np.int64)
