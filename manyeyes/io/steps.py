@@ -4,6 +4,7 @@ import logging
 import os
 
 STEPS = logging.getLogger("manyeyes.steps")
+STEPS.propagate = False  # a library that configures the root logger would print them a second time
 PROGRESS_VARIABLE = "MANYEYES_PROGRESS"  # of the environment: `off` silences the progress of commands
 
 

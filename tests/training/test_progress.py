@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pty
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from logging.handlers import BufferingHandler
 
 import pytest
 
@@ -139,3 +141,17 @@ def test_a_terminal_shows_speed_and_time_left(
     assert process.wait(60) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
     assert re.search(r"fedavg .*20/20 loss \d\.\d{3}  accuracy 0\.\d{3}  [\d,]+ images/s \d:\d\d:\d\d", text), text
+
+
+def test_a_step_is_no_record_of_the_root_logger() -> None:
+    handler = BufferingHandler(2)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        announce("evaluating")
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    assert not handler.buffer

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from s2sphere import CellId, LatLng
 
 from manyeyes.core.population import Ints, Population, SingleLabels
 from manyeyes.core.rng import make_rng
@@ -147,6 +146,8 @@ def adaptive_cells(
 
 def leaf_cells(latitude: ArrayLike, longitude: ArrayLike) -> NDArray[np.uint64]:
     """Return the leaf cell of each location in degrees, or 0 if it is missing or not on the globe."""
+    from s2sphere import CellId, LatLng  # here, since `data prepare` imports the module of every dataset
+
     lat, lon = np.asarray(latitude, np.float64), np.asarray(longitude, np.float64)
     if lat.ndim != 1 or lat.shape != lon.shape:
         raise ValueError(f"latitude is {lat.shape} and longitude {lon.shape}: give one of each per example")
