@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from manyeyes.core.notebook import html_table
 from manyeyes.core.registry import suggestion
 from manyeyes.training.frames import events_frame
+from manyeyes.training.run_files import with_caveats
 from manyeyes.training.run_names import differing_settings, find_runs
 from manyeyes.training.run_record import RunRecord
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from manyeyes.report.plotting import Figure
 
 
-@dataclass(frozen=True)
+MAX_NAMES = 4  # of runs in one line
+
+
+@dataclass(frozen=True, repr=False)
 class Runs:
     """Several runs: iterate over them, compare them in one table or in one chart."""
 
@@ -55,6 +59,11 @@ class Runs:
         import manyeyes  # whose charts are above this package
 
         return manyeyes.plot(*self.records, metric=metric)
+
+    def __repr__(self) -> str:
+        names = ", ".join([run.name for run in self.records[:MAX_NAMES]] + ["..."] * (len(self) > MAX_NAMES))
+        caveats = {run.caveats for run in self.records}  # where they differ, the names have them
+        return f"Runs({with_caveats(f'{len(self)} runs: {names}', caveats.pop() if len(caveats) == 1 else ())})"
 
     def _repr_html_(self) -> str:
         return html_table(f"{len(self)} runs", {run.name: run.describe() for run in self.records})

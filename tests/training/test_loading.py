@@ -71,6 +71,8 @@ def test_several_runs_are_one_table(trained: Result, population: Population, tmp
     assert table["seed"].tolist() == [0, 1]
     assert table.loc["first", "accuracy"] == trained.final["accuracy"]
     assert "finished after 4 rounds" in runs._repr_html_()
+    assert repr(runs).startswith("Runs(2 runs: first, second")
+    assert repr(runs).count("\n") == 0
     with pytest.raises(ValueError, match=r"Found no run 'frist' \(did you mean 'first'\?\): choose first, second"):
         runs["frist"]
     with pytest.raises(ValueError, match="has 2 runs: name one of them, or use load_runs"):
