@@ -208,7 +208,10 @@ def mean_curve(runs: list[RunRecord], metric: str) -> tuple[Ints, *tuple[Floats,
     if len(runs) == 1:
         return rounds, mean_E
     deviation_E = values_SE.std(axis=0, ddof=1)
-    return rounds, mean_E, mean_E - deviation_E, mean_E + deviation_E
+    low_E, high_E = mean_E - deviation_E, mean_E + deviation_E
+    if is_fraction(runs, metric):
+        low_E, high_E = low_E.clip(0, 1), high_E.clip(0, 1)
+    return rounds, mean_E, low_E, high_E
 
 
 def is_downsampled(runs: list[RunRecord]) -> bool:

@@ -17,6 +17,8 @@ from manyeyes.report.text import format_value
 from manyeyes.report.users import METRIC_LABELS, user_chart, user_scores, user_table
 from manyeyes.training.run_record import RunRecord
 
+LOG_RATIO = 3  # of the most to the fewest images of a class, from which an axis is logarithmic
+
 Stats = dict[str, Any]  # of a population, or of one of its splits
 
 
@@ -29,7 +31,10 @@ def classes_section(groups: list[Group]) -> Section | None:
     series = [_class_series(group, run, has_training_counts) for group, run in scored]
     best = next((i for group in ranked(groups) for i, (other, _) in enumerate(scored) if other == group), 0)
     text = " or ".join(sorted({_class_label(run) for _, run in scored}))
-    x_axis = Axis(f"{'training' if has_training_counts else 'evaluated'} images with the class", log=True)
+    counts = [x for of_group in series for x in of_group.x if x > 0]
+    is_log = bool(counts) and max(counts) >= LOG_RATIO * min(counts)
+    label = f"{'training' if has_training_counts else 'evaluated'} images with the class"
+    x_axis = Axis(label, log=is_log, integer=True)
     y_axis = Axis(text, percent=True, low=0, high=1)
     title = f"{text[0].upper()}{text[1:]} of each class by its number of images"
     caption = f"Each point is a class of the evaluated split{_seed_note(groups)}."
@@ -128,10 +133,13 @@ def _population(stats: Stats, suffix: str) -> list[Any]:
 
 def _class_counts(stats: Stats, suffix: str) -> Chart:
     counts = {name: np.array(split["class_images"]) for name, split in stats["splits"].items()}
-    order = np.argsort(next(iter(counts.values())), kind="stable")[::-1]
+    are_numbers = all(name.isdecimal() for name in stats["classes"])
+    keys = list(map(int, stats["classes"])) if are_numbers else -next(iter(counts.values()))
+    order = np.argsort(keys, kind="stable")
     names = tuple(stats["classes"][c] for c in order)
     columns = {name: counts_C[order] for name, counts_C in counts.items()}
-    axis, caption = Axis("images", log=len(names) > MAX_NAMED_LABELS), "The most common class first."
+    axis = Axis("images", log=len(names) > MAX_NAMED_LABELS, integer=True)
+    caption = "In the order of their numbers." if are_numbers else "The most common class first."
     return label_chart(f"class_counts{suffix}", "Images with each class", names, axis, columns, "line", caption)
 
 

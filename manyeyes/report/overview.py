@@ -18,7 +18,7 @@ from manyeyes.report.page import ChartGrid, Folded, Html
 from manyeyes.report.table import Table, table_of
 from manyeyes.report.text import escape, format_duration, format_mean, format_value
 from manyeyes.training.headline import shared_metric
-from manyeyes.training.run_names import NAME_SEPARATOR, differing_settings
+from manyeyes.training.run_names import NAME_SEPARATOR, brief_names, differing_settings
 from manyeyes.training.run_record import RunRecord, format_setting
 
 MAX_SETTING_COLUMNS = 6  # of the table of runs
@@ -166,9 +166,8 @@ def _setting_columns(runs: list[RunRecord]) -> tuple[dict[str, str], int]:
     names = [name for name in distinct.values() if not _is_known(runs, name)]
     narrow = [name for name in names if max(len(_setting(run, name)) for run in runs) <= MAX_SETTING_WIDTH]
     columns = sorted(narrow, key=lambda name: name != "algorithm.name")[:MAX_SETTING_COLUMNS]
-    brief = list(map(_brief, columns))
-    headings = [text if brief.count(text) == 1 else name for text, name in zip(brief, columns, strict=True)]
-    return dict(zip(headings, columns, strict=True)), len(names) - len(columns)
+    known = {name for run in runs for name in run.settings}
+    return dict(zip(brief_names(columns, known), columns, strict=True)), len(names) - len(columns)
 
 
 def _is_known(runs: list[RunRecord], name: str) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,13 +57,21 @@ def naming_settings(runs: list[RunRecord]) -> list[str]:
 
 def describe_run(run: RunRecord, settings: Sequence[str]) -> str:
     """Return the values of settings as a name: `fedavg · lr 0.1 · seed 0`."""
-    last = [name.removesuffix(".name").rpartition(".")[2] for name in settings]
-    briefs = [text if last.count(text) == 1 else name for name, text in zip(settings, last, strict=True)]
+    briefs = brief_names(settings, run.settings)
     known = [(name, text) for name, text in zip(settings, briefs, strict=True) if run.settings.get(name) is not None]
     parts = [
         ("" if name.endswith(".name") else f"{text} ") + format_setting(run.settings[name]) for name, text in known
     ]
     return NAME_SEPARATOR.join(parts)
+
+
+def brief_names(settings: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the last words of settings, or the full names where one of them or of the algorithm's ends in the same."""
+    last = [name.removesuffix(".name").rpartition(".")[2] for name in settings]
+    return [
+        name if last.count(text) > 1 or f"algorithm.{text}" in {*known} - {name} else text
+        for name, text in zip(settings, last, strict=True)
+    ]
 
 
 def differing_settings(runs: list[RunRecord]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from manyeyes.report.curves import group_runs
+from manyeyes.report.curves import group_runs, mean_curve
 from manyeyes.report.findings import findings
 from manyeyes.report.overview import summary
 from manyeyes.report.page import Section
@@ -187,3 +187,17 @@ def test_runs_that_differ_in_more_than_six_settings_are_no_sweep(sweep: Sweep) -
     assert sweep_section(group_runs(read)) is None
     expected = "Compared: 7 choices of settings (2 values of a, 2 values of b, 2 values of c, 2 values of d and 3 more)"
     assert findings(group_runs(read)).startswith(expected)
+
+
+def test_a_rate_of_the_server_is_named_in_full(sweep: Sweep) -> None:
+    settings = [{"algorithm.lr": 0.1, "server_optimizer.lr": lr} for lr in (1, 2)]
+    runs = sweep(["server_optimizer.lr=1,2"], [(chosen, 0.2) for chosen in settings])
+    assert [run.name for run in runs] == ["server_optimizer.lr 1", "server_optimizer.lr 2"]
+
+
+def test_a_band_of_accuracies_ends_at_zero(sweep: Sweep) -> None:
+    runs = sweep(["seed=0,1"], [({"seed": seed}, accuracy) for seed, accuracy in ((0, 0.0), (1, 0.2))])
+    curve = mean_curve(runs, "accuracy")
+    assert curve is not None
+    _, *columns = curve
+    assert columns[1].tolist() == [pytest.approx(0.1), 0.0]
