@@ -24,6 +24,7 @@ CODE = re.compile(r"^```\n(.*?)^```|^ {4}(?=manyeyes |torchrun )(.*?)(?=\n\S|\n\
 MAX_ROUNDS = 2  # of a training in an example
 VARIABLES = {
     "$DATA": "data.users=200 data.images_per_user=20 data.coarse=4 data.fine=8",
+    "$LOCAL": "rounds=60 algorithm.batch_size=10 algorithm.lr=0.03",
     "$SETTINGS": "'model=linear rounds=2'",
     "$PWD": "here",
     "$alpha": "0.1",
