@@ -224,7 +224,7 @@ def _incompatibility(privacy: str, algorithm: Algorithm) -> str | None:
         return f"{privacy} needs uniform client weights: set client_weighting=uniform (in Python: WeightUniformly())"
     if algorithm.correction is not None and algorithm.correction.uploads:
         name = type(algorithm.correction).__name__
-        return f"{privacy} protects only the update, and correction={name} uploads more: set correction=none"
+        return f"{privacy} protects only the update, and correction={name} uploads more: choose algorithm=fedavg, fedprox or fedadam"
     weighting = algorithm.example_weighting
     if isinstance(weighting, ImportanceReweighting) and (weighting.split or weighting.target == POPULATION):
         reason = "must not read users' labels for the p(y) of example_weighting=importance"

@@ -25,6 +25,8 @@ def _sentences(setup: TrainingSetup) -> Iterator[str]:
     algorithm, population = setup.algorithm, setup.population
     yield batch_size_advice(algorithm, population)
     yield sharing_advice(algorithm, setup.model)
+    if setup.evaluator is not None:
+        yield strangers_advice(algorithm, population, setup.evaluator.population)
     if algorithm.privacy is not None:
         yield noise_advice(algorithm, population, num_noised_values(setup), setup.config.rounds)
     if not setup.config.withholds_statistics(algorithm):
@@ -43,6 +45,16 @@ def sharing_advice(algorithm: Algorithm, model: FlatModel) -> str:
         return ""
     fix = "set model.trainable to more layers than the personal ones (such as head:2), or algorithm=local_only"
     return f"All layers that train are personal, so clients share nothing and each trains alone: {fix}."
+
+
+def strangers_advice(algorithm: Algorithm, train: Population, evaluated: Population) -> str:
+    """Return how to split the data if personal models are scored on users who have none of their own; else nothing."""
+    if algorithm.personal_layers is None and algorithm.personal_model is None:
+        return ""
+    if np.isin(evaluated.user_ids, train.user_ids).any():
+        return ""
+    problem = "No evaluated user takes part in training, so personal models are scored on new users"
+    return f"{problem}: prepare the data with --split per_user (data.split=per_user of synthetic images)."
 
 
 def batch_size_advice(algorithm: Algorithm, population: Population) -> str:
@@ -79,12 +91,12 @@ def noise_advice(algorithm: Algorithm, population: Population, num_values: int, 
     if stddev is None or not rounds:
         return ""
     cohort_size = getattr(algorithm.sampler, "cohort_size", len(population.user_ids))
-    ratio = stddev(cohort_size) * math.sqrt(num_values)
-    if ratio <= math.sqrt(rounds):
+    excess = stddev(cohort_size) * math.sqrt(num_values) / math.sqrt(rounds)
+    if excess <= 1:
         return ""
+    times = f"{excess:,.0f} times " if excess >= 2 else ""
     return (
-        f"Noise will drown what the clients learn: the noise on a mean update is about {ratio:,.3g} times as long as the "
-        f"clipping norm, which bounds each client's update; over {rounds:,} rounds the sum of the noise is at least "
-        f"{ratio / math.sqrt(rounds):,.2g} times as long as that of the updates can be. Sample more clients per round (which may need more users), train "
-        "fewer weights (a smaller model, or model.trainable), or accept a larger epsilon."
+        f"The noise is {times}larger than the longest update can be over {rounds:,} rounds; "
+        "the model will not learn: sample more clients per round (which may need more users), train fewer weights "
+        "(a smaller model, or model.trainable), or accept a larger epsilon."
     )

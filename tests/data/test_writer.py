@@ -43,7 +43,9 @@ def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], mess
 def test_a_folder_with_content_is_refused_and_an_empty_one_is_used(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     write_store(small_manifest(), tmp_path / "s", 4)
-    with pytest.raises(ValueError, match="s already contains a store: delete it, or choose another folder"):
+    with pytest.raises(
+        ValueError, match="s already contains a prepared dataset: delete it, or choose another folder with --out"
+    ):
         write_store(small_manifest(), tmp_path / "s", 4)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()

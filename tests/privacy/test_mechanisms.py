@@ -124,11 +124,11 @@ REFUSED: dict[str, tuple[Callable[[], Algorithm], str]] = {
     ),
     "scaffold": (
         lambda: replace(scaffold(), client_weighting=WeightUniformly()),
-        "privacy=central protects only the update, and correction=ScaffoldCorrection uploads more: set correction=none",
+        "privacy=central protects only the update, and correction=ScaffoldCorrection uploads more: choose algorithm=fedavg, fedprox",
     ),
     "mimelite": (
         lambda: replace(mimelite(), client_weighting=WeightUniformly()),
-        "privacy=central protects only the update, and correction=MimeLiteMomentum uploads more: set correction=none",
+        "privacy=central protects only the update, and correction=MimeLiteMomentum uploads more: choose algorithm=fedavg, fedprox",
     ),
     "fedir": (
         lambda: replace(fedir(), client_weighting=WeightUniformly()),

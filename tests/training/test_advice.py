@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from manyeyes.algorithms import centralized, fedavg, fedper, fedvc, local_only
+from manyeyes.algorithms import centralized, ditto, fedavg, fedper, fedvc, local_only
 from manyeyes.components import WeightUniformly
 from manyeyes.core.algorithm import Algorithm
 from manyeyes.core.population import Population, SingleLabels
@@ -15,7 +15,7 @@ from manyeyes.metrics.heterogeneity import rare_classes_note
 from manyeyes.models import build_model
 from manyeyes.models.flat import FlatModel
 from manyeyes.privacy.mechanisms import CentralDP, LocalDP
-from manyeyes.training.advice import batch_size_advice, noise_advice, sharing_advice
+from manyeyes.training.advice import batch_size_advice, noise_advice, sharing_advice, strangers_advice
 from tests.training.small_runs import run
 
 
@@ -38,6 +38,18 @@ def users_of(num_images: int) -> Population:
 def test_advice_if_all_layers_that_train_are_personal(algorithm: Algorithm, trainable: str, is_given: bool) -> None:
     model = FlatModel(build_model("lenet", 2, size=32, width=4, trainable=trainable))
     assert bool(sharing_advice(algorithm, model)) == is_given
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "users", "is_given"),
+    [(fedper(), [2, 3], True), (ditto(), [2, 3], True), (fedper(), [1, 2], False), (fedavg(), [2, 3], False)],
+)
+def test_advice_if_personal_models_are_scored_on_new_users(
+    algorithm: Algorithm, users: list[int], is_given: bool
+) -> None:
+    population = users_of(1)
+    train, evaluated = (population.filter(np.isin(population.user_ids, chosen)) for chosen in ([0, 1], users))
+    assert bool(strangers_advice(algorithm, train, evaluated)) == is_given
 
 
 @pytest.mark.parametrize(
@@ -67,26 +79,21 @@ def private(privacy: CentralDP | LocalDP, rounds: int) -> Algorithm:
 
 
 @pytest.mark.parametrize(
-    ("privacy", "num_values", "rounds", "per_round", "in_all"),
+    ("privacy", "num_values", "rounds", "times"),
     [
         # a mean over 4 clients of noise with deviation 2 C on the sum has norm 2 sqrt(400) C / 4 = 10 C
-        (CentralDP(epsilon=0, noise_multiplier=2, clipping_norm=3), 400, 4, "10", "5"),
+        (CentralDP(epsilon=0, noise_multiplier=2, clipping_norm=3), 400, 4, "5 times "),
         # a mean of 4 times noise of deviation C has norm sqrt(100 / 4) C = 5 C
-        (LocalDP(noise_multiplier=1), 100, 9, "5", "1.7"),
-        (LocalDP(noise_multiplier=1), 100, 25, "", ""),  # 25 rounds of noise are as long as 5 C sqrt(25) = 25 C
+        (LocalDP(noise_multiplier=1), 100, 9, ""),  # and 5 / sqrt(9) is below 2
+        (LocalDP(noise_multiplier=1), 100, 25, None),  # 25 rounds of noise are as long as 5 C sqrt(25) = 25 C
     ],
 )
-def test_noise_that_outweighs_all_updates_is_compared_with_the_clipping_norm(
-    privacy: CentralDP | LocalDP, num_values: int, rounds: int, per_round: str, in_all: str
+def test_noise_that_outweighs_all_updates_is_compared_with_the_longest_of_them(
+    privacy: CentralDP | LocalDP, num_values: int, rounds: int, times: str | None
 ) -> None:
     text = noise_advice(private(privacy, rounds), users_of(2), num_values, rounds)
-    if not per_round:
-        assert text == ""
-        return
-    assert f"is about {per_round} times as long as the clipping norm" in text
-    assert (
-        f"over {rounds} rounds the sum of the noise is at least {in_all} times as long as that of the updates" in text
-    )
+    longest = f"larger than the longest update can be over {rounds} rounds; the model will not learn: sample more"
+    assert text == "" if times is None else text.startswith(f"The noise is {times}{longest}")
 
 
 def test_a_simulated_cohort_has_the_noise_of_the_large_one() -> None:

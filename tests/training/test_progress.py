@@ -63,8 +63,9 @@ def test_steps_are_announced_before_they_begin(population: Population, capsys: p
     advice = "A round is one small step for most clients: half of them have 6 images or fewer, and a batch has 64."
     assert steps[0] == noise
     assert steps[1].startswith(advice)
-    assert steps[2].startswith("Noise will drown what the clients learn")
-    assert steps[3:5] == ["training 1 rounds", "evaluating 1 personal models and the shared model"]
+    assert steps[2].startswith("No evaluated user takes part in training")
+    assert steps[3].startswith("The noise is ")
+    assert steps[4:6] == ["training 1 rounds", "evaluating 1 personal models and the shared model"]
 
 
 def test_only_the_first_process_of_a_run_shows_progress(

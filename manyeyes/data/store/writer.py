@@ -72,8 +72,8 @@ def write_store(
     with acquire_lock(out, folder / ".lock"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             shutil.rmtree(folder, ignore_errors=True)
-            content = "a store" if (out / "meta.json").exists() else "something else"
-            raise ValueError(f"{out} already contains {content}: delete it, or choose another folder")
+            content = "a prepared dataset" if (out / "meta.json").exists() else "something else"
+            raise ValueError(f"{out} already contains {content}: delete it, or choose another folder with --out")
         metadata = {
             "version": VERSION,
             "dataset": manifest.dataset,
