@@ -18,7 +18,7 @@ from manyeyes.papers import EXHIBITS
 from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, group_runs
-from manyeyes.report.examples import captioned_image
+from manyeyes.report.examples import captioned_image, examples_section
 from manyeyes.report.export import default_folder
 from manyeyes.report.overview import summary
 from manyeyes.report.report import write
@@ -302,6 +302,25 @@ def test_names_and_folders_may_have_equal_signs(make_run: MakeRun) -> None:
     assert [find_runs([argument])[0].name for argument in arguments] == ["lr=0.1", "a", "lr=1"]
     with pytest.raises(ValueError, match=r"^No folder nowhere"):
         find_runs(["a=nowhere"])
+
+
+def test_example_images_say_of_how_many_classes_they_are(make_run: MakeRun) -> None:
+    folder = make_run("a", {}, [0.1])
+    image = {
+        "class": "cat",
+        "predicted": "dog",
+        "is_correct": False,
+        "probability": 0.75,
+        "format": "jpeg",
+        "width": 72,
+    }
+    picture = base64.b64encode(b"\xff\xd8\xff" + bytes(20)).decode()
+    images = [image | {"data": picture, "by": "class", "heading": "cat"}]
+    (folder / "example_images.json").write_text(json.dumps({"images": images}))
+    (folder / "per_class.csv").write_text("class,examples,accuracy\ncat,1,0.5\ndog,1,0.5\n")
+    section = examples_section(group_runs([read_run(folder)]))
+    assert section is not None
+    assert "1 of 2 classes shown." in section.html(0)
 
 
 def test_personalized_models_have_a_line_of_their_own(make_run: MakeRun, tmp_path: Path) -> None:
