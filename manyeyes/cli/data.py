@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from rich.filesize import decimal as format_bytes
 
 from manyeyes.cli.parser import Parser
 from manyeyes.config.compose import quote_override
@@ -141,7 +142,7 @@ def _prepare(args: Namespace) -> int:
     with counter(f"preparing {args.name}", "images") as bar:
         options_of_store = {"encoding": args.encoding, "processes": args.processes, "announce": print}
         summary = write_store(manifest, out, args.size, progress=bar, **options_of_store)
-    print(f"{summary.path}: {summary.users:,} users, {summary.examples:,} examples, {summary.bytes / 1e9:.2f} GB")
+    print(f"{summary.path}: {summary.users:,} users, {summary.examples:,} examples, {format_bytes(summary.bytes)}")
     for note in filter(None, (*summary.caveats, *_store_notes(open_population(out)))):
         print(f"  note: {note}")
     for name, value in manifest.notes.items():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from manyeyes.cli.parser import Parser
 from manyeyes.report.table import Table
+from manyeyes.report.text import format_value
 from manyeyes.training.run_files import with_caveats
 from manyeyes.training.trained_model import load_model
 
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
     cells = []
     for photo, prediction in zip(args.photos, predictions, strict=True):
         for rank, (label, probability) in enumerate(prediction.top(args.top).items()):
-            cells.append(["" if rank else str(photo), label, f"{probability:.1%}"])
+            cells.append(["" if rank else str(photo), label, format_value(probability, percent=True)])
     title = with_caveats("Predictions", model.info.caveats)
     print(Table(title, ("photo", "class", "probability"), cells).terminal())
     return 0

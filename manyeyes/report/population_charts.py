@@ -50,8 +50,8 @@ def quantity_chart(splits: Sequence[SplitStats]) -> Chart:
     series = make_series({name: (np.linspace(0, 1, len(share_U)), share_U) for name, share_U in shares.items()})
     series.append(Series("users of equal size", [0, 1], [0, 1], dashed=True, color=GRAY))
     largest, fraction = largest_users(len(splits[0].sizes_U))
-    verb = "has" if largest.endswith("user") else "have"
-    title = f"The {largest} {verb} {100 * share_of_largest(splits[0].sizes_U, fraction):.0f} % of the images"
+    share = 100 * share_of_largest(splits[0].sizes_U, fraction)
+    title = f"Share of images held by the {largest}: {share:.0f} %"
     x_axis = Axis("users, the largest first", percent=True, low=0, high=1)
     y_axis = Axis("share of all images", percent=True, low=0, high=1.02)
     caption = "Cumulative share of images over users in descending order, as in figure 2 (left) of FLAIR."
@@ -96,8 +96,8 @@ def label_charts(split: SplitStats, classes: Sequence[str]) -> list[Chart]:
     users_C = split.holders_C[order] / len(split.sizes_U)
     images_axis = _count_axis("images with the label", counts_C)
     users_axis = Axis("users with the label", percent=True, log=len(names) > MAX_NAMED_LABELS)
-    images_title = f"{names[0]} is in {100 * counts_C[0] / split.sizes_U.sum():.0f} % of images"
-    users_title = f"{100 * users_C[0]:.0f} % of users have {names[0]}"
+    images_title = f"Most common class: {names[0]} ({100 * counts_C[0] / split.sizes_U.sum():.0f} % of images)"
+    users_title = f"Users who have {names[0]}: {100 * users_C[0]:.0f} %"
     caption = "The most common label first, as in figure 3 of FLAIR."
     return [
         label_chart("labels", images_title, names, images_axis, {"images": counts_C}, "line", caption),

@@ -104,7 +104,7 @@ def test_a_table_is_prepared_at_the_size_of_its_images_with_all_columns(command:
     paint(28, 28, 28, 28)
     prepared = command("data", "prepare", "folder", "--raw", "raw/mine.csv", "--split", "per_user", "--processes", "1")
     assert (prepared.code, prepared.err) == (0, "")
-    assert prepared.out.splitlines()[0].endswith("/folder: 4 images of 28 x 28 pixels, about 0.00 GB to write")
+    assert prepared.out.splitlines()[0].endswith("/folder: 4 images of 28 x 28 pixels, about 9.4 kB to write")
     population = open_population(Path("data/folder"))
     assert population.image_shape == (28, 28, 3)
     assert np.asarray(population.columns["weight"]).tolist() == [0, 2, 1, 3]

@@ -54,14 +54,16 @@ def test_a_png_file_is_png() -> None:
 
 def test_the_title_names_the_share_of_the_largest_users() -> None:
     sizes = np.repeat([977, 23], [23, 977])  # 23 of 1,000 users have as many images as all others
-    assert charts.quantity_chart([make_stats(sizes)]).title == "The largest 2.3 % of users have 50 % of the images"
+    assert (
+        charts.quantity_chart([make_stats(sizes)]).title == "Share of images held by the largest 2.3 % of users: 50 %"
+    )
 
 
 @pytest.mark.parametrize(
     ("sizes", "classes", "titles"),
     [
-        ([6, 2], [2, 1], ["The largest user has 75 % of the images", "Users have from 2 to 6 images"]),
-        ([4, 4], [2, 2], ["The largest user has 50 % of the images", "Every user has 4 images"]),
+        ([6, 2], [2, 1], ["Share of images held by the largest user: 75 %", "Users have from 2 to 6 images"]),
+        ([4, 4], [2, 2], ["Share of images held by the largest user: 50 %", "Every user has 4 images"]),
     ],
 )
 def test_titles_fit_few_users(sizes: list[int], classes: list[int], titles: list[str]) -> None:
@@ -97,8 +99,8 @@ def test_labels_are_sorted_by_frequency_in_both_charts() -> None:
     assert frequencies.x.names == users.x.names == ("b", "c", "a")
     assert list(frequencies.series[0].y) == [7, 3, 1]
     assert list(users.series[0].y) == [0.5, 0.2, 0.1]
-    assert frequencies.title == "b is in 70 % of images"
-    assert users.title == "50 % of users have b"
+    assert frequencies.title == "Most common class: b (70 % of images)"
+    assert users.title == "Users who have b: 50 %"
 
 
 def test_a_histogram_of_emd_sums_to_one() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.filesize import decimal as format_bytes
 
 from manyeyes.core.population import Ints
 from manyeyes.core.registry import Bounds, check_value
@@ -140,7 +141,7 @@ def _announcement(out: Path, builder: StoreBuilder) -> str:
     height, width = builder.metadata["shape"]
     done = f", {builder.num_images:,} of them already written" if builder.num_images else ""
     images = f"{builder.metadata['images']:,} images of {height} x {width} pixels{done}"
-    return f"{out}: {images}, about {max(_remaining_bytes(builder), 0) / 1e9:.2f} GB to write"
+    return f"{out}: {images}, about {format_bytes(max(_remaining_bytes(builder), 0))} to write"
 
 
 def _check_space(out: Path, builder: StoreBuilder) -> None:
@@ -153,7 +154,8 @@ def _remaining_bytes(builder: StoreBuilder) -> int:
     """Return about how many bytes of images are still to be written."""
     height, width = builder.metadata["shape"]
     fraction = JPEG_FRACTION if builder.metadata["encoding"] == "jpeg" else 1
-    return int(builder.metadata["images"] * height * width * 3 * fraction) - int(builder.state["end"])
+    written = int(builder.state["end"]) if builder.num_images else 0  # else it is the end of the header
+    return int(builder.metadata["images"] * height * width * 3 * fraction) - written
 
 
 @contextmanager
