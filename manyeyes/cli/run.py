@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from manyeyes.config.groups import GROUPS
+from manyeyes.config.groups import GROUPS, setting_names
 from manyeyes.config.help import run_help
 from manyeyes.config.run import check_resume_overrides, run_jobs
 
@@ -56,6 +56,8 @@ def split_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         elif name in VALUE_FLAGS:
             flags += [name, value or next(args, "")]
         else:
+            if name[2:] in setting_names():
+                raise ValueError(f"Unknown option {arg}: write {name[2:]}={value or next(args, '...')}.")
             raise ValueError(f"Unknown option {arg}: choose --help, --multirun, --cfg job, --resolve or --config-dir.")
         if name in ("--cfg", "-c") and flags[-1] not in ("job", "hydra", "all"):
             raise ValueError(f"--cfg={flags[-1]} is not possible: choose job, hydra or all.")

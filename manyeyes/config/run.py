@@ -33,7 +33,7 @@ from manyeyes.training.result import Result
 from manyeyes.training.run_checksums import check_text
 from manyeyes.training.run_files import CAVEATS_KEY, CONFIG_FILE, METRICS_FILE, check_version, with_caveats
 from manyeyes.training.run_folder import read_events, unused_path
-from manyeyes.training.train import train
+from manyeyes.training.train import noise_mismatch, train
 
 ALWAYS_DESCRIBED = ("preprocess", "engine", "trackers", "callbacks", "metrics")  # of a run, in its folder
 RUN_OVERRIDES = ("rounds", "max_local_batches", "evaluate_every", "evaluate_every_fraction", "checkpoint_seconds")
@@ -102,6 +102,9 @@ def _resume(folder: Path, config: DictConfig) -> Result:
     """Continue a run; of one that was complete, say that nothing was trained."""
     settings = resumed_settings(folder, config, HydraConfig.get().overrides.task)
     check_complete(folder / CONFIG_FILE, settings)
+    is_calibrated = (settings.get("privacy") or {}).get("noise_multiplier") == 0
+    if is_calibrated and (mismatch := noise_mismatch(folder, settings)):
+        raise ValueError(f"{folder} {mismatch}.")
     events = read_events(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []
     result = train_from(settings, folder, resume=True)
     if events and result.events[-1]["round"] == (last := events[-1]["round"]):

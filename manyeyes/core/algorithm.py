@@ -309,6 +309,8 @@ class Algorithm:
             missing = [name for name in vars(protocol) if name[0] != "_" and not hasattr(component, name)]
             if component is not None and missing:
                 kind = type(component).__name__
+                if isinstance(component, str):
+                    raise ValueError(f"{slot} is {component!r}: give a component of manyeyes.components")
                 raise ValueError(f"{slot}={kind} has no {missing[0]}: add it, as manyeyes.core.algorithm declares it")
             incompatibility = getattr(component, "incompatibility", None)
             if incompatibility is not None and (reason := incompatibility(self, population)):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -93,7 +94,10 @@ def train(
         The trained model, its curves and its scores.
     """
     if not isinstance(algorithm, Algorithm):
-        raise ValueError(f"algorithm is {algorithm!r}: give an Algorithm, such as manyeyes.fedavg().")
+        fix = (
+            f"call it: me.{algorithm.__name__}()" if isfunction(algorithm) else "give an Algorithm, such as me.fedavg()"
+        )
+        raise ValueError(f"algorithm is {algorithm!r}: {fix}.")
     config, engine_options = split_options(options)
     preprocess = (preprocess or Preprocess()).for_weights(weights_input(model))
     if engine_options.threads:
@@ -195,6 +199,8 @@ def noise_mismatch(path: Path, description: Mapping[str, Any]) -> str:
     planned = read_config(path).get("rounds")
     if not description.get("privacy") or planned in (None, description.get("rounds")):
         return ""
+    if (path / MODEL_FILE).exists():
+        return f"is a private run that is complete after {planned} rounds, for which its noise was calibrated: more rounds need a new run"
     fix = f"continue it with rounds={planned}, or start a new run"
     return f"is a private run whose noise was calibrated for rounds={planned}: {fix}"
 

@@ -64,6 +64,7 @@ WRONG = [
     ("preprocess.crop=99", "crop"),
     ("resume=nowhere", "Found no run to resume in nowhere: give the folder of a run."),
     ("--bogus", "Unknown option --bogus: choose --help, --multirun, --cfg job"),
+    ("--rounds=3", "Unknown option --rounds=3: write rounds=3."),
     ("--cfg=everything", "--cfg=everything is not possible: choose job, hydra or all."),
     ("--config-dir=nowhere", "nowhere' not found"),
 ]

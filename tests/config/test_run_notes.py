@@ -73,8 +73,8 @@ def test_a_private_run_records_what_it_chose_and_resumes_with_it(
     reason = "its noise was calibrated for this number of rounds, and more of them need a new run"
     assert (again.code, again.err) == (0, f"{complete}: {reason}.\n")  # whose rounds are part of the guarantee
     longer = command("run", "resume=run", "rounds=3")
-    fix = "calibrated for rounds=2: continue it with rounds=2, or start a new run."
-    assert (longer.code, longer.err) == (2, f"manyeyes: run is a private run whose noise was {fix}\n")
+    reason = "is a private run that is complete after 2 rounds, for which its noise was calibrated"
+    assert (longer.code, longer.err) == (2, f"manyeyes: run {reason}: more rounds need a new run.\n")
 
 
 @pytest.mark.slow

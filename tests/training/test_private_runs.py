@@ -93,7 +93,7 @@ def test_a_noise_multiplier_calibrated_for_the_rounds_refuses_other_rounds_at_re
 ) -> None:
     """The noise of the completed rounds was calibrated for the planned number of rounds."""
     run(population, private(CentralDP(epsilon=3.0, delta=DELTA)), tmp_path, rounds=2)
-    with pytest.raises(ValueError, match="whose noise was calibrated for rounds=2: continue it with rounds=2"):
+    with pytest.raises(ValueError, match="is complete after 2 rounds, for which its noise was calibrated: more rounds"):
         run(population, private(CentralDP(epsilon=3.0, delta=DELTA)), tmp_path, rounds=4, resume=True)
 
 

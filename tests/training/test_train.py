@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,18 @@ def test_an_invalid_value_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=message):
         run(**{"population": population, "algorithm": fedavg(cohort_size=3), **settings}, folder=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (fedavg, r"call it: me\.fedavg\(\)"),
+        (
+            replace(fedavg(cohort_size=2), **dict[str, Any](server_optimizer="adam")),
+            "server_optimizer is 'adam': give a component",
+        ),
+    ],
+)
+def test_an_algorithm_that_was_not_built_is_refused(population: Population, algorithm: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(population, algorithm, rounds=1)
