@@ -6,6 +6,7 @@ import sys
 import tomllib
 from argparse import Action, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -140,7 +141,11 @@ def _prepare(args: Namespace) -> int:
     manifest = read_manifest(source, args)
     out = args.out or Path("data", args.name)
     with counter(f"preparing {args.name}", "images") as bar:
-        options_of_store = {"encoding": args.encoding, "processes": args.processes, "announce": print}
+        options_of_store = {
+            "encoding": args.encoding,
+            "processes": args.processes,
+            "announce": partial(print, flush=True),
+        }
         summary = write_store(manifest, out, args.size, progress=bar, **options_of_store)
     print(f"{summary.path}: {summary.users:,} users, {summary.examples:,} examples, {format_bytes(summary.bytes)}")
     for note in filter(None, (*summary.caveats, *_store_notes(open_population(out)))):

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from manyeyes.core.registry import register_library, suggestion
-from manyeyes.io.packages import MissingPackageError, import_optional
+from manyeyes.io.packages import MissingPackageError, import_optional, torch_version
 from manyeyes.models.pretrained import OWN_WEIGHTS, PretrainedSource, WeightsInput, load_pretrained
 
 SIZE_OPTIONS: dict[str, Callable[[int], dict[str, Any]]] = {  # of torchvision's models for images of one size
@@ -135,7 +135,8 @@ def _library(package: str, name: str) -> Any:
         raise
     except Exception as error:  # torchvision for another PyTorch raises RuntimeError
         problem = f"model={package}:{name} needs {package}, which cannot be imported ({_first_line(error)})"
-        raise ValueError(f"{problem}: install versions of torch and torchvision that fit each other") from error
+        fix = f"install the version of torchvision that fits torch {torch_version()}"
+        raise ValueError(f"{problem}: {fix}") from error
 
 
 @contextmanager

@@ -48,8 +48,8 @@ def open_population(path: Path, task: str | None = None, max_bytes_in_memory: in
         hdf5 = import_optional("manyeyes.data.store.hdf5")
         population = cast(Population, hdf5.open_hdf5(path, task or "coarse"))
         return replace(population, images=_read_if_small(population.images, max_bytes_in_memory))
-    examples = import_optional("manyeyes.data.store.examples")
     meta = read_meta(path)
+    examples = import_optional("manyeyes.data.store.examples")
     check_sizes(path, meta)
     try:
         images = open_images(path.absolute(), meta)
