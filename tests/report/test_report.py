@@ -18,6 +18,7 @@ from manyeyes.papers import EXHIBITS
 from manyeyes.papers.plan import ReproduceOptions
 from manyeyes.report.chart import Axis, Chart, Series
 from manyeyes.report.curves import explorer, group_runs
+from manyeyes.report.details import classes_section
 from manyeyes.report.examples import captioned_image, examples_section
 from manyeyes.report.export import default_folder
 from manyeyes.report.overview import summary
@@ -321,6 +322,18 @@ def test_example_images_say_of_how_many_classes_they_are(make_run: MakeRun) -> N
     section = examples_section(group_runs([read_run(folder)]))
     assert section is not None
     assert "1 of 2 classes shown." in section.html(0)
+
+
+@pytest.mark.parametrize(("counts", "is_log"), [((163, 165), False), ((10, 30), True)])
+def test_numbers_of_images_are_on_a_logarithmic_axis_from_a_factor_of_three(
+    make_run: MakeRun, counts: tuple[int, int], is_log: bool
+) -> None:
+    folder = make_run("a", {}, [0.1])
+    (folder / "per_class.csv").write_text("class,examples,accuracy\ncat,{},0.5\ndog,{},0.5\n".format(*counts))
+    section = classes_section(group_runs([read_run(folder)]))
+    assert section is not None
+    (chart,) = section.charts
+    assert (chart.x.log, chart.x.integer) == (is_log, True)
 
 
 def test_personalized_models_have_a_line_of_their_own(make_run: MakeRun, tmp_path: Path) -> None:
