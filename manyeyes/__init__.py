@@ -59,7 +59,13 @@ def __getattr__(name: str) -> Any:
     from manyeyes.algorithms import NAMED_ALGORITHMS
 
     if name not in NAMED_ALGORITHMS:
-        raise AttributeError(f"module 'manyeyes' has no attribute {name!r}")
+        components, suggestion = (
+            import_module("manyeyes.components"),
+            import_module("manyeyes.core.registry").suggestion,
+        )
+        is_component = hasattr(components, name)
+        hint = f": from manyeyes.components import {name}" if is_component else suggestion(name, __dir__())
+        raise AttributeError(f"module 'manyeyes' has no attribute {name!r}{hint}")
     return NAMED_ALGORITHMS[name]
 
 

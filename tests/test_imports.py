@@ -101,3 +101,7 @@ def test_every_public_name_can_be_imported() -> None:
     assert [name for name in dir(manyeyes) if getattr(manyeyes, name, None) is None] == []
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = manyeyes.nothing
+    with pytest.raises(AttributeError, match="did you mean 'fedavgm'"):
+        _ = manyeyes.fedavgmm
+    with pytest.raises(AttributeError, match=r"from manyeyes\.components import ServerSGD"):
+        _ = manyeyes.ServerSGD

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -54,6 +55,8 @@ def _format_missing_choice(error: MissingConfigException) -> str:
     known = list(group.choices() if group else error.options or ())
     own = "".join(f", {prefix}:NAME" for prefix in libraries(group.slot)) if group else ""
     own += ", or package.module:Name" if group else ""
+    if name == "data" and Path("data", choice, "meta.json").is_file():
+        own += f"; data/{choice} is a prepared dataset: data=store data.path=data/{choice}"
     return f"Unknown {name} {choice!r}{suggestion(choice, known)}: choose {', '.join(known)}{own}."
 
 

@@ -162,3 +162,10 @@ def test_a_model_that_memory_cannot_hold_is_refused_in_a_sentence(tmp_path: Path
 def test_a_full_gpu_is_a_sentence(text: str) -> None:
     message = format_error(RuntimeError(text))
     assert message.startswith("The GPU has too little memory for this run: make algorithm.batch_size")
+
+
+def test_the_name_of_a_prepared_dataset_is_answered_with_its_settings(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "data/digits").mkdir(parents=True)
+    (tmp_path / "data/digits/meta.json").touch()
+    outcome = command("run", "data=digits")
+    assert "data/digits is a prepared dataset: data=store data.path=data/digits." in outcome.err
