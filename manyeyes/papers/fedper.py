@@ -21,7 +21,7 @@ def cifar_run(model: str, classes: int, head_layers: int) -> RunRecipe:
     """Return a run on CIFAR-10 among 10 clients with this many classes each, its images resized to 224 x 224."""
     settings = f"""
         partitioner=classes partitioner.num_clients=10 partitioner.classes_per_client={classes}
-        model={MODELS[model]} model.norm=batch
+        model={MODELS[model]} model.norm=live
         preprocess.crop=224 preprocess.scale=[1,1] preprocess.ratio=[1,1]
         preprocess.mean=[0.4915,0.4823,0.4468] preprocess.std=[0.2470,0.2435,0.2616]
         {_algorithm(head_layers, batch_size=128)} rounds=50
@@ -30,7 +30,7 @@ def cifar_run(model: str, classes: int, head_layers: int) -> RunRecipe:
 
 
 def flickr_run(model: str, head_layers: int) -> RunRecipe:
-    settings = f"model={MODELS[model]} model.norm=batch {_algorithm(head_layers, batch_size=4)} rounds=35"
+    settings = f"model={MODELS[model]} model.norm=live {_algorithm(head_layers, batch_size=4)} rounds=35"
     return make_run(f"{MODELS[model]}-flickr-{_method_name(head_layers)}", FLICKR, settings)
 
 

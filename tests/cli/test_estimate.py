@@ -103,7 +103,7 @@ def test_a_partitioner_decides_the_users() -> None:
         (("sampler=centralized",), "sampler=centralized has no clients"),
         (("sampler=all", "--cohorts", "3"), "AllClients takes all 32 users: leave out --cohorts"),
         ((*PRIVATE, "privacy.noise_multiplier=0.01"), "One round spends more than the privacy budget"),
-        ((*PRIVATE, "model=resnet18", "model.norm=batch"), "Noise would make BatchNorm's statistics useless"),
+        ((*PRIVATE, "model=resnet18", "model.norm=live"), "Noise would make BatchNorm's statistics useless"),
         (("rounds=-3",), "rounds is -3"),
         (("modle=linear",), "modle"),
         (("data.task=color",), "data.task is 'color': choose single, coarse, fine, rating"),
