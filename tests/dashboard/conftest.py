@@ -19,6 +19,7 @@ from manyeyes.dashboard.index import RunIndex
 from manyeyes.dashboard.server import application
 
 Write = Callable[..., Path]
+START = time.time()
 
 
 def make_event(round: int, **values: Any) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def write(root: Path) -> Write:
         if completed == rounds:
             (folder / "model.safetensors").touch()
         for path in folder.iterdir():
-            os.utime(path, (time.time() - age,) * 2)
+            os.utime(path, ((START - age) if age else time.time(),) * 2)  # the same for runs of one age
         return folder
 
     return create
