@@ -61,7 +61,7 @@ def write(root: Path) -> Write:
         if completed == rounds:
             (folder / "model.safetensors").touch()
         for path in folder.iterdir():
-            os.utime(path, ((START - age) if age else time.time(),) * 2)  # the same for runs of one age
+            os.utime(path, ((START if age >= 3600 else time.time()) - age,) * 2)  # one time for all old runs
         return folder
 
     return create
